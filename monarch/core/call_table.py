@@ -78,7 +78,7 @@ class CallTable:
             mark(taken)
 
     def next_port(self) -> int:
-        """A number above those of all ports so far."""
+        """Return a new port number, larger than all before."""
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:

@@ -37,7 +37,8 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def hidden(name: str, value: str, salt: str) -> str:
-    """The value as it may be shown. Equal secrets are equal still, under one ``salt``."""
+    """Return the value for display; a secret becomes a short hash. Equal secrets look equal under
+    the same ``salt``."""
     if not is_secret(name, value):
         return value
     digest = hashlib.sha256(f"{salt}\0{value}".encode("utf-8", "surrogateescape")).hexdigest()
@@ -72,7 +73,7 @@ class EnvRow(NamedTuple):
 
 
 def rows_of(env: Mapping[int, Mapping[str, str]], names: Iterable[str] = ()) -> list[EnvRow]:
-    """Environments by rank as rows; ``names`` have one even where no rank sets them."""
+    """Turn environments by rank into rows. Each of ``names`` has a row even if no rank sets it."""
     found = sorted({*names, *(name for one in env.values() for name in one)})
     return [
         EnvRow(name, tuple(group({rank: one.get(name, UNSET) for rank, one in env.items()})))

@@ -63,7 +63,7 @@ def place_of(uid: Uid) -> tuple[Uid, int] | None:
 
 
 class Branch(NamedTuple):
-    """A range of hosts, whose first one gets the message for all."""
+    """A range of hosts. The first host gets the message and forwards it to the others."""
 
     start: int
     stop: int
@@ -87,7 +87,7 @@ def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> li
 def heads_above(
     host: int, num_hosts: int, degree: int, dead: Sequence[int] = (), first_degree: int = 0
 ) -> list[int]:
-    """The hosts that hand on what is for ``host``, in their order from the sender."""
+    """Return the hosts that forward messages to ``host``, in order from the sender."""
     above: list[int] = []
     start, stop = 0, num_hosts
     while True:
@@ -146,7 +146,7 @@ class Members:
         )
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The (place, rank) of those in a range, which is short, in order of their places."""
+        """Return (place, rank) of the members in a short range, in order of their places."""
         found = []
         for place in range(start, stop):
             base = 0

@@ -48,7 +48,8 @@ class Lane:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be sent: of any size, because nothing may be too big to send."""
+        """Whether another message may be sent. Its size does not matter, because no message may be
+        too big to send."""
         return (
             self._num_messages < self._window.num_messages
             and self._num_bytes < self._window.num_bytes
@@ -73,7 +74,8 @@ class Lane:
         return True
 
     def answered(self) -> None:
-        """The oldest mark was answered: what left before it has been taken."""
+        """Note that the oldest mark was answered: the receiver has taken all messages sent before
+        it."""
         taken = self._marked.popleft()
         self._num_messages -= taken.num_messages
         self._num_bytes -= taken.num_bytes

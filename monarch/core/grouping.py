@@ -26,9 +26,9 @@ class SameAnswer(Generic[A]):
 
 
 def group(answers: Mapping[int, A]) -> list[SameAnswer[A]]:
-    """Answers by rank become ranks by answer, the most common first.
+    """Turn answers by rank into ranks by answer, the most common answer first.
 
-    Odd are all others, where one answer is that of more than half of three ranks or more.
+    If more than half of at least three ranks agree, all other answers are odd.
     """
     ranks: dict[A, list[int]] = {}
     for rank in sorted(answers):

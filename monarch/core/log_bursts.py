@@ -90,7 +90,7 @@ class Burst:
             self.deadline = now
 
     def take(self) -> list[SharedLines]:
-        """What they come to; nothing waits any more."""
+        """Return the condensed lines, and empty the burst."""
         lines, self._lines, self.deadline = self._lines, [], None
         return condensed(lines)
 
@@ -106,7 +106,7 @@ def without_actor(text: str) -> str:
 
 
 def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
-    """What these lines come to."""
+    """Merge equal or similar lines into shared lines."""
     entries: dict[tuple[object, ...], _Condensed] = {}
     seen: Counter[tuple[LineSource, str]] = Counter()
     for entry in _without_runs(lines):

@@ -46,7 +46,7 @@ class LineBuffer:
         self._shown_at = float("-inf")
 
     def feed(self, data: bytes, now: float) -> Written:
-        """Take what was read at time ``now`` (seconds)."""
+        """Take bytes that were read at time ``now`` (seconds)."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         raw, rest = data[:end], data[end:]
@@ -104,7 +104,7 @@ def _last_state(line: bytes) -> bytes:
 
 
 def _character_boundary(data: bytes) -> int:
-    """Where to cut so that no UTF-8 character is torn."""
+    """Return the length at which to cut ``data`` so that no UTF-8 character is split."""
     end = len(data)
     while end > len(data) - 4 and data[end - 1] & 0xC0 == 0x80:
         end -= 1
@@ -114,7 +114,8 @@ def _character_boundary(data: bytes) -> int:
 
 
 def clean(text: str) -> str:
-    """Lines without what would disturb the reader's terminal. Colours stay, and end with a line."""
+    """Remove control characters that would disturb the reader's terminal. Colours stay, and end
+    with the line."""
     if _CONTROLS.search(text) is None and _COLOUR not in text:
         return text
     text = _CONTROLS.sub("", text)

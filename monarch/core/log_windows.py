@@ -34,7 +34,7 @@ class _Window:
 
 
 class LogWindows:
-    """All windows of a client. Times are seconds on one clock; any will do."""
+    """All aggregation windows of a client. Times are seconds on any one clock."""
 
     def __init__(self) -> None:
         self._length: dict[str, tuple[str, float]] = {}

@@ -29,20 +29,20 @@ class Delivery(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Hold back what ``sender`` sends after this."""
+    """From here on, hold back the messages of ``sender``."""
 
     sender: str
     number: int
 
 
 class Lift(NamedTuple):
-    """Let go what fence ``number`` holds back, and the halt of that number."""
+    """Release the messages that fence ``number`` holds back, and end the halt of that number."""
 
     number: int
 
 
 class Halt(NamedTuple):
-    """Take out nothing more of what callers send."""
+    """Give out no more messages of callers."""
 
     number: int
 
@@ -64,7 +64,7 @@ class Reached(NamedTuple):
 
 
 class Mailbox:
-    """Feed it what arrives; ask it what is next. Belongs to one thread."""
+    """A queue of messages: put in what arrives, take out what is next. Belongs to one thread."""
 
     def __init__(self) -> None:
         self._urgent: deque[Delivery | Halt] = deque()

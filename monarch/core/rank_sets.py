@@ -21,7 +21,7 @@ RanksType = int | list[int] | range | dict[str, range | list[int] | int]
 
 
 class BadRanks(ValueError):
-    """A text that names no set of ranks; the message says what was expected."""
+    """A text is not a set of ranks. The message says what was expected."""
 
 
 _RANGE = re.compile(r"(\d*)\s*:\s*(\d*)\s*(?::\s*(\d*))?")

@@ -71,7 +71,7 @@ class SenderQueues(Generic[T]):
         return len(self.waiting)
 
     def holds(self, sender: str) -> bool:
-        """Whether what ``sender`` sends has to wait."""
+        """Whether the messages of ``sender`` have to wait."""
         return sender in self.waiting
 
     def begin(self, sender: str, key: object) -> None:
@@ -85,7 +85,8 @@ class SenderQueues(Generic[T]):
         self.waiting[sender].append(entry)
 
     def complete(self, sender: str, key: object, message: T) -> list[T]:
-        """A message is whole: it, and those behind it, as far as they may go now."""
+        """Note that a message is whole. Returns the messages of ``sender`` that may be delivered
+        now, in order."""
         waiting = self.waiting.get(sender)
         if waiting is None:
             return []
@@ -118,7 +119,8 @@ class SenderQueues(Generic[T]):
         return free
 
     def drop(self, sender: str) -> None:
-        """``sender`` is gone. Nothing is let go that was sent after what will never be whole."""
+        """Forget ``sender``, which is gone. Messages that came after an incomplete message are
+        dropped."""
         self.waiting.pop(sender, None)
 
 

@@ -32,7 +32,8 @@ ROOT = "root"
 
 
 class Supervise(NamedTuple):
-    """Ask the actor ``owner`` what it makes of a failure; answer with ``supervised``."""
+    """Call ``__supervise__`` of the actor ``owner`` with a failure; report the result to
+    ``supervised``."""
 
     owner: str
     failure: MeshFailure
@@ -121,7 +122,7 @@ class Supervision:
         self._meshes[mesh] = _Mesh(owner, name, kind, procs, member or (lambda rank: name))
 
     def stopped(self, mesh: str) -> None:
-        """A mesh was ended on purpose; nothing of it is a failure any more."""
+        """Forget a mesh that was ended on purpose; its members no longer count as failures."""
         self._meshes.pop(mesh, None)
 
     def members_stopped(self, mesh: str, procs: Sequence[str]) -> bool:

@@ -50,14 +50,18 @@ def cork(connection: Corked, loop: Loop) -> None:
 
 
 def sent() -> None:
-    """A question to one, or an answer, leaves. Casts, marks and orders are none."""
+    """Count a question to a single process, or an answer, that leaves. Casts, marks and orders do
+    not count."""
     global _num_sent
     _num_sent += 1
 
 
 def sent_one() -> bool:
-    """Whether one such was sent since this was last asked: a thread that waits now may not wait for
-    long. Other threads may send, too: it is a guess."""
+    """Whether exactly one question or answer was sent since the last call of this function: the
+    wait may then be short.
+
+    A guess, because other threads may send, too.
+    """
     global _num_sent
     is_one, _num_sent = _num_sent == 1, 0
     return is_one

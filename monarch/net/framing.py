@@ -80,7 +80,8 @@ class Unframer:
         self._left = bytes(data[start:])
 
     def _next(self, data: memoryview, start: int) -> int:
-        """Hand over the message at ``start``; where the next one begins, or ``start``."""
+        """Hand over the message at ``start``. Returns where the next message begins, or ``start``
+        if it is not whole yet."""
         if len(data) - start < _COUNT.size:
             return start
         (count,) = _COUNT.unpack_from(data, start)

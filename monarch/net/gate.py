@@ -144,7 +144,7 @@ class Gate:
 
 
 class _ListenerWatch:
-    """Reads what happens at one listener."""
+    """Reads the socket events of one listener."""
 
     def __init__(self, loop: Loop, events: zmq.Socket[bytes], url: str, log: RareLog) -> None:
         self._loop = loop

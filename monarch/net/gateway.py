@@ -42,7 +42,7 @@ _MAX_WORDS = 20
 
 
 class GatewayError(OSError):
-    """The gateway cannot be reached, or cannot do what it is asked; in its own words."""
+    """The gateway cannot be reached, or reports an error; the text is the gateway's own."""
 
 
 class Gateway:
@@ -83,7 +83,7 @@ class Gateway:
         return self._end.num_bytes
 
     def way_to(self, url: str) -> str:
-        """Where to connect instead of to ``url``, a TCP address that the gateway reaches."""
+        """Return a local URL that leads to ``url``, a TCP address that the gateway reaches."""
         parts = urlsplit(url)
         target = f"{parts.hostname}:{parts.port}"
         with self._making:

@@ -10,7 +10,8 @@ from monarch.wire.keys import JobKeys
 
 
 class InprocNetwork:
-    """The wires between in-process transports: listeners by URL, and what waits for them."""
+    """The network between in-process transports: listeners by URL, and messages that wait for a
+    listener."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +61,7 @@ class InprocTransport:
         return connection
 
     def use_keys(self, keys: JobKeys) -> None:
-        """In one process there is one listener for each address."""
+        """Does nothing: a transport within one process needs no keys."""
 
     def allow_insecure(self) -> None:
         """Nothing here is reached from beyond the machine."""

@@ -94,7 +94,7 @@ class IoLoop:
             return not self._has_ended
 
     def nudge(self) -> None:
-        """Have the polling thread look whether what it waits for is there. From any thread."""
+        """Wake the polling thread, so that it checks whether its wait is over. From any thread."""
         if not self.is_current():
             self._end_poll()
 

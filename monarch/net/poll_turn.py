@@ -48,7 +48,7 @@ class Alarm:
         self._off = ctypes.byref(_TimerSpec())
 
     def set(self, seconds: float) -> None:
-        """Go off in ``seconds``; instead of what was set before."""
+        """Set the alarm to go off in ``seconds``. Replaces an earlier setting."""
         nanoseconds = max(1, int(seconds * 1e9))
         spec = _TimerSpec(_TimeSpec(), _TimeSpec(*divmod(nanoseconds, 1_000_000_000)))
         _libc.timerfd_settime(self._fd, 0, ctypes.byref(spec), None)
@@ -84,7 +84,8 @@ class PollTurn:
         self.holder = threading.get_ident()
 
     def take(self, wake: Callable[[], bool]) -> bool:
-        """Whether the calling guest polls from here on. ``wake`` ends a poll in progress."""
+        """Take the turn for the calling guest. Returns whether it polls from now on; ``wake`` ends
+        a poll in progress."""
         if self._alarm is None or not self._guest.acquire(blocking=False):
             return False
         if not self._turn.acquire(blocking=False):
@@ -120,7 +121,7 @@ class PollTurn:
             self._alarm.set(0.0)
 
     def lend(self) -> None:
-        """Let a guest poll; returns when the turn is one's own again. On the own thread."""
+        """Let a guest poll. Returns when the turn comes back. Call it on the loop's own thread."""
         assert self._alarm is not None
         self.is_wanted = False
         self.holder = 0

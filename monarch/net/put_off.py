@@ -23,8 +23,11 @@ _callable: dict[int, Handler] = {}
 
 
 class PutOff:
-    """Within the block signals are noted; their handlers are called at its end. For the main thread
-    only. ``wake`` is called when one has come."""
+    """A ``with`` block that delays signals: their handlers run at its end. For the main thread
+    only.
+
+    ``wake`` is called when a signal has come.
+    """
 
     __slots__ = ("_before", "_is_over", "_wake", "noted")
 

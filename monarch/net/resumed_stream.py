@@ -28,7 +28,7 @@ _SILENT_SECONDS = 6.0  # The connection counts as broken when nothing has come f
 
 
 class Broken(Exception):
-    """The other end says what no such end would."""
+    """The other end broke the protocol."""
 
 
 class ResumedStream:
@@ -64,7 +64,7 @@ class ResumedStream:
         self.bytes_in = self.bytes_out = 0
 
     def attach(self, pipe: socket.socket) -> None:
-        """Use this stream from here on."""
+        """Use this socket from now on."""
         self.detach()
         pipe.setblocking(False)
         self._pipe = pipe

@@ -23,7 +23,7 @@ Receive = Callable[[Frames], None]
 
 
 class Connection(Protocol):
-    """One way to one listener."""
+    """A connection to one listener."""
 
     def send(self, frames: Frames) -> None: ...
 

@@ -51,11 +51,12 @@ class Transports:
             self._tcp.allow_insecure()
 
     def go_by(self, way_to: Callable[[str], str]) -> None:
-        """Reach TCP addresses by ways of a gateway's from here on."""
+        """Reach TCP addresses through a gateway from now on; ``way_to`` maps a URL to a local
+        address."""
         self._way_to = way_to
 
     def reach_at(self, url: str, here: str) -> None:
-        """Connect to ``here`` where ``url`` is asked for, from here on."""
+        """Connect to ``here`` in place of ``url`` from now on."""
         self._here[url] = here
 
     def listen(self, url: str) -> str:

@@ -89,7 +89,7 @@ class TunnelEnd:
         return self._stream.bytes_out, self._stream.bytes_in
 
     def attach(self, pipe: socket.socket) -> None:
-        """Go over this connection from here on."""
+        """Use this connection from now on."""
         self._stream.attach(pipe)
 
     def step(self, seconds: float) -> None:
@@ -227,7 +227,7 @@ class TunnelEnd:
         self._close(stream)
 
     def _watch(self, stream: _Stream) -> None:
-        """Wait for what matters of a connection now."""
+        """Register with the selector the events that this connection needs now."""
         if stream.socket is None:
             return
         wanted = 0
@@ -279,7 +279,7 @@ class TunnelEnd:
             self._watch(stream)
 
     def _hand_on(self, stream: _Stream) -> None:
-        """Write what has come for a connection, as far as it takes it."""
+        """Write the waiting data to the connection, as much as it takes now."""
         if stream.is_connecting:
             return
         try:

@@ -92,7 +92,7 @@ def _live(door: socket.socket, path: str) -> None:
 
 
 def _splice(joined: socket.socket) -> None:
-    """Standard input to the session's end, and what that says to standard output."""
+    """Copy standard input to the session's socket, and the socket's data to standard output."""
 
     def upwards() -> None:
         try:

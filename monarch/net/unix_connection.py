@@ -78,7 +78,7 @@ class UnixConnection:
             cork.cork(self, self._loop)
 
     def uncork(self) -> None:
-        """Write what was held back. From any thread."""
+        """Write the messages that were held back. From any thread."""
         with self._lock:
             if self._queue and self._socket is not None and not self._is_watched:
                 self._last_write = time.perf_counter()
@@ -112,7 +112,7 @@ class UnixConnection:
                 self._connect()
 
     def _flush(self) -> None:
-        """Write what the kernel takes. Under the lock."""
+        """Write as much of the queue as the kernel takes. Call it under the lock."""
         assert self._socket is not None
         self._num_held = 0
         try:

@@ -109,7 +109,7 @@ class UnixTransport:
             self._loop.add_reader(incoming.fileno(), _reader(self, incoming, unframer))
 
     def read(self, incoming: socket.socket, unframer: Unframer) -> None:
-        """Read what has arrived; a bounded amount, so that others get their turn."""
+        """Read what has arrived, up to a limit, so that other connections get their turn."""
         try:
             for _ in range(_MAX_READS):
                 room = unframer.room

@@ -21,7 +21,7 @@ K = TypeVar("K")
 
 
 class RawReply:
-    """An answer as it arrived: unpickled on the thread that wants it."""
+    """An answer as it arrived, still pickled. The thread that wants it unpickles it."""
 
     __slots__ = ("buffers", "failed", "generation", "payload", "refused", "sender", "via")
 
@@ -93,7 +93,7 @@ class AnswerSink(Generic[A]):
 
 
 class Answers:
-    """Puts what arrives into the port that it is for."""
+    """Passes each answer that arrives to the port that waits for it."""
 
     def __init__(self, node: Network, detector: FailureDetector) -> None:
         self._node = node
@@ -104,7 +104,7 @@ class Answers:
         node.handle(PortMark, self.on_port_mark)
 
     def on_reply(self, envelope: Envelope[Reply]) -> None:
-        """One answer of one actor."""
+        """Pass one answer of one actor to its port."""
         reply = envelope.message
         raw = RawReply(
             envelope.payload,
@@ -117,7 +117,7 @@ class Answers:
         self._node.calls.receive(reply.port, reply.rank, raw)
 
     def on_replies(self, envelope: Envelope[Replies]) -> None:
-        """Answers of several ranks, gathered on the way."""
+        """Pass the answers of several ranks, which came in one message, to their port."""
         replies = envelope.message
         frames, start = envelope.buffers, 0
         for item in replies.items:
@@ -135,13 +135,13 @@ class Answers:
             self._node.calls.receive(replies.port, item.rank, raw)
 
     def on_answer(self, envelope: Envelope[Answer]) -> None:
-        """The answer to a control request; it is a sign of life, too."""
+        """Pass the answer to a control request to its port. It also counts as a heartbeat."""
         answer = envelope.message
         self._detector.heard(answer.sender)
         self._node.calls.receive(answer.port, 0, answer)
 
     def on_port_mark(self, envelope: Envelope[PortMark]) -> None:
-        """A sender into a port asks to be told when everything so far has been taken."""
+        """Answer a sender into a port once the port has taken everything sent so far."""
         mark = envelope.message
         node = self._node
 
@@ -165,7 +165,7 @@ def collect(
 
 
 def wait_for(asked: Iterable[Promise[Response[A]]], seconds: float) -> None:
-    """Wait until all of them have answered, and no longer than so many seconds."""
+    """Wait until all have answered, for ``seconds`` at most in all."""
     deadline = time.monotonic() + seconds
     for answer in asked:
         answer.wait(max(0.0, deadline - time.monotonic()))

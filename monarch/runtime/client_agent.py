@@ -58,7 +58,8 @@ _made_on_demand: dict[str, Callable[[ClientAgent], None]] = {}
 
 
 def on_demand(name: str, spawn: Callable[[ClientAgent], None]) -> None:
-    """Every client has an actor with the uid ``<client's uid>.<name>`` from its first call on."""
+    """Register ``spawn``, which makes an actor with the uid ``<client's uid>.<name>`` in each
+    client on the first call to it."""
     _made_on_demand[name] = spawn
 
 
@@ -152,7 +153,8 @@ class ClientAgent(ProcAgent):
         return True
 
     def link(self, url: str, *, takeover: bool = False) -> HostLink:
-        """The tie to the host agent at ``url``, made when there is none that stands."""
+        """Return the link to the host agent at ``url``; make a new link if there is none, or if it
+        is lost."""
         from monarch.runtime.hosts.host_link import HostLink
 
         link = self.links.get(url)
@@ -167,12 +169,14 @@ class ClientAgent(ProcAgent):
         return link
 
     def expect_process(self, url: str, find: FindProcess) -> None:
-        """The host agent at ``url`` is a process of this machine, which ``find`` finds: by then
-        perhaps another one than now."""
+        """Register ``find``, which finds the process of the host agent at ``url`` on this machine.
+
+        The process may be a different one at each call.
+        """
         self._find_process[url] = find
 
     def relink(self, hosts: Iterable[Uid]) -> None:
-        """Attach again to those of ``hosts`` that were lost: they may be back."""
+        """Attach again to the hosts among ``hosts`` whose links were lost: they may be back."""
         wanted = set(hosts)
         for url, link in dict(self.links).items():
             if link.is_lost and link.address.uid in wanted:
@@ -249,7 +253,7 @@ class ClientAgent(ProcAgent):
             self.node.send(self.node.address_of(host), LogRoom(num_bytes))
 
     def flush_logs(self) -> None:
-        """Print what our procs have printed until now. Takes a second at most, if hosts hang."""
+        """Print the output of our procs so far. Takes one second at most, even if hosts hang."""
         flushes = [self.node.ask(self.host, FlushLogs())]
         for link in self.links.values():
             if link.ready.is_set and not link.is_lost:
@@ -275,9 +279,10 @@ class ClientAgent(ProcAgent):
         self.faults.heard(keys, others)
 
     def close(self, grace_seconds: float | None = None) -> None:
-        """Stop what we run here, leave the hosts we are attached to. Idempotent.
+        """Stop our procs and actors, and leave the hosts that we are attached to. Idempotent.
 
-        Actors have ``grace_seconds`` to clean up, by default what the settings say.
+        Actors have ``grace_seconds`` to clean up; the default is the setting
+        ``exit_timeout_seconds``.
         """
         grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
         # The closing thread may have met a death that the I/O thread is still telling others of.
@@ -319,7 +324,7 @@ class ClientAgent(ProcAgent):
         ended.wait(grace_seconds + 1.0)
 
     def _end_distant_procs(self, grace_seconds: float) -> None:
-        """Stop our procs on other hosts, so that what they print last has arrived."""
+        """Stop our procs on other hosts, and wait, so that their last output arrives."""
         ends = []
         for link in self.links.values():
             procs = [p for p in self.owned_procs() if p.host_uid == link.address.uid]
@@ -355,8 +360,11 @@ def _bootstrap(spawns: bool) -> ClientAgent:
 
 
 def _zygote() -> ZygoteProcess | None:
-    """The first template, which imports what procs need while we import what hosts need. Where
-    there can be none, the first spawn raises the reason."""
+    """Start the first template process, which imports what procs need while this process imports
+    what hosts need.
+
+    Returns ``None`` where it cannot start; the first spawn then raises the reason.
+    """
     with contextlib.suppress(OSError):
         require_linux()
         return ZygoteProcess()

@@ -30,7 +30,8 @@ _NOTHING: tuple[int, Mapping[Uid, HostCode]] = (0, {})
 
 
 class Laggards(NamedTuple):
-    """Hosts that are behind others which they belong to, and what those run."""
+    """The hosts of a mesh that run older code, and the state that the other hosts of their family
+    run."""
 
     hosts: Mapping[Uid, CodeState]
     wanted: CodeState
@@ -80,7 +81,7 @@ class CodeStates:
         return tuple(self._divided.values())
 
     def brought(self, host: Uid, digest: str) -> None:
-        """A host that nothing ran on has come to what others have."""
+        """Record that a host on which nothing ran has got the code that other hosts have."""
         for code in self._known.values():
             if code.digest == digest and code.host != host:
                 now = HostCode(host, code.generation, digest, code.family)
@@ -117,7 +118,8 @@ class CodeStates:
         self._look()
 
     def switched(self, change: CodePush) -> dict[Uid, HostCode]:
-        """Hosts run this from now on. Gives what `go_back` needs."""
+        """Record that hosts run the pushed code from now on. Returns the states before, for
+        `go_back`."""
         before = self._known
         self._use(self._with(change))
         return before

@@ -12,7 +12,7 @@ from monarch.wire.message import Ancestor
 
 
 class ActorRecord(NamedTuple):
-    """An actor: where it stands in its mesh, and its owner."""
+    """An actor: its place in its mesh, and its owner."""
 
     uid: Uid
     name: str
@@ -26,7 +26,7 @@ class ActorRecord(NamedTuple):
 
     @property
     def path(self) -> tuple[Ancestor, ...]:
-        """This actor, with those that it comes from before it."""
+        """The ancestors of this actor, and then the actor itself."""
         return (*self.ancestors, self.as_ancestor())
 
     @property

@@ -16,7 +16,8 @@ def set_current_node(node: Node | None) -> None:
 
 
 def find_node_by(find: Callable[[], Node] | None) -> None:
-    """How to find it while there is no single one: see ``process.found_by``."""
+    """Set the function that finds the current node where a process has several: see
+    ``process.found_by``."""
     global _find
     _find = find
 

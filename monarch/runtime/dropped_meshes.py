@@ -158,7 +158,7 @@ class MeshCollector(KeepsAll):
         return Sighting(procs, answers)
 
     def _ask(self, to: Iterable[ProcAddress], request: Request[A]) -> dict[ProcAddress, A]:
-        """The answers of those that give one in time."""
+        """Send ``request`` to each address. Returns the answers that come in time without error."""
         asked = {address: self._agent.node.ask(address, request) for address in to}
         responses = collect(asked, _ANSWER_SECONDS, "no answer in time")
         return {address: one.answer for address, one in responses.items() if not one.error}

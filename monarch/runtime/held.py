@@ -32,7 +32,7 @@ def refers(kind: type, procs: Callable[[Any], Iterable[str]]) -> None:
 
 
 def held_among(procs: Collection[str]) -> set[str]:
-    """Those of ``procs`` that some object here refers to."""
+    """Return the procs among ``procs`` that an object of this process refers to."""
     wanted = set(procs)
     found: set[str] = set()
     for one in gc.get_objects():
@@ -101,8 +101,11 @@ own_ports: set[int] = set()
 
 
 def _is_listening(urls: Iterable[str]) -> bool:
-    """Whether others may come in by a port of the user's. Those of a process group of torch's serve
-    its own collectives, which are calls."""
+    """Whether this process listens on a port that user code opened.
+
+    False while torch.distributed is initialized: its ports serve collectives, and collectives are
+    calls.
+    """
     torch = sys.modules.get("torch.distributed")
     if torch is not None and torch.is_available() and torch.is_initialized():
         return False

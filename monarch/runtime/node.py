@@ -63,7 +63,7 @@ Handler = Callable[[Envelope[Any]], None]
 
 
 class Node:
-    """The end of the network in this process.
+    """The network node of this process: its address, connections and ports.
 
     A simulation passes a ``loop`` with a clock of its own, ``transport``, which makes one for a
     loop and a receiver, and the name of a ``machine`` whose pids mean nothing here. ``life`` counts
@@ -150,12 +150,12 @@ class Node:
         return bound
 
     def use_keys(self, keys: JobKeys) -> None:
-        """Speak with these keys over TCP from here on."""
+        """Use these keys over TCP from now on."""
         self.keys = keys
         self._transport.use_keys(keys)
 
     def allow_insecure(self) -> None:
-        """Listen beyond loopback without keys from here on, on the user's own word."""
+        """Allow listening beyond loopback without keys from now on, as the user asked."""
         self.is_insecure = True
         self._transport.allow_insecure()
 

@@ -57,7 +57,7 @@ refers(Port, lambda port: (port._address.proc.uid,))
 
 
 def dump_error(error: BaseException) -> payload.Payload:
-    """Pickle an error; one that cannot be pickled travels as its text."""
+    """Pickle an error. If it cannot be pickled, pickle a plain error with its text instead."""
     try:
         data = payload.dump(error)
         payload.load(*data)

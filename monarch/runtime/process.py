@@ -52,7 +52,7 @@ def install(agent: ProcAgent) -> None:
 
 
 def uninstall() -> None:
-    """The client has left the network; the next use makes a new one."""
+    """Forget the client, which has left the network. The next use makes a new client."""
     global _current
     _current = None
     set_current_node(None)

@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 class Promise(Generic[T]):
-    """Lighter than ``concurrent.futures.Future``: one lock, no condition variable.
+    """A value that threads can wait for; lighter than ``concurrent.futures.Future``: one lock, no
+    condition variable.
 
     A waiting thread blocks on a plain lock, so that Ctrl-C interrupts it at once.
     """
@@ -27,7 +28,7 @@ class Promise(Generic[T]):
         self._callbacks: list[Callable[[], None]] = []
 
     def set(self, value: T) -> None:
-        """Give the value. A second one is ignored."""
+        """Set the value and run the callbacks. A second value is ignored."""
         with self._lock:
             if self.is_set:
                 return

@@ -13,10 +13,11 @@ from monarch.wire.message import Call
 
 
 class RunGate:
-    """``root`` is the client that we belong to, ``why_behind`` words for a refusal.
+    """Decides whether this process may run a call, by the generation of the code.
 
-    ``code_generation`` is the newest generation that changed something that this process runs or
-    reads; in a client, that one of its procs does. Later ones changed other files.
+    ``root`` is the client that we belong to, ``why_behind`` the words for a refusal.
+    ``code_generation`` is the newest generation that changed code or files that this process uses;
+    in a client, that one of its procs uses. Later generations changed other files.
     """
 
     def __init__(self, root: Uid) -> None:
@@ -28,12 +29,15 @@ class RunGate:
         self._divided_at: list[int] = [0]
 
     def begin_at(self, generation: int) -> None:
-        """All code of this process is of this generation."""
+        """Record that all code of this process is of this generation."""
         self.generation = self.code_generation = generation
 
     def switch(self, generation: int, *, divides: bool, changes: bool) -> None:
-        """Run a generation from here on. One that ``divides`` hosts leaves some with older code;
-        one that ``changes`` nothing here has only files that this process has not loaded."""
+        """Run ``generation`` from now on.
+
+        ``divides``: some hosts keep older code. ``changes``: the push changed files that this
+        process has loaded.
+        """
         self.generation = generation
         if changes:
             self.code_generation = generation
@@ -41,7 +45,8 @@ class RunGate:
             self._divided_at = [self._divided_at[-1], generation]
 
     def take_back(self, generation: int, before: int) -> None:
-        """A generation was switched to and is given up: what it sent may still be under way."""
+        """Go back from ``generation`` to ``before``. Calls that ``generation`` sent may still
+        arrive."""
         self._taken_back = max(self._taken_back, generation)
         self.generation = before
         self.code_generation = min(self.code_generation, before)
@@ -57,6 +62,9 @@ class RunGate:
         )
 
     def has_come_between(self, call: Call) -> bool:
-        """Whether a generation that divides the receivers of a call was switched to while it was
-        under way. Asked only where it said of itself that one might."""
+        """Whether a switch that divides the receivers of a call happened while the call was on its
+        way.
+
+        Ask only for calls with ``crosses`` set.
+        """
         return call.crosses <= self._divided_at[-1] and call.root == self.root

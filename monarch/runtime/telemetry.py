@@ -34,12 +34,12 @@ def is_installed() -> bool:
 
 @functools.cache
 def _is_named() -> bool:
-    """Whether the environment names a provider to be loaded when one is first asked for."""
+    """Whether the environment names an OpenTelemetry provider, which is loaded on first use."""
     return _PROVIDER_VARIABLE in os.environ and is_installed()
 
 
 def is_tracing() -> bool:
-    """Whether spans are taken now. To be asked at each call, so it imports nothing."""
+    """Whether a provider takes spans now. Runs at each call, so it imports nothing."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return _is_named()  # The program cannot have set one.
@@ -62,7 +62,8 @@ def current_trace() -> str:
 
 
 def _context_of(parent: str) -> Any:
-    """A context whose span is the one that ``parent`` names; ``None`` for anything else."""
+    """Return a context with the span that ``parent`` (W3C ``traceparent``) names, or ``None`` if
+    the text is malformed."""
     from opentelemetry import trace
 
     try:
@@ -76,7 +77,7 @@ def _context_of(parent: str) -> Any:
 
 
 class _NotedSpan:
-    """A ``with`` block that is noted among this process's last events."""
+    """A ``with`` block that is recorded among the last events of this process."""
 
     def __init__(self, name: str, ring: EventRing) -> None:
         self._name = name
@@ -100,9 +101,12 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """A span for a ``with`` block: among this process's last events, for ``monarch query`` and
-    ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, where a provider
-    takes it."""
+    """Return a span for a ``with`` block.
+
+    The span appears among the last events of this process, for ``monarch query`` and ``monarch
+    trace``. Where OpenTelemetry has a provider, the span goes there too, with the running actor as
+    attributes.
+    """
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)
@@ -146,8 +150,10 @@ def traced(fn: Any = None, *, name: str | None = None) -> Any:
 
 
 def in_span(fn: F, name: str, parent: str = "") -> F:
-    """An endpoint, each call of which is a span for OpenTelemetry's provider; ``parent``: as
-    `current_trace` gave it to its caller."""
+    """Wrap an endpoint so that each call is a span for OpenTelemetry's provider.
+
+    ``parent`` is the caller's span, as `current_trace` returned it there; empty for none.
+    """
 
     def begin() -> AbstractContextManager[Any]:
         return _otel_span(name, parent=parent) if is_tracing() else contextlib.nullcontext()
@@ -188,7 +194,7 @@ def get_meter() -> Any:
 
 
 class _NoInstrument:
-    """Takes what any instrument takes."""
+    """An instrument that ignores every measurement."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -201,7 +207,7 @@ class _NoInstrument:
 
 
 class _NoMeter:
-    """Stand-ins where OpenTelemetry is not installed: the same calls, and no effect."""
+    """A meter for use where OpenTelemetry is not installed: the same methods, and no effect."""
 
     name = "monarch"
 

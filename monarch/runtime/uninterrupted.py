@@ -16,7 +16,8 @@ from typing import Any
 
 
 class Uninterrupted:
-    """Within the block SIGINT is noted; the program acts on it at the end."""
+    """A ``with`` block that delays Ctrl-C: a SIGINT within it reaches its handler when the block
+    ends."""
 
     __slots__ = ("_before", "_pressed")
 
@@ -42,5 +43,5 @@ class Uninterrupted:
 
 
 def is_uninterrupted() -> bool:
-    """Whether the main thread is inside such a block."""
+    """Whether the main thread is inside an `Uninterrupted` block."""
     return getattr(_signal.getsignal(SIGINT), "__func__", None) is Uninterrupted._note

@@ -10,7 +10,8 @@ from monarch.runtime.promise import Promise
 
 
 class Wait(NamedTuple):
-    """``running`` is of the one message in hand, so that a wait is told from all others."""
+    """A wait of an actor for an answer. ``running`` belongs to the one message that the actor
+    handles, so each wait is distinct."""
 
     running: Running
     promise: Promise[Any]

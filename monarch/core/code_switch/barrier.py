@@ -127,8 +127,11 @@ class SwitchBarrier:
 
 
 class Telling:
-    """Tells people what a switch waits for: at each of ``after``, in seconds since its first fence,
-    and from then on in steps as long as the last of them."""
+    """Says when to tell people what a switch waits for.
+
+    ``after`` are seconds since the first fence of the switch; later messages follow every
+    ``after[-1]`` seconds.
+    """
 
     def __init__(self, after: Sequence[float]) -> None:
         self._step = after[-1]

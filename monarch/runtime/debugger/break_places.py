@@ -68,7 +68,8 @@ class BreakPlaces:
         return bool(self._places)
 
     def change(self, order: BreakPlace) -> str:
-        """Set or take away one; the text of its line, as far as the file is known here."""
+        """Set or remove a breakpoint. Returns the text of its line, as far as the file is known
+        here."""
         text = ""
         with self._lock:
             self._found.clear()

@@ -82,7 +82,7 @@ class ObserveDoor:
         return None
 
     def close(self) -> None:
-        """The proc is to end."""
+        """Let held calls go on with an error, because the proc ends."""
         if self._holds is not None:
             self._holds.close()
 

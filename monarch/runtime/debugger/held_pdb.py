@@ -78,7 +78,7 @@ class HeldPdb(pdb.Pdb):
         return stack[begin:], index - begin
 
     def lookupmodule(self, filename: str) -> str | None:
-        """The file of a breakpoint, also of one that only the client has."""
+        """Return the file of a breakpoint, even if only the client has the file."""
         found = super().lookupmodule(filename)
         if found is not None:
             return found

@@ -72,7 +72,7 @@ class ProcHolds:
         return not call.pdb.goes_on
 
     def at_start(self, reason: str) -> None:
-        """The call that is about to run is to stand at its beginning."""
+        """Hold the call that is about to run at its first line."""
         self._begin(reason).stand_next(reason)
 
     def at_error(self, error: BaseException) -> bool:

@@ -44,7 +44,7 @@ class ByteSource:
         self.start()
 
     def drain(self) -> None:
-        """Read what is left there now, whether there is room or not: nothing more will come."""
+        """Read all that is left now, without regard to the window: nothing more will come."""
         while not self.is_over and self._read():
             pass
 
@@ -98,7 +98,7 @@ class ByteSink:
         os.set_blocking(fd, False)
 
     def put(self, data: bytes) -> None:
-        """Write this after what is waiting."""
+        """Write ``data`` after the data that waits already."""
         self._waiting += data
         self._write()
 

@@ -42,7 +42,7 @@ class StreamedSocket:
         self._sink = ByteSink(loop, fd, self._taken, self._finish)
 
     def start(self) -> None:
-        """Pass on what comes."""
+        """Start sending the socket's data to the other end."""
         self._source.start()
 
     def put(self, data: bytes) -> None:

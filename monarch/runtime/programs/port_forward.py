@@ -127,7 +127,7 @@ class PortForward:
         answer.on_set(answered)
 
     def close(self) -> None:
-        """Listen no more, and cut what is open."""
+        """Stop listening, and close all open connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

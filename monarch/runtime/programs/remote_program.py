@@ -177,7 +177,7 @@ class RemoteProgram:
         )
 
     def view(self, size: tuple[int, int]) -> None:
-        """Show one that is kept; ``started`` gets the host's answer."""
+        """Ask the host to show a kept program; ``started`` gets the answer."""
         node, (rows, columns) = self._node, size
         self._ask(
             ViewProgram(
@@ -222,7 +222,7 @@ class RemoteProgram:
             self._node.send(self.host, room)
 
     def write(self, data: bytes) -> None:
-        """For its standard input; waits for room there."""
+        """Write data to the program's standard input; block until there is room."""
         for start in range(0, len(data), CHUNK_BYTES):
             chunk = data[start : start + CHUNK_BYTES]
             with self._has_room:
@@ -244,7 +244,7 @@ class RemoteProgram:
         self._node.send(self.host, ResizeTerminal(self.uid, *size))
 
     def leave(self) -> None:
-        """See a kept one no more; end any other."""
+        """Stop viewing a kept program; end a program that is not kept."""
         streams_of(self._node).remove(self.uid)
         if not self.ended.is_set:
             self._node.send(self.host, LeaveProgram(self.uid, self._node.uid))

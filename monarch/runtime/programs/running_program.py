@@ -178,7 +178,7 @@ class RunningProgram:
         return viewer in self._viewers
 
     def put(self, data: bytes) -> None:
-        """For its standard input."""
+        """Write data to the program's standard input."""
         if self.status is None:
             self._sink.put(data)
 
