@@ -560,7 +560,8 @@ def _refill_namespace(
     put: Callable[[str, Any], object],
     drop: Callable[[str], object],
 ) -> None:
-    """Restore the data of a namespace. Code in it belongs to the reloader, and later imports stay."""
+    """Restore the data of a namespace. Code in it belongs to the reloader, and later imports
+    stay."""
     for name, value in before.items():
         there = get(name, _GONE)
         if there is not value and not _is_code(value) and not _is_code(there):
@@ -681,7 +682,6 @@ def _dict_of(value: Any) -> Any:
         return None
 
 
-_NO_SLOTS: tuple[Any, ...] = ()
 _slots: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 
