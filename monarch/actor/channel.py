@@ -278,6 +278,7 @@ class Channel(Generic[T]):
 
     @staticmethod
     def open_ranked(once: bool = False) -> tuple[Port[Any], RankedPortReceiver[Any]]:
-        """Open a port as ``open`` does; its receiver gives each value with the rank of the sender."""
+        """Open a port as ``open`` does; its receiver gives each value with the rank of the
+        sender."""
         port, receiver = Channel.open(once)
         return port, receiver.ranked()

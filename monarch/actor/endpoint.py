@@ -257,7 +257,8 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _sent(self, port: int, num: int) -> SentCall | None:
-        """Return the facts of this call that the event ring records; ``None`` if there is no ring."""
+        """Return the facts of this call that the event ring records; ``None`` if there is no
+        ring."""
         ring = process.current().node.ring
         if ring is None:
             return None

@@ -154,7 +154,8 @@ class ProcMesh(StartingMesh):
 
     @property
     def host_mesh(self) -> Any:
-        """Return the host of a mesh of one proc; raises ``NotImplementedError`` for a larger mesh."""
+        """Return the host of a mesh of one proc; raises ``NotImplementedError`` for a larger
+        mesh."""
         if len(self._procs) != 1 or self._hosts is None:
             raise NotImplementedError("only a mesh of a single proc has one host: slice it first")
         rank = self._shape.ndslice.offset // self._num_per_host
@@ -414,7 +415,8 @@ def _received(
 
 
 def current_owner() -> tuple[Uid, tuple[Ancestor, ...]]:
-    """Return the owner of actors spawned here, and the path to it: the running actor, or the root."""
+    """Return the owner of actors spawned here, and the path to it: the running actor, or the
+    root."""
     now = running.get()
     if now is None or now.instance is None:
         return ROOT, ()

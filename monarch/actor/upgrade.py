@@ -70,7 +70,8 @@ def upgrade(
 
 
 def _stand_in_line(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
-    """Register this upgrade as the latest; return the upgrade before it, which must finish first."""
+    """Register this upgrade as the latest; return the upgrade before it, which must finish
+    first."""
     global _latest
     with _lock:
         before, _latest = _latest, done

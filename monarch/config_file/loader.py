@@ -37,7 +37,8 @@ class LoadedConfig(Generic[C]):
 
     @contextmanager
     def locating_errors(self) -> Iterator[None]:
-        """If the block raises a ConfigError that names a key, add where the key's value came from."""
+        """If the block raises a ConfigError that names a key, add where the key's value came
+        from."""
         try:
             yield
         except ConfigError as error:

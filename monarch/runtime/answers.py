@@ -58,7 +58,8 @@ class Response(Generic[A]):
 
     @property
     def answer(self) -> A:
-        """Return the answer. Call it only if there is no error, or the error comes with an answer."""
+        """Return the answer. Call it only if there is no error, or the error comes with an
+        answer."""
         return cast(A, self._answer)
 
     def or_else(self, answer: A) -> A:

@@ -74,7 +74,8 @@ def check_fits(
     optimizer: torch.optim.Optimizer,
     keys: Sequence[str] = (),
 ) -> None:
-    """Raise CheckpointMisfit if a copy is of another model or optimizer, or lacks one of ``keys``."""
+    """Raise CheckpointMisfit if a copy is of another model or optimizer, or lacks one of
+    ``keys``."""
     copy, generation = Checkpoint(state["step"], _CALLED, state), context().generation
     check_model(copy, model, keys, generation=generation)
     check_optimizer(copy, optimizer, generation=generation)

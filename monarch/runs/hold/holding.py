@@ -525,7 +525,8 @@ class Holding:
         return not any(whys.values())
 
     def _end_ranks(self) -> None:
-        """End all ranks, because a rank is stuck: a push of the fix would wait for it without end."""
+        """End all ranks, because a rank is stuck: a push of the fix would wait for it without
+        end."""
         brief = configured(stop_timeout_seconds=1.0, cleanup_timeout_seconds=1.0)
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)

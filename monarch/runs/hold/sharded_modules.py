@@ -85,7 +85,8 @@ def _each_once(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _wait_for(device: Any) -> None:
-    """Wait for the work queued on a device, which may still use memory that is about to be freed."""
+    """Wait for the work queued on a device, which may still use memory that is about to be
+    freed."""
     torch: Any = sys.modules["torch"]
     if device.type != "cpu":
         with contextlib.suppress(RuntimeError):  # of a group that was aborted

@@ -239,7 +239,8 @@ class ExitReasons:
 
 
 def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/self/cgroup") -> int:
-    """Return how many processes of our memory cgroup the kernel has killed; 0 if that is unknown."""
+    """Return how many processes of our memory cgroup the kernel has killed; 0 if that is
+    unknown."""
     for path in _counters(cgroup_root, self_cgroup):
         try:
             with open(path, encoding="ascii") as file:

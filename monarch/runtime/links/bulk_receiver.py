@@ -278,7 +278,8 @@ _ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sy
 
 
 def _ordered_sender(message: Message) -> Uid | None:
-    """Return the sender whose order a message keeps; ``None`` if the message may overtake others."""
+    """Return the sender whose order a message keeps; ``None`` if the message may overtake
+    others."""
     if type(message) in _ORDERED:
         sender: Uid = message.sender  # type: ignore[attr-defined]
         return sender

@@ -1,4 +1,5 @@
-"""Returns where the threads and actors of this process are. The I/O thread answers; nothing stops."""
+"""Returns where the threads and actors of this process are. The I/O thread answers; nothing
+stops."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class EventLog:
         self.news.send(RunEvent(kind, text, data))
 
     def tell_of_copies(self, texts: Iterable[str]) -> None:
-        """Report what ranks say about their copies in the hosts' memory; each text once in a run."""
+        """Report what ranks say about their copies in the hosts' memory; each text once in a
+        run."""
         for text in texts:
             if text not in self._told_of_copies:
                 self._told_of_copies.add(text)

@@ -136,7 +136,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _native_names(metaclass: type) -> Iterator[str]:
-    """Yield the attributes that a native metaclass gives its classes, beyond those of every class."""
+    """Yield the attributes that a native metaclass gives its classes, beyond those of every
+    class."""
     for base in metaclass.__mro__:
         if base in (type, object):
             break
