@@ -100,9 +100,10 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """A span for a ``with`` block: among this process's last events, for ``monarch query`` and
-    ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, where a provider
-    takes it."""
+    """A span for a ``with`` block: recorded among this process's last events, for ``monarch query``
+    and ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, if a
+    provider is set.
+    """
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)

@@ -111,7 +111,7 @@ def _live(
 
 
 def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
-    """Without hosts: from what is in its folder."""
+    """Return the page of a run without hosts, from the data in its folder."""
 
     def act(what: str, uids: Sequence[str]) -> str:
         raise JobError(f"{run.name} has ended: there is nothing to ask for {what}")
@@ -123,8 +123,9 @@ def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSour
 
 
 def _of_program(make: type[PageSource]) -> PageSource:
-    """For a program that has started us, and ends us by its end: it tells its job and its pid, or
-    nothing, for what runs in this folder."""
+    """Return the page of a program that started this process and ends it: the program sends its job
+    and pid, or nothing for everything that runs in this folder.
+    """
     told = json.loads(sys.stdin.readline())
 
     def end_with_it() -> None:

@@ -88,8 +88,9 @@ def _list(tables: QueryTables) -> None:
 
 
 def hang(run: str | None, is_json: bool) -> None:
-    """Print which ranks wait for which; of a run, what was written at its end or its last
-    trouble."""
+    """Print which ranks wait for which. For a run, print what was recorded at its end or its last
+    trouble.
+    """
     if run is not None:
         data = _kept(find_run(run).path)
     else:
