@@ -46,9 +46,6 @@ def check_arguments(
 
     The receiver adds ``num_own`` arguments itself (``self``, the response port); ``called`` names
     the function in the error text.
-
-    ``num_own`` arguments (``self``, the response port) are added by the receiver; ``called`` is
-    what is called, in words.
     """
     code = getattr(function, "__code__", None)
     num_defaults = len(getattr(function, "__defaults__", None) or ())

@@ -1,4 +1,4 @@
-"""Where the command begins: ready for Ctrl-C before the rest of it has been imported."""
+"""Starts the command, and handles Ctrl-C before the rest of it has been imported."""
 
 from __future__ import annotations
 

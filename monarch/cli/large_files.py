@@ -39,9 +39,9 @@ class NotSent(JobError):
 
 
 class LargeFiles:
-    """The question about large files of one workspace. ``tell`` is for what is said where there is
-    no question: with ``may_ask`` false, or without a terminal. With ``is_agreed`` nothing is asked
-    or said."""
+    """Asks about the large files of one workspace. Without a terminal, or if ``may_ask`` is false,
+    ``tell`` gets a line instead. With ``is_agreed`` nothing is asked or reported.
+    """
 
     def __init__(
         self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,

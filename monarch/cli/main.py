@@ -81,7 +81,8 @@ def _has_ended_by_fault() -> bool:
 
 
 def _is_ours(error: OSError) -> bool:
-    """Whether it is about a file of ours; those of a recipe are for its author to see."""
+    """Whether the error is about a file of ours; errors about a recipe's files are for its
+    author."""
     if not isinstance(error.filename, str):
         return False
     from monarch.job.state_folder import state_path

@@ -20,8 +20,9 @@ _OUTPUTS = (1, 2)  # stdout and stderr
 
 
 def without_own_output(workspace: Workspace) -> Workspace:
-    """The workspace, but for files that stdout or stderr of this process lead to, and those that
-    other processes of ours write."""
+    """Return the workspace without the files that stdout or stderr of this process lead to, and
+    without those that our other processes write.
+    """
     processes = _Processes()
     files = processes.files_behind(os.getpid(), _OUTPUTS)
     for pid in processes.ours():

@@ -84,7 +84,8 @@ class KubernetesSection:
 
 @dataclass
 class RaySection:
-    """Where hosts of kind ray are, and what each takes of its node."""
+    """The address of the Ray cluster for hosts of kind ray, and the resources that each host
+    takes."""
 
     address: str | None = None  # by default RAY_ADDRESS, or the cluster of this machine
     resources: dict[str, float] = field(default_factory=lambda: {"CPU": 1.0})
@@ -403,8 +404,9 @@ def find_job() -> JobTrait | None:
 
 
 def may_come_up(job: JobTrait) -> bool:
-    """Whether a host of it at which no process listens may be on its way: it was brought up just
-    now."""
+    """Whether a host without a listening process may still be starting, because it was started just
+    now.
+    """
     from monarch.job import DEFAULT_JOB_PATH
     from monarch.job.places import record_of
 

@@ -29,8 +29,6 @@ def parametrize_config_pointwise(**values: Sequence[Any]) -> Decorator:
     """Run the test under the first value of every setting, then under the second values, and so on.
 
     Raises ``ValueError`` without any setting, or if the sequences differ in length.
-
-    Raises ``ValueError`` without any setting, or where the sequences differ in length.
     """
     if not values:
         raise ValueError("parametrize_config_pointwise requires at least one config option")

@@ -54,7 +54,7 @@ class LineBuffer:
         if end and (self._is_overwriting or b"\r" in raw):
             shown = self._collapse(raw)
         if b"\r" in rest:
-            overwritten, rest = self._overwrite(rest, now)
+            overwritten, rest = self._overwrite(rest)
             raw += overwritten
             shown += self._due(now)
         if len(rest) > _MAX_LINE_BYTES:
@@ -82,7 +82,7 @@ class LineBuffer:
         self._is_overwriting, self._progress = False, b""
         return b"".join(line + b"\n" for line in lines)
 
-    def _overwrite(self, rest: bytes, now: float) -> tuple[bytes, bytes]:
+    def _overwrite(self, rest: bytes) -> tuple[bytes, bytes]:
         cut = rest.rfind(b"\r") + 1
         self._is_overwriting = True
         self._progress = _last_state(rest[:cut]) or self._progress

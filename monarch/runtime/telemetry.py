@@ -101,11 +101,9 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """Return a span for a ``with`` block.
-
-    The span appears among the last events of this process, for ``monarch query`` and ``monarch
-    trace``. Where OpenTelemetry has a provider, the span goes there too, with the running actor as
-    attributes.
+    """A span for a ``with`` block: recorded among this process's last events, for ``monarch query``
+    and ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, if a
+    provider is set.
     """
     ring = _ring()
     if not is_tracing():

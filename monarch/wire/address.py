@@ -22,7 +22,7 @@ class ProcAddress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PortAddress(msgspec.Struct, frozen=True, array_like=True):
-    """Where answers go: a process, and a number that it gave out.
+    """The address of an answer: a process, and a port number that it gave out.
 
     ``is_channel``: what arrives is kept until it is asked for.
     """

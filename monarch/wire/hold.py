@@ -1,4 +1,4 @@
-"""Holds: calls that stand at a breakpoint or at an error, as others are told of them."""
+"""Holds: calls that are stopped at a breakpoint or an error, as other processes see them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HoldNote(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where it stands, in short: ``train.py:42``."""
+        """Return where the call is held, in short form: ``train.py:42``."""
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 

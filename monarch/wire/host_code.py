@@ -10,7 +10,7 @@ from monarch.wire.address import Uid
 class HostCode(msgspec.Struct, frozen=True, array_like=True):
     """The last switch of a host: the generation of the workspace, and its digest.
 
-    Hosts of one ``family`` have been given the same workspace: they must run one state of it.
+    Hosts of one ``family`` have the same workspace and should run one state of it.
     """
 
     host: Uid

@@ -127,7 +127,7 @@ def _show_unasked(job: JobTrait) -> None:
 
 
 def _is_repaired(job: JobTrait) -> bool:
-    """Have hosts brought up again; false for a kind of job that can only be made anew."""
+    """Restart hosts that have ended; return false if this kind of job can only be made again."""
     why = job.why_ended()
     try:
         names = job.repair()
@@ -142,8 +142,9 @@ def _is_repaired(job: JobTrait) -> bool:
 
 
 def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
-    """Raises where a run goes on in a job that must be ended for another, and the person does not
-    agree."""
+    """Raise ``JobError`` if a run is active in a job that must end for another, and the user does
+    not agree.
+    """
     num_hosts = job.num_running()
     if not num_hosts:
         return

@@ -1,6 +1,6 @@
-"""What `monarch init` finds in a project that exists, and what it says to do with it.
+"""Finds the training code of an existing project for `monarch init`, and says what to do with it.
 
-Files are read, and nothing of them is imported or run.
+It reads files, and imports or runs nothing of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FoundScript:
     kind: Kind
 
     def lines(self, procs: int = 2) -> str:
-        """What it is, and what to do with it."""
+        """Return what kind of script it is, and what to do with it."""
         what_to_do = _LINES[self.kind].format(name=self.name, procs=procs)
         return f"{self.name}: {_NAMES[self.kind]}. {what_to_do}"
 
@@ -110,7 +110,7 @@ def _kind_of_file(path: Path) -> Kind | None:
 
 
 def kind_of(tree: ast.Module) -> Kind | None:
-    """What kind of training a Python file starts; ``None`` for one that starts none."""
+    """Return what kind of training a Python file starts; ``None`` if it starts none."""
     modules, called = _imported(tree), _called(tree)
     if _is_recipe(tree):
         return "recipe"

@@ -1,4 +1,4 @@
-"""``monarch trust``: a person agrees to what project files have run."""
+"""``monarch trust``: the user agrees to the code that project files run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``monarch debug``: a console for the calls that stand, of this folder's hosts and programs.
+"""``monarch debug``: a console for held calls, of this folder's hosts and programs.
 
 ``monarch stacks``: where the threads of all ranks are.
 """
@@ -92,9 +92,9 @@ def edit(mesh: str, ranks: str) -> None:
 
 
 def debug(name: str | None, rank: int | None) -> None:
-    """Run the debugger's console until the person leaves it.
+    """Run the debugger's console until the user leaves it.
 
-    With ``name`` (and ``rank``) it opens at that rank. Raises ``JobError`` where that rank neither
+    With ``name`` (and ``rank``) it opens at that rank. Raises ``JobError`` if that rank neither
     runs a call nor is held at one.
     """
     visit = visit_here()
@@ -139,8 +139,9 @@ def by_program(
     folder_of: Callable[[SeenProc], str],
     here: str | None = None,
 ) -> list[tuple[str, list[SeenProc]]]:
-    """The procs of this folder, which are on these ``hosts`` or run ``here``, without a heading;
-    where there are none, those of each other program of this user, with one."""
+    """Return this folder's procs, which are on these ``hosts`` or run in ``here``, without a
+    heading; if there are none, those of each other program of this user, with a heading.
+    """
     here = os.getcwd() if here is None else here
     own = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == here]
     if own:

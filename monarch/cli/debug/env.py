@@ -1,4 +1,4 @@
-"""``monarch env``: environment variables of all ranks, the odd ones marked."""
+"""``monarch env``: environment variables of all ranks; ranks that differ are marked."""
 
 from __future__ import annotations
 

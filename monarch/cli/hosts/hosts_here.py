@@ -11,8 +11,9 @@ from monarch.wire.address import ProcAddress
 
 
 def hosts_here() -> dict[str, ProcAddress]:
-    """The hosts of this folder's allocation, the programs of its runs, and the one that runs this
-    command, as a notebook does: those that run at this moment."""
+    """Return the running hosts of this folder's allocation, the programs of its runs, and the
+    program that runs this command, such as a notebook.
+    """
     hosts = {}
     job = noted_job()
     if job is not None and job.num_running():

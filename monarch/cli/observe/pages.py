@@ -15,14 +15,14 @@ import click
 from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.observe.opening import page_opener
 from monarch.cli.observe.run_actions import OwnFiles, RunActions
-from monarch.cli.observe.target import StayHere, run_here, run_paths
+from monarch.cli.observe.target import StayHere, run_paths
 from monarch.cli.observe.views import RankActions
 from monarch.cli.project import no_allocation
 from monarch.errors import JobError
 from monarch.job import job_loads
 from monarch.observe.query import QueryEngine, QueryTables, kept_rows
 from monarch.observe.visit import MeshVisit, program_at
-from monarch.runs.record.folder import RUNS, RunFolder, runs_in
+from monarch.runs.record.folder import RUNS, RunFolder, find_run, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.ends.process_group import signal_self
 from monarch.wire.address import ProcAddress
@@ -51,7 +51,7 @@ def dashboard(
     if from_stdin:
         source = _of_program(PageSource)
     elif run is not None:
-        source = _of_run(PageSource, run_here(run), read_only)
+        source = _of_run(PageSource, find_run(run), read_only)
     else:
         source = _of_folder(PageSource, read_only)
     try:
@@ -111,7 +111,7 @@ def _live(
 
 
 def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
-    """Without hosts: from what is in its folder."""
+    """Return the page of a run without hosts, from the data in its folder."""
 
     def act(what: str, uids: Sequence[str]) -> str:
         raise JobError(f"{run.name} has ended: there is nothing to ask for {what}")
@@ -123,8 +123,9 @@ def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSour
 
 
 def _of_program(make: type[PageSource]) -> PageSource:
-    """For a program that has started us, and ends us by its end: it tells its job and its pid, or
-    nothing, for what runs in this folder."""
+    """Return the page of a program that started this process and ends it: the program sends its job
+    and pid, or nothing for everything that runs in this folder.
+    """
     told = json.loads(sys.stdin.readline())
 
     def end_with_it() -> None:

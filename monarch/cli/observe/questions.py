@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from monarch.cli.observe.target import run_here, run_paths, visit_here
+from monarch.cli.observe.target import run_paths, visit_here
 from monarch.cli.terminal.tables import terminal_width
 from monarch.cli.terminal.volume import say
 from monarch.config.duration import parse_duration
@@ -23,6 +23,7 @@ from monarch.observe.kept_files import read_kept
 from monarch.observe.query import TELEMETRY, QueryEngine, QueryTables, kept_rows, live_rows
 from monarch.observe.tables import READY
 from monarch.observe.trace import MeshTrace
+from monarch.runs.record.folder import find_run
 from monarch.runs.record.telemetry import HANG_REPORT
 from monarch.wire.address import ProcAddress
 from monarch_sync.words import counted
@@ -70,7 +71,7 @@ def _seconds(duration: str) -> float:
 def _tables(run: str | None, sql: str) -> QueryTables:
     if run is None:
         return QueryEngine(visit_here, run_paths()).tables(sql)
-    folder = run_here(run)
+    folder = find_run(run)
     packed = kept_rows([folder.path])
     if not packed:
         say(f"{folder.path} holds no telemetry: only its metrics and events can be asked")
@@ -87,10 +88,11 @@ def _list(tables: QueryTables) -> None:
 
 
 def hang(run: str | None, is_json: bool) -> None:
-    """Print which ranks wait for which; of a run, what was written at its end or its last
-    trouble."""
+    """Print which ranks wait for which. For a run, print what was recorded at its end or its last
+    trouble.
+    """
     if run is not None:
-        data = _kept(run_here(run).path)
+        data = _kept(find_run(run).path)
     else:
         look = partial(visit_here().look, flight=True)
         pause = partial(time.sleep, LATE_SECONDS)
@@ -123,7 +125,7 @@ def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None
     """Write what processes remember, and what they do for ``seconds`` more, to ``file``."""
     profiles: dict[str, tuple[bytes, str]] = {}
     if run is not None:
-        packed = kept_rows([run_here(run).path])
+        packed = kept_rows([find_run(run).path])
         if not packed:
             raise JobError(f"the run {run} keeps no telemetry")
     else:

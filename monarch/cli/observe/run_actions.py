@@ -40,7 +40,7 @@ class RunActions:
         return what in self._known
 
     def do(self, what: str, names: Sequence[str]) -> str:
-        """``what`` is a name of what can be done."""
+        """Carry out the action ``what`` on one run. Raises ``JobError`` for an unknown action."""
         if len(names) != 1:
             raise JobError("name one run")
         return self._known[what](find_run(names[0]))
@@ -79,8 +79,9 @@ class OwnFiles:
             pass  # No project: then only this folder is known.
 
     def locate(self, file: str) -> tuple[Path, Path] | None:
-        """The file, and which folder of the person's it is in; ``None`` for one of somebody
-        else's."""
+        """Return the file and the user's folder that it is in; ``None`` for a file of somebody
+        else.
+        """
         workspace = self._workspace
         folders = [Path(one.local) for one in workspace.folders] if workspace is not None else []
         folders = [*folders, Path.cwd()]

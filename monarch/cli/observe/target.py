@@ -9,7 +9,7 @@ from typing import Any
 from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.project import no_allocation
 from monarch.observe.visit import MeshVisit
-from monarch.runs.record.folder import RUNS, RunFolder, find_run, runs_in
+from monarch.runs.record.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
 from monarch.wire.address import ProcAddress
 
@@ -43,11 +43,6 @@ class StayHere:
         if number and number % _HOSTS_LOOKS == 0:
             self._visit.go_to(self._hosts())
         return self._visit.look(flight=number % _FLIGHT_LOOKS == 0)
-
-
-def run_here(name: str) -> RunFolder:
-    """The run of that name. Raises ``JobError``."""
-    return find_run(name)
 
 
 def run_paths() -> list[Path]:

@@ -1,4 +1,4 @@
-"""``monarch top``, and what can be asked of ranks from a view: stacks, a profile, an end."""
+"""``monarch top``, and a view's actions on ranks: stacks, a profile, an end."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _LINES = 40
 
 
 class RankActions:
-    """Actions on the procs that ``visit`` sees, by uid. Each gives a text, or raises
-    ``JobError``."""
+    """Actions on the procs that ``visit`` sees, by uid. Each returns a text, or raises
+    ``JobError``.
+    """
 
     def __init__(self, visit: MeshVisit) -> None:
         self._visit = visit
@@ -45,7 +46,8 @@ class RankActions:
         }
 
     def do(self, what: str, uids: Sequence[str]) -> str:
-        """``what`` is a name of what can be done."""
+        """Carry out the action ``what`` on these procs. Raises ``JobError`` for an unknown
+        action."""
         if what not in self._known:
             raise JobError(f"{what!r} is not one of {', '.join(self._known)}")
         return self._known[what](uids)

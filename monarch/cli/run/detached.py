@@ -67,8 +67,9 @@ _CTRL_C = b"\x03"
 
 
 def start(given: Mapping[str, Any]) -> None:
-    """Start a run on the first host of the allocation, and leave it there. ``given`` is as for
-    ``monarch run``."""
+    """Start a run on the first host of the allocation and detach from it. ``given`` has the options
+    of ``monarch run``.
+    """
     if given["attach"] is False or given["plan"] or given["show_origin"]:
         raise click.UsageError("--detach goes without --local, --plan and --show-origin")
     recipe, config_file = given["recipe"], given["config_file"]
@@ -229,7 +230,8 @@ def _run_there(
 
 
 def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
-    """Have what is new of a run on another machine here, but for checkpoints; its copy."""
+    """Copy new data of a run on another machine to this one, except checkpoints; return the
+    copy."""
     known = {}
     for path in RUNS.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -259,8 +261,7 @@ def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
 
 
 def refresh() -> None:
-    """Have the copies here of runs that go on elsewhere as they are now; costs nothing where there
-    are none."""
+    """Update the local copies of runs on other machines; costs nothing if there are none."""
     copies = copies_of_running()
     if not copies:
         return

@@ -25,11 +25,11 @@ _END_SECONDS = 10.0
 
 
 def dev(apply: Callable[[], object], run: Callable[[], object], *, opens: bool = False) -> None:
-    """Do ``apply``, then ``run`` beside a watch, both in this terminal; ``opens``: the dashboard,
-    too.
+    """Call ``apply``, then ``run`` beside a watch, both in this terminal; ``opens`` also opens the
+    dashboard.
 
-    The watch ends with the run, and so does the page; the hosts stay. Keys that are pressed go to
-    the watch.
+    The watch and the page end with the run; the hosts stay. Keys that the user presses go to the
+    watch.
     """
     workspace_of(find_project(None))
     apply()
@@ -47,7 +47,7 @@ def dev(apply: Callable[[], object], run: Callable[[], object], *, opens: bool =
 
 
 class _Watch:
-    """A watch as a process of its own; its lines are told here as they come."""
+    """A watch in a process of its own; its lines are printed here as they arrive."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

@@ -43,8 +43,9 @@ _HELD = "a call is held, and the clocks stand still: `monarch debug` opens it"
 
 
 class Pace:
-    """How long steps take, by the last of them: one that took far longer than most, as it held,
-    compiled or was debugged, says nothing of those to come."""
+    """How long steps take, judged by the last steps. A step that took much longer than most,
+    because it held, compiled or was debugged, is ignored.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
@@ -198,8 +199,9 @@ class QuietDisplay(Display):
 
 
 def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Name and number of what is worth a look, in few characters each: the loss first, then one's
-    own metrics and what was measured of held-out samples."""
+    """Return name and number of the main metrics, in few characters each: the loss first, then the
+    user's own metrics and those of held-out samples.
+    """
     names = [name for name in values if name not in _HIDDEN]
     names.sort(key=lambda name: (name != "loss", name in _OF_ALL, name.startswith(_HELD_OUT)))
     return [(_short_name(name), _short(values[name])) for name in names]

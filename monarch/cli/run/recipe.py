@@ -226,10 +226,10 @@ def workspace_first() -> None:
 
 
 def _import_from_workspace(name: str) -> None:
-    """Have the workspace's modules found.
+    """Make imports find the workspace's modules.
 
-    A built-in recipe is looked at with those that are installed before them: a ``torch.py`` of a
-    folder that is only looked at does not run in the place of torch.
+    For a built-in recipe, installed modules come first: a ``torch.py`` in the folder does not
+    replace torch.
     """
     if name not in built_in_recipes():
         workspace_first()

@@ -222,7 +222,7 @@ def _end_in_order() -> NoReturn:
 
 
 def ways_taken(run: RunFolder) -> str:
-    """What a short run has shown to work, and what it has not."""
+    """Return a text about what a short run has shown to work, and what it has not tested."""
     rows, events = run.metrics(), run.events()
     is_evaluated = any(name.startswith(_HELD_OUT) for row in rows for name in row)
     is_saved = any(event["kind"] == "saved" for event in events)
@@ -242,8 +242,9 @@ def _hosts_asked(project: Project) -> str:
 
 
 def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:
-    """Returns the choice of the person who started the run, asked at the terminal if not given
-    before."""
+    """Return the user's choice after the loss of a host, asked at the terminal if it was not given
+    before.
+    """
     if wanted is not None:
         return wanted
     if not is_somebody_there():
@@ -344,7 +345,7 @@ class RunRequest:
         hosts: int | None = None,
         roles: str | None = None,
     ) -> RunRequest:
-        """With values that are not given taken from the command of the run that goes on."""
+        """Make a request; missing values come from the command of the run that continues."""
         if recipe is None:
             if left is None:
                 raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
@@ -363,7 +364,7 @@ class RunRequest:
 
     @property
     def typed(self) -> list[str]:
-        """With the number of hosts, as it was given."""
+        """Return the command as the user typed it, with the number of hosts."""
         return self._command([HOSTS_OPTION, str(self.hosts)] if self.hosts else [])
 
     def _command(self, options: list[str]) -> list[str]:
@@ -386,8 +387,9 @@ class RunRequest:
         return Path(self.config_file) if self.config_file else None
 
     def load(self, recipe: Recipe | Outline, left: RunFolder | None) -> LoadedConfig[Any]:
-        """The config: from the file given, else from the run that goes on. All mistakes are
-        found here, before any process is started."""
+        """Return the config: from the given file, else from the run that continues. All mistakes
+        are found here, before any process is started.
+        """
         path = self.config_path
         if self.is_script:
             if path is not None:
@@ -401,7 +403,8 @@ class RunRequest:
         return load_config(recipe.config_class, path, self.overrides, os.environ)
 
     def _of_script(self, left: RunFolder | None) -> list[str]:
-        """What is run of a plain script, as overrides of its `ScriptConfig`."""
+        """Return the overrides of `ScriptConfig` for a plain script: the script and its
+        arguments."""
         args = list(self.overrides)
         if not args and left is not None and "--" in left.command:
             args = left.command[left.command.index("--") + 1 :]
@@ -413,7 +416,7 @@ class RunRequest:
 def _unfinished(
     recipe: Recipe, request: RunRequest, loaded: LoadedConfig[Any]
 ) -> tuple[RunFolder | None, LoadedConfig[Any]]:
-    """The run that the same command left, if it can go on, and the config for it."""
+    """Return the run that the same command left unfinished, if it can continue, and its config."""
     left = find_unfinished(RUNS, recipe.name, request.command)
     if left is None:
         return None, loaded
@@ -435,7 +438,7 @@ def _unfinished(
 def run_recipe(
     recipe: Recipe, config: Any, hosts: HostMesh, target: RunTarget, record: Record
 ) -> object:
-    """Run it on ``hosts``, with Ctrl-C meaning what the recipe can make of it."""
+    """Run a recipe on ``hosts``; Ctrl-C stops it in the way that the recipe supports."""
     grace_seconds = settings().stop_timeout_seconds
     mesh = None if recipe.takes_hosts else target.spawn(hosts, recipe)
     try:

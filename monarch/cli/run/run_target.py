@@ -57,10 +57,10 @@ class RunTarget:
     def attach(
         self, project: Project, *, is_agreed: bool = False, may_ask: bool = False
     ) -> tuple[HostMesh, RunCode | None, int]:
-        """The hosts, with the workspace of ``monarch.toml`` on them; and its code, and the
-        generation of it. Procs of this process's own host import the person's own files.
+        """Return the hosts with the workspace of ``monarch.toml`` on them, its code, and its
+        generation. Procs of this process's own host import the user's own files.
 
-        Large files are told of before they go, or asked about, unless that ``is_agreed``.
+        Large files are reported before they are sent, or asked about, unless ``is_agreed``.
         """
         ours = client().node.uid
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
@@ -150,11 +150,11 @@ def find_target(
     hosts: int | None = None,
     roles: Mapping[str, int] | None = None,
 ) -> RunTarget:
-    """The first mesh of the running job, or so many ``hosts`` of it; without one, or with
+    """Return the first mesh of the running job, or ``hosts`` hosts of it; without a job, or with
     ``attach=False``, this machine.
 
-    Raises ``JobError`` for ``attach=True`` where no allocation is up, and where one has fewer hosts
-    than are wanted.
+    Raises ``JobError`` for ``attach=True`` without an allocation, and if the allocation has too few
+    hosts.
     """
     job = None if attach is False else find_job() or _brought_up_again(hosts)
     if job is None:
@@ -185,9 +185,9 @@ def _for_roles(roles: Mapping[str, int] | None, num_hosts: int) -> int:
 
 
 def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
-    """One for each GPU that a host sees; without GPUs one, or two where there is one host.
+    """Return one proc for each GPU that a host sees; without GPUs one, or two on a single host.
 
-    By the size of the mesh, so that each host does the same with fewer of them.
+    It depends on the size of the mesh, so that each host does the same with fewer hosts.
     """
     node = client().node
     for url in job.running_urls()[:1]:
@@ -202,8 +202,9 @@ def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
 
 
 def _brought_up_again(wanted: int | None) -> JobTrait | None:
-    """The allocation that is short of a host, whole again, or with as many left as are ``wanted``;
-    nothing where it is gone. Raises ``JobError`` where it has too few."""
+    """Restore an allocation that lacks a host, or accept the remaining hosts if they are as many as
+    ``wanted``; ``None`` if the allocation is gone. Raises ``JobError`` if too few hosts remain.
+    """
     job = noted_job()
     if job is None or job.ending is not None:
         return None

@@ -121,7 +121,7 @@ def show(name: str) -> None:
 
 
 def compare(names: tuple[str, ...]) -> None:
-    """Print a table of where configs differ, and of what came of it."""
+    """Print a table of the differences between configs, and of the results."""
     _refresh()
     found = [find_run(name) for name in names]
     _echo_table(comparison(found))

@@ -1,4 +1,4 @@
-"""``monarch runs hold`` and ``wait``: what a person wants of a run whose step takes long."""
+"""``monarch runs hold`` and ``wait``: a person's answer about a run whose step takes long."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _SAID = {HOLD: "is held, and waits for a save"}
 
 
 def ask_slow_runs(key: str) -> None:
-    """Have the runs of this folder's allocation whose step takes long do what the key says. Raises
-    ``JobError`` where there is no allocation, or none of its hosts answers."""
+    """Send the key's command to the runs of this folder's allocation whose step takes long. Raises
+    ``JobError`` without an allocation, or if none of its hosts answers.
+    """
     pusher, wanted = pusher_here(), KEYS[key]
     pusher.post(Bulletin(ASKED, wanted))
     pusher.inspect()  # Whoever has answered this has the bulletin.

@@ -1,5 +1,6 @@
-"""What a sweep tries: all combinations of values, values at random, or those that Optuna's TPE
-proposes by what came of the runs before; and which run came out best."""
+"""Chooses the values that a sweep tries: all combinations, random values, or proposals of Optuna's
+TPE from earlier results; and picks the best run.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Proposals(Protocol):
 
 
 class ListedProposals:
-    """Those that are known from the beginning."""
+    """Proposals that are all known from the beginning."""
 
     def __init__(self, all_given: Sequence[Given]) -> None:
         self.num = len(all_given)
@@ -82,7 +83,7 @@ class ListedProposals:
         return next(self._left, None)
 
     def tell(self, given: Given, value: float | None) -> None:
-        """Nothing depends on it."""
+        """Ignore the result, because the proposals do not depend on it."""
 
 
 class TPEProposals:
@@ -133,8 +134,9 @@ def _suggested(trial: Any, one: Dimension) -> str:
 
 
 def space_of(config_class: type[Any], overrides: Sequence[str]) -> list[Dimension]:
-    """``a=1,2 b=3 c=0..1`` is two values, one, and a range. Keys that take lists, and what stands
-    in brackets or quotes, have one value. Raises ``JobError`` for a range that is none."""
+    """Parse ``a=1,2 b=3 c=0..1`` as two values, one value, and a range. Keys that take lists, and
+    text in brackets or quotes, have one value. Raises ``JobError`` for an invalid range.
+    """
     hints = dict(_hints(config_class))
     space: list[Dimension] = []
     for override in overrides:
@@ -177,7 +179,7 @@ def choices_of(space: Sequence[Dimension]) -> list[Given]:
 
 
 def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
-    """So many at random; the same ones for the same seed."""
+    """Draw ``num`` random settings; the same settings for the same seed."""
     draw = random.Random(seed)
     return [
         tuple(one.drawn(draw) if isinstance(one, ValueRange) else draw.choice(one) for one in space)
@@ -208,22 +210,24 @@ def goal_of(metric: str) -> Goal:
 
 
 def metric_of(found: Sequence[Mapping[str, Any]]) -> str:
-    """The metric to judge runs by, of those that all have: held-out ones first. ``found`` has the
-    last values of each run. "" where they have none in common."""
+    """Return the metric to judge runs by, among those that all runs have: held-out metrics first.
+    ``found`` has the last values of each run. "" if they share none.
+    """
     common = [name for name in found[0] if all(name in one for one in found)] if found else []
     held_out = [name for name in common if name.startswith(_HELD_OUT)]
     return next((name for name in (*_FIRST, *held_out, "loss") if name in common), "")
 
 
 def last_values(run: RunFolder) -> dict[str, float]:
-    """What was measured last of everything, by name."""
+    """Return the last measured value of every metric, by name."""
     rows = run.metrics()
     return {name: float(last_measured(rows, name)) for name in names_measured(rows)}
 
 
 def value_of(run: RunFolder, metric: str) -> float | None:
-    """The last value of a metric, where there is one. Raises ``JobError``, with those that there
-    are, where a run that is over has others only."""
+    """Return the last value of a metric, if there is one. Raises ``JobError``, naming the run's
+    metrics, if a finished run lacks this one.
+    """
     values = last_values(run)
     name = metric or metric_of([values])
     if values and run.status == "finished" and name not in values:
@@ -233,7 +237,7 @@ def value_of(run: RunFolder, metric: str) -> float | None:
 
 
 def best_of(found: Sequence[RunFolder], metric: str = "", goal: Goal | None = None) -> str:
-    """Which run came out best, by a metric or by what can be told of all of them, in words."""
+    """Return a text that names the best run, by the given metric or by one that all runs have."""
     measured = [last_values(run) for run in found]
     finite = [
         (run, {name: value for name, value in values.items() if math.isfinite(value)})

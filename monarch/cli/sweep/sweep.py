@@ -134,7 +134,9 @@ class Slot:
 
 
 def slots_of(place: RunTarget, wanted: int) -> list[Slot]:
-    """``wanted`` parts of equal size; raises ``JobError`` where there are not enough procs."""
+    """Divide the target into ``wanted`` parts of equal size; raises ``JobError`` if there are not
+    enough procs.
+    """
     if wanted <= place.num_hosts:
         size = place.num_hosts // wanted
         return [Slot(index * size, size, place.procs_per_host) for index in range(wanted)]
@@ -157,8 +159,9 @@ class _Trial(NamedTuple):
 
 
 class _Going:
-    """The runs of a sweep as they go on: each slot takes the next that is proposed. ``errors`` says
-    what went wrong, in words."""
+    """Runs the runs of a sweep: each slot takes the next proposal. ``errors`` has a text for each
+    failure.
+    """
 
     def __init__(
         self,

@@ -21,8 +21,8 @@ _AGAIN_SECONDS = 2.0
 class BulletinListener:
     """The bulletins of an allocation, from the first host that answers.
 
-    ``hosts`` gives their addresses, as they are by now. The bulletins that stand when it begins are
-    heard first. ``heard`` is called, on another thread, whenever there is something to `take`.
+    ``hosts`` returns the present addresses. Bulletins that are in force at the start come first.
+    ``heard`` is called, on another thread, whenever there is something to `take`.
     """
 
     def __init__(

@@ -72,8 +72,9 @@ def history(options: SyncOptions, limit: int) -> None:
 
 
 def rollback(options: SyncOptions, generation: int | None, best_effort: bool) -> None:
-    """Have all hosts go back to ``generation``, or to the one before theirs; where a run holds, to
-    the one that went well there."""
+    """Roll all hosts back to ``generation``, or to the one before theirs; if a run holds, to the
+    generation that went well there.
+    """
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
     with errors(is_json=options.is_json):
         workspace = whole_of(find_project(options.file))
@@ -87,8 +88,9 @@ def go_back(
     pusher: Pusher, workspace: Workspace, generation: int | None, output: Output,
     *, best_effort: bool = False,
 ) -> int:  # fmt: skip
-    """Roll back, as `rollback` says, and tell of it; the generation that all have then, 0 where
-    they have not followed. Raises ``JobError`` where there is nothing to go back to."""
+    """Roll back, as `rollback` says, and report it; return the generation that all hosts then have,
+    0 if they did not follow. Raises ``JobError`` if there is no generation to go back to.
+    """
     found = pusher.answering() if best_effort else pusher.inspect()
     rows = timeline(pusher.past(found).histories(WHOLE_HISTORY))
     current = next((row for row in rows if row.is_current), None)

@@ -46,9 +46,8 @@ class HotFiles:
         self._told: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
-        """Notes a push of these files; returns what to leave out, or ``None`` as long as all is
-        well. Of what a training writes, by its name, the second push is once too
-        often.
+        """Record a push of these files; return what to leave out, or ``None``. Files whose names
+        mark them as a training's output are left out at their second push.
 
         ``now``: seconds, by any clock.
         """
@@ -103,8 +102,9 @@ def _holds_code(folder: Folder, relative: str) -> bool:
 
 
 def _is_log(path: str) -> bool | None:
-    """Whether a file is a log that a training writes; it may be weights, too, or none of these:
-    ``None``."""
+    """Whether a file is a log that a training writes; ``None`` if it is neither surely a log nor
+    surely not.
+    """
     folders = PurePosixPath(path).parts[:-1]
     if not set(LOGS).isdisjoint(folders) or ".tfevents." in path:
         return True

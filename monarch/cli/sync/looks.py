@@ -1,6 +1,7 @@
-"""``monarch sync --dry-run`` and ``--explain``: a word at once, and then what a push would do.
+"""``monarch sync --dry-run`` and ``--explain``: a first line at once, and then what a push would
+do.
 
-What asks hosts takes most of the time until it is imported: a look begins before.
+Importing the code that asks hosts takes longest, so the scan begins before.
 """
 
 from __future__ import annotations

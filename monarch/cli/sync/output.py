@@ -43,8 +43,9 @@ class Output(Protocol):
 
 
 class Lines:
-    """A line a push; more where it was refused, or all of it should be said, and no line where it
-    should be quiet and went well."""
+    """Prints one line for each push; more if it was refused or with the verbose option, and none
+    for a good push with the quiet option.
+    """
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -176,7 +177,7 @@ def listed(names: Sequence[object]) -> str:
 
 @contextmanager
 def errors(*, is_json: bool) -> Iterator[None]:
-    """Tell of errors of ours, which end the command, in the form that all else is told in."""
+    """Report our errors in the format of the command's other output, and end the command."""
     try:
         yield
     except (MonarchError, SyncError, ConfigError) as error:

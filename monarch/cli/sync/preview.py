@@ -70,8 +70,9 @@ def over_hosts(states: Mapping[str, StateReply], scan: Scan) -> Scan:
 
 
 def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) -> list[Preview]:
-    """Previews for the hosts of an allocation, one for all that have the same. ``states`` is what
-    they have, by their names."""
+    """Return previews for the hosts of an allocation; hosts with the same state share one.
+    ``states`` has each host's state by name.
+    """
     groups: dict[tuple[int, bytes], list[str]] = {}
     for host, held in states.items():
         groups.setdefault((held.generation, held.digest), []).append(host)
@@ -89,7 +90,7 @@ def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) ->
 
 
 def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Scan) -> str:
-    """Why a push would not be made, for what it would empty; "" where it would."""
+    """Return why a push would be refused because it empties folders; "" if it would not."""
     bare = bare_folders(workspace, scan.manifest)
     try:
         for held in states.values() if bare else ():
@@ -131,8 +132,9 @@ def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> It
 
 
 def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
-    """For people: a line a path, and what it comes to. Of many paths, unless it ``lists_all``, how
-    many there are in each folder, and the largest."""
+    """Yield a line for each changed path, and a summary. With many paths, unless it ``lists_all``,
+    it gives their number in each folder, and the largest.
+    """
     if lists_all or len(preview.changes) <= _MAX_LISTED:
         yield from map(_line_of, preview.changes)
     else:

@@ -74,9 +74,9 @@ def bar_line(
     progress: Progress, arrived: int, seconds: float, speed: float, width: int,
     *, ascii_only: bool = False,
 ) -> str:  # fmt: skip
-    """``sending  [#####-----]  120 of 450 MB  3.1 s left``, in ``width`` columns at most.
+    """Return ``sending  [#####-----]  120 of 450 MB  3.1 s left``, in ``width`` columns at most.
 
-    ``arrived`` bytes in ``seconds``; ``speed`` is the bytes a second of late, 0 if unknown.
+    ``arrived`` bytes in ``seconds``; ``speed`` is the recent rate in bytes a second, 0 if unknown.
     """
     mark = "..." if ascii_only else "…"
     total = progress.bytes_to_send
@@ -98,7 +98,7 @@ def bar_line(
 
 
 def scan_text(progress: Progress) -> str:
-    """How far a scan is: what was found, what was read, and a file that takes long."""
+    """Return the progress of a scan: files found, bytes read, and a file that takes long."""
     path, read = progress.path, byte_size(progress.bytes_read)
     text = f"reading  {counted(progress.num_files, 'file')}, {read}"
     if path:
@@ -139,7 +139,7 @@ class ProgressLines:
                 sys.stderr.flush()
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._is_over.set()
         self._thread.join()
 

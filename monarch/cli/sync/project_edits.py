@@ -15,9 +15,9 @@ SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is b
 
 
 class ProjectEdits:
-    """Follows one project's file, and tells of edits that matter to its users.
+    """Follows one project's file, and reports edits that matter to its users.
 
-    ``workspace`` is the one that it named last, without mistakes.
+    ``workspace`` is the last workspace that the file named without mistakes.
     """
 
     def __init__(self, project: Project, output: Output) -> None:

@@ -1,4 +1,5 @@
-"""``monarch sync``: the workspace to the hosts, once or at every save, and what came of it."""
+"""``monarch sync``: push the workspace to the hosts, once or at every save, and report the
+result."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generation
 
 
 class PushNews:
-    """Tells pushes that are news from those that were told already."""
+    """Tells new results of pushes from those that were already reported."""
 
     def __init__(self) -> None:
         self._told: tuple[int, str, list[str]] = 0, "", []

@@ -152,8 +152,8 @@ class Participant:
         self._told.begin(now)
         fence = self.fence = SwitchBarrier(order.attempt, token, order.seconds, now)
         if order.seconds is None:
-            return [fence.raise_here(self._next(), self._uid), *self._advance(now)]
-        return self._advance(now)
+            return [fence.raise_here(self._next(), self._uid), *self._advance()]
+        return self._advance()
 
     def _lift(self, order: Order, token: int, now: float) -> Effects:
         """Lift a fence: all processes continue, and a process that reaches it later passes."""
@@ -221,10 +221,10 @@ class Participant:
         if fence is not None and number == fence.own and not fence.has_own_come:
             fence.has_own_come = True
             held = fence.hold(now) if fence.came(self._uid) else []
-            return [*held, *self._advance(now), *self._pass(fence)]
+            return [*held, *self._advance(), *self._pass(fence)]
         if fence is not None and number == fence.gate:
             fence.is_gate_closed = True
-            return self._advance(now)
+            return self._advance()
         if turn is None or number not in turn.own:
             return []
         return [*turn.did(number, vote), *self._check_round()]
@@ -241,12 +241,12 @@ class Participant:
             if turn is not None and turn.order is SwitchOrder.PREPARE:
                 turn.add(vote)
                 return self._check_round()
-            return self._advance(now)
+            return self._advance()
         if fence is not None and number in fence.asked:
             proc = fence.asked.pop(number)
             self._is_refused |= vote is Vote.NO
             held = fence.hold(now) if fence.came(proc) else []
-            return [*held, *self._advance(now), *self._pass(fence)]
+            return [*held, *self._advance(), *self._pass(fence)]
         if turn is None:
             return []
         effects = turn.voted(number, vote, gives_way=gives_way, replaced=self.replaced)
@@ -340,7 +340,7 @@ class Participant:
         self._prepared.update(new)
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
 
-    def _advance(self, now: float) -> list[Effect]:
+    def _advance(self) -> list[Effect]:
         """Send the fence to the procs that have not reached it yet, step by step."""
         fence = self._awaited()
         if fence is None:

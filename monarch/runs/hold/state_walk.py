@@ -682,7 +682,6 @@ def _dict_of(value: Any) -> Any:
         return None
 
 
-_NO_SLOTS: tuple[Any, ...] = ()
 _slots: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 

@@ -8,8 +8,8 @@ from monarch.wire.message import ProcDown
 
 
 class Lease:
-    """One author at a time. It ends with the push, or with the author; the staged files stay, so
-    that an owner which was told to switch can still have them shown.
+    """Lets one author push at a time. The lease ends with the push, or with the author; the staged
+    files stay, so that an owner which was told to switch can still have them shown.
     """
 
     def __init__(self, agent: WorkspaceHost) -> None:

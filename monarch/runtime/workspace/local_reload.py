@@ -76,9 +76,9 @@ class LocalReload:
         return ReloadOutcome(refused=outcome.refused, is_replaced=outcome.is_replaced)
 
     def switch(self, generation: int, exempt: Collection[Uid] = ()) -> ReloadOutcome:
-        """Run the generation from here on; back once all actors but ``exempt`` have heard of it.
+        """Switch to the generation; return when all actors but ``exempt`` have been notified.
 
-        To be called while no actor runs anything. Asked again, it says the same.
+        Call it while no actor runs. A second call returns the same outcome.
         """
         with self._lock:
             step = self._committed.get(generation)
@@ -130,7 +130,7 @@ class LocalReload:
         self._tell(step, outcome, exempt)
 
     def _tell(self, step: Preparation, outcome: ReloadOutcome, exempt: Collection[Uid]) -> None:
-        """Have the actors hear of it; one that raises refuses the new code for all."""
+        """Notify the actors; if one raises, the new code is refused for all."""
         report = step.report
         assert report is not None
         if not _is_news(report):

@@ -76,9 +76,10 @@ class AuditEndedError(Exception):
 
 
 class Breaks:
-    """Pauses of an audit, each several times as long as the work before it, a few seconds in all.
+    """Pauses of an audit: each is several times as long as the work before it, a few seconds in
+    all.
 
-    It begins with one: right after a switch all have work to do. Where ``is_over``, it raises
+    It begins with a pause, because all processes are busy after a switch. If ``is_over``, it raises
     AuditEndedError.
     """
 
@@ -130,9 +131,10 @@ class Preparing:
         return not changed.isdisjoint(os.path.realpath(file) for file in files if file)
 
     def audit(self, files: Sequence[str], label: str, is_over: Callable[[], bool]) -> AuditOutcome:
-        """What still runs old code; training goes on meanwhile, and has nine tenths of the time.
+        """Return what still runs old code; training continues meanwhile, with nine tenths of the
+        time.
 
-        Raises AuditEndedError where ``is_over`` becomes true.
+        Raises AuditEndedError when ``is_over`` becomes true.
         """
         found = self._reloader.audit(files, pause=Breaks(is_over))
         self._stale = found.stale
@@ -207,7 +209,7 @@ class Preparing:
         }
 
     def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> Preparation | None:
-        """Nothing where no actor of the mesh lives."""
+        """Prepare an upgrade; ``None`` if no actor of the mesh lives here."""
         cells = [cell for cell in self._agent.cells if cell.record.uid == upgrade.mesh]
         live = next((cell.cls for cell in cells if cell.cls is not None), None)
         return None if live is None else self.of_class(plan, live, upgrade, adds_globals=True)

@@ -12,7 +12,7 @@ from monarch_reload import NeedsRespawn, ReloadError, ReloadReport
 
 
 class ReloadWords:
-    """``label`` is the process's name for people."""
+    """Writes texts about a reload. ``label`` is the process's name for users."""
 
     def __init__(self, agent: ProcAgent, label: str) -> None:
         self._agent = agent

@@ -112,7 +112,7 @@ class ReplicaAgent:
         return HostPackages(python_tag(), installed(), tuple(platforms()))
 
     def _open(self, state: str) -> None:
-        """Go by what a state folder knows, and write to it if no other host does."""
+        """Load the records of a state folder, and write to it if no other host does."""
         self.state_folder = state
         self._folder = SharedFolder(self.root, state)
         self._environment = HostEnvironment(self.root, state)
@@ -146,7 +146,7 @@ class ReplicaAgent:
         return self._replica
 
     def _show_environment(self) -> str:
-        """Have the packages of the files that are here, as they are now; why not, if so."""
+        """Show the packages that the present files need; return why that failed, or ""."""
         try:
             self._environment.follow()
         except UnfitEnvironment as error:

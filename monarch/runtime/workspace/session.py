@@ -107,10 +107,10 @@ class WorkspaceSession:
     def roll_back(
         self, hosts: Sequence[ProcAddress], workspace: Workspace, generation: int
     ) -> SyncReport:
-        """Have ``hosts``, and the processes of this program there, go back to a generation.
+        """Roll ``hosts``, and this program's processes there, back to a generation.
 
-        As ``rollback.roll_back``, which says what it raises. Blocks, also until a push that goes on
-        at this moment has finished.
+        See ``rollback.roll_back`` for its errors. Blocks, also until a push in progress has
+        finished.
         """
         from monarch.runtime.workspace.pushing.host_history import HostHistory
         from monarch.runtime.workspace.pushing.rollback import roll_back
@@ -145,8 +145,8 @@ class WorkspaceSession:
                 author.close()
 
     def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
-        """The folders that come along with a workspace, and, the first time, what to tell of
-        them."""
+        """Return the folders that come along with a workspace and, the first time, notes to
+        show."""
         from monarch.runtime.workspace.packages.surroundings import Surroundings
 
         with self._lock:

@@ -56,7 +56,9 @@ class SharedTrial:
 
 
 def _name(push: str, state: NewState) -> str:
-    """The name of a question: all that the answer depends on, but for what lies on disk."""
+    """Return the name of a question: a digest of everything that its answer depends on, except
+    files on disk.
+    """
     files = {
         path: hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else [content]
         for path, content in state.files.items()

@@ -65,7 +65,7 @@ def import_in_subprocess(state: NewState) -> ReloadError | None:
             words = ended.stderr.decode("utf-8", "replace").strip()
             message = f"a fresh process that imported it ended with status {ended.returncode}"
             return ReloadError(message, phase="run", traceback=words)
-        return _refusal(said, state, files) if said else None
+        return _refusal(said, files) if said else None
 
 
 def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> bool:
@@ -95,9 +95,7 @@ def _laid_out(
     return found
 
 
-def _refusal(
-    said: Mapping[str, str], state: NewState, files: Mapping[str, str | None]
-) -> ReloadError:
+def _refusal(said: Mapping[str, str], files: Mapping[str, str | None]) -> ReloadError:
     path, line = said["path"], int(said["line"] or 0)
     return ReloadError(
         said["message"],

@@ -28,10 +28,11 @@ _ANSWER_SECONDS = 30.0  # a proc that trains without a pause gives its audit lit
 
 
 class Audits:
-    """The audits of the last generations, each a promise that is kept when all procs have said.
+    """The audits of the last generations; each is a promise that is set when all procs have
+    answered.
 
-    One is under way at a time: it ends where a newer switch comes, which looks at the same objects,
-    and when the process closes. ``on_found`` hear of each that is in, with its generation.
+    One audit runs at a time: a newer switch ends it, because it looks at the same objects, and so
+    does the end of the process. ``on_found`` is called with each finished audit and its generation.
     """
 
     def __init__(self, node: Node, here: LocalReload) -> None:
@@ -44,7 +45,9 @@ class Audits:
         self._node.handle(AuditAsked, self._on_asked)
 
     def begin(self, plan: ReloadPlan, procs: Sequence[ProcAddress]) -> None:
-        """All go on with the new code: look at this process, and ask ``procs``, meanwhile."""
+        """Search this process for old code, and ask ``procs`` to do so, while all continue with the
+        new code.
+        """
         promise, ended = self.of(plan.generation), Promise[None]()
         with self._lock:
             before, self._ended = self._ended, ended
@@ -64,7 +67,7 @@ class Audits:
         ended.set(None)
 
     def of(self, generation: int) -> Promise[AuditOutcome]:
-        """What is found after the switch to a generation; it may still be to come."""
+        """Return the promise of the audit after the switch to a generation."""
         with self._lock:
             promise = self._found.setdefault(generation, Promise())
             for old in sorted(self._found)[:-_MOST_KEPT]:
@@ -113,5 +116,5 @@ def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
 
 
 def ask_audit(node: Node, process: ProcAddress, generation: int) -> Promise[Response[Body]]:
-    """Ask a process what runs old code in it, and in those that it owns."""
+    """Ask a process what runs old code in it, and in the procs that it owns."""
     return node.ask(process, AuditAsked(generation))

@@ -224,8 +224,9 @@ class CodeSwitch:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Within the block this process pushes, or switches for an author. Its audit, which takes
-        the processor from its other threads, comes afterwards: nobody has to wait for it."""
+        """Mark this block as a push or a switch. The audit, which takes the processor from other
+        threads, runs after it, so that nobody waits for it.
+        """
         with self._lock:
             self._num_at_work += 1
         try:
@@ -299,8 +300,9 @@ class CodeSwitch:
             self._feed(lambda now: self.machine.held(attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
-        """The author of the push has died. What is only prepared is taken back; an owner that was
-        told to switch goes on."""
+        """Handle the death of the push's author. Prepared code is dropped; an owner that was told
+        to switch continues.
+        """
         if self.machine.coordinator != uid:
             return
 
@@ -330,8 +332,9 @@ class CodeSwitch:
         states.expect(plan.code_change(self._agent.generation))
 
     def _obey(self, event: Callable[[int, float], Sequence[Effect]], reply: OpenOrder) -> None:
-        """Feed an order, which is answered some time. One that is illegal here comes too late, or
-        from a process that may not give it: it is dropped, and its sender is told so."""
+        """Handle an order, which is answered later. An illegal order is late, or comes from a
+        process that may not give it: it is dropped, and its sender is told.
+        """
         with self._lock:
             self._last_token += 1
             token, orders = self._last_token, self._actions.orders

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Fencing:
-    """``on_held`` is called, on the loop, when the fence begins to hold a process up.
+    """Casts fences. ``on_held`` is called, on the loop, when the fence begins to delay a process.
 
-    ``fence`` gives the one that was cast last.
+    ``fence`` returns the last fence.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Fencing:
         self._kept = set() if procs is None else self._kept.difference(procs)
 
     def lift(self) -> None:
-        """All go on as before it; a process that comes to it later passes."""
+        """Lift the fence: all continue as before it, and a process that reaches it later passes."""
         self.release()
         self._agent.fences.give_up(self._number)
         self._let_spawn()
@@ -70,7 +70,7 @@ class Fencing:
         self._agent.fences.resume(self._number)
 
     def end(self) -> None:
-        """The switch is over: no mailbox stands at the fence any longer."""
+        """End the switch: no mailbox waits at the fence any longer."""
         self._agent.fences.lift(self._number)
         self._let_spawn()
 

@@ -22,11 +22,11 @@ _FILES_PER_SECOND = 100
 
 
 class HostWait:
-    """Waits for answers to a push as long as the host is there and may be at work.
+    """Waits for a host's answer to a push as long as the host is alive and may be working.
 
-    A host that says nothing is asked whether it is there, which its agent answers even if
-    its disk hangs; one that does not answer that either hangs. One that is there has the time that
-    the slowest of networks and disks would take for what was sent.
+    A silent host is asked whether it is alive, which its agent answers even if its disk hangs; a
+    host that does not answer that hangs. A live host gets the time that the slowest networks and
+    disks would need.
     """
 
     def __init__(self, node: Node) -> None:
@@ -140,8 +140,9 @@ class HostFiles:
         return Vote.YES if self._here.show() else Vote.NO
 
     def _look(self) -> None:
-        """Have hosts whose folder another host or the author writes look whether all of it is
-        there."""
+        """Ask hosts whose folder another host or the author writes to check that all files have
+        arrived.
+        """
         plan, folders = self._plan, tuple(self._plan.folders)
         sharing = [self.hosts[host] for host in self._staged.sharing if host in self.hosts]
         asked = [
@@ -164,7 +165,8 @@ class HostFiles:
             self._wait.why_given_up(host, answer, 0, 0)
 
     def take_back(self, *, all_of_them: bool = False) -> None:
-        """Have hosts that were told to show them, or ``all_of_them``, go back to what was there.
+        """Return hosts that were told to show the files, or ``all_of_them``, to their previous
+        files.
 
         The old contents are in the hosts' stores, so this moves no bytes.
         """

@@ -36,7 +36,7 @@ _NAMES = {
 
 
 class CalledOff(Exception):
-    """The author wants no more of it."""
+    """The author has cancelled the switch."""
 
 
 class Leading:
@@ -69,7 +69,7 @@ class Leading:
                 self._desk.put(_raise_called_off)
 
     def run(self) -> Switched:
-        """What has come of it."""
+        """Run the switch to its end and return the result."""
         machine, switched, files = self._machine, self._switched, self._files
         following = machine.begin()
         while (effect := following) is not None:

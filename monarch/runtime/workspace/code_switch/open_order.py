@@ -68,7 +68,7 @@ class OpenOrder:
         self._desk = desk
 
     def work(self, work: Callable[[], None]) -> None:
-        """Have this done, and go on at once."""
+        """Queue the work, and return at once."""
         if self._desk is None:
             in_background(work)
         else:
@@ -127,6 +127,6 @@ def in_background(work: Callable[[], None]) -> None:
 
 
 def _by_rank(name: str) -> tuple[int, str]:
-    """Answers come in any order. They are told by rank, and ours, which has none, first."""
+    """Return a key that sorts answers by rank; our own, which has no rank, comes first."""
     last = name.rpartition(" ")[2]
     return (int(last), name) if last.isdecimal() else (-1, name)

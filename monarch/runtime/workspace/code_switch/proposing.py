@@ -36,10 +36,10 @@ class Owner(Protocol):
         ...
 
     def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
-        """Halt all processes, change files and code, and let all go on; or go back in all of it.
+        """Halt all processes, change files and code, and let all continue; or undo all of it.
 
-        With what was raised here meanwhile (Ctrl-C). ``here`` are files of the author, for an
-        owner that is the author itself.
+        Also returns an error raised in this process meanwhile (Ctrl-C). ``here`` are files of the
+        author, for an owner that is the author itself.
         """
         ...
 
@@ -48,16 +48,17 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """What still runs old code after the switch; does not wait for it."""
+        """Return the promise of what still runs old code after the switch; does not wait."""
         ...
 
 
 class Purpose(FilesHere):
-    """The purpose of a push: what changes beside the code of owners, and who hears of it. This one
-    is for code alone, and nobody is told."""
+    """The purpose of a push: what changes besides the owners' code, and who is notified. This base
+    class changes only code and notifies nobody.
+    """
 
     def prepared(self, outcome: ReloadOutcome) -> Said:
-        """All have prepared: whether there is anything to switch to."""
+        """Handle that all have prepared; return whether there is code to switch to."""
         return Said.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:

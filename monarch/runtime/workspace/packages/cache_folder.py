@@ -1,4 +1,4 @@
-"""Where wheels and environments are kept, and what is known of workspaces."""
+"""The folder of wheels and environments, and of notes on workspaces."""
 
 from __future__ import annotations
 

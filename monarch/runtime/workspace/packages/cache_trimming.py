@@ -24,10 +24,9 @@ def used(folder: Path) -> None:
 
 
 def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
-    """Take away folders of a cache, the one used longest ago first, until it has ``max_bytes``.
+    """Delete folders of a cache, least recently used first, until it has ``max_bytes``.
 
-    Those whose names are in ``keep`` count, and stay. Folders that another process began and left
-    go, too.
+    Folders named in ``keep`` count and stay. Unfinished folders of other processes are deleted too.
     """
     left = max_bytes
     for folder in sorted(_folders(cache), key=_last_use, reverse=True):

@@ -66,7 +66,8 @@ class HostPython(NamedTuple):
 def build(
     needs: Needs, hosts: Sequence[HostPython], cache: Path, pip_arguments: Sequence[str] = ()
 ) -> Path | None:
-    """A folder with wheels of what some host lacks; ``None`` if no host lacks anything.
+    """Return a folder with wheels of the packages that some host lacks; ``None`` if no host lacks
+    any.
 
     ``pip_arguments`` go to each call of pip, ``["--index-url", ...]`` for example. Blocks for as
     long as pip takes. Raises ``EnvironmentFailed``.
@@ -164,7 +165,7 @@ def _package(item: Mapping[str, Any]) -> _Package | None:
 def _bring(
     wanted: Mapping[str, Sequence[str]], options: Mapping[str, Sequence[str]], target: Path
 ) -> None:
-    """Have the wheels in a fresh folder, which gets its name when all are in it."""
+    """Download the wheels into a temporary folder, which gets its name when it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
     try:

@@ -135,7 +135,7 @@ class HostEnvironment:
         )
 
     def _prepare(self, find: Callable[[str], str] | None) -> list[tuple[str, str]]:
-        """Have the next environment stand ready, unless it is the one that is shown."""
+        """Prepare the next environment, unless it is already in use."""
         old = self._index
         before = old.files if old is not None else {}
         if find is None:

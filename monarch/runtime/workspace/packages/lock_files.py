@@ -86,7 +86,7 @@ def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[_Locked]
 
 
 def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
-    """The packages that a `uv.lock` settles on, but for those of which it has several."""
+    """Yield the packages that a `uv.lock` pins, except those with several versions."""
     by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
         one = _settled(package, folder)

@@ -63,9 +63,9 @@ class Surroundings:
         ]
 
     def install(self, hosts: Sequence[HostPython], pip_arguments: Sequence[str] = ()) -> str:
-        """Have wheels of what the lock file asks for at hand; what to tell of them.
+        """Get wheels for the packages of the lock file; return a text about them.
 
-        Raises ``EnvironmentFailed``; then all is as it was.
+        Raises ``EnvironmentFailed``; then nothing has changed.
         """
         needs = needs_of(self._workspace)
         if not needs:
@@ -96,7 +96,7 @@ class Surroundings:
                 )
 
     def changes(self) -> list[str]:
-        """Which lock file asks for something else than what the hosts have been given."""
+        """Return which lock files ask for packages other than those the hosts have."""
         needs = needs_of(self._workspace)
         environment = self._noted.environment
         if environment and not os.path.isdir(environment):

@@ -38,7 +38,7 @@ class Wheel(msgspec.Struct, frozen=True):
 
 
 def read_list(file: str | Path) -> dict[str, list[Wheel]]:
-    """Which Pythons want which wheels, by `python_tag`; empty where there is no list."""
+    """Return which Pythons need which wheels, by `python_tag`; empty without a list."""
     try:
         return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, list[Wheel]])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):

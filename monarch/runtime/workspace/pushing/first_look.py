@@ -47,8 +47,9 @@ class FirstLook:
         self._views = {host.uid: views[host.uid] for host in self.hosts}
 
     def scan(self) -> Scan:
-        """Look at everything. A host that cannot take what is sent meanwhile is among the failed
-        hosts."""
+        """Scan everything. A host that cannot take what is sent meanwhile is added to the failed
+        hosts.
+        """
         scanner, views = self._memory.scanner, self._views
         if not self.hosts:
             return scanner.scan()

@@ -1,4 +1,4 @@
-"""One host in a push, and what sends an author back to the start of it."""
+"""One host in a push, and the errors that make an author start the push again."""
 
 from __future__ import annotations
 

@@ -268,8 +268,9 @@ class HostsInPush:
         ]
 
     def look(self, hosts: Sequence[HostInPush], manifest: Manifest, generation: int) -> None:
-        """Have hosts whose folder another host or the author writes look whether all of it is
-        there."""
+        """Ask hosts whose folder another host or the author writes to check that all files have
+        arrived.
+        """
         sharing, looking = self._memory.sharing, self.sharing(hosts, manifest)
         if not looking:
             return

@@ -19,7 +19,7 @@ _PUSH = "push the workspace (sync_workspace, or monarch sync), then spawn again"
 
 
 class LateHosts:
-    """The client's answers to hosts on which procs wait for another state of the workspace.
+    """Answers hosts on which procs wait for another state of the workspace.
 
     ``authors`` are those of this program: only the author that pushed a state can bring it.
     """
@@ -43,8 +43,9 @@ class LateHosts:
         threading.Thread(target=run, name="monarch-bring", daemon=True).start()
 
     def _bring(self, order: Bring) -> tuple[str, str]:
-        """Get a host to the wanted state; the digest that it has where that turns out to be right,
-        and why it does not get there, if so."""
+        """Bring a host to the wanted state; return its digest if that turns out right, and an error
+        if not.
+        """
         name = order.host.urls[0] if order.host.urls else order.host.uid
         has = f"the host {name} has generation {order.generation} of the workspace"
         if self._all_have(order):

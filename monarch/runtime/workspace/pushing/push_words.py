@@ -28,7 +28,7 @@ class PushWords:
         self._report = report
 
     def refused(self, outcome: ReloadOutcome) -> None:
-        """A process or host said no: each reason is told once."""
+        """Report the reasons of a refusal by a process or host, each once."""
         found: dict[str, list[RefusedFile]] = {}
         for refused in outcome.refused:
             found.setdefault(self._in_authors_words(str(refused)), []).append(refused)
@@ -50,7 +50,7 @@ class PushWords:
             self._report.refusals.append(refusal)
 
     def switched(self, outcome: ReloadOutcome) -> None:
-        """All processes have."""
+        """Report that all processes have switched."""
         report = self._report
         report.modules_reloaded = [f"{module.rpartition('.')[2]}.py" for module in outcome.modules]
         report.functions_patched = outcome.functions
@@ -88,8 +88,7 @@ class PushWords:
             is_in.set(None)
 
     def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
-        """The report on a host, and, where it is the author's own, on the replicas that are
-        ``here``."""
+        """Return the report on a host and, for the author's own host, on the replicas ``here``."""
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names

@@ -1,4 +1,4 @@
-"""Going back to an earlier generation: a push of what the hosts remember, out of their stores."""
+"""Goes back to an earlier generation: it pushes the state that the hosts have in their stores."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ HERE = "here"
 
 
 class Sharing:
-    """An author's knowledge of its hosts' folders. ``roots`` is where each host sees its own,
-    ``states`` where its replica keeps what it knows."""
+    """An author's knowledge of its hosts' folders. ``roots`` has each host's folder, ``states`` the
+    folder of its replica's records.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -51,8 +52,9 @@ class Sharing:
         return folder_id(folders[0].local) if is_one else ""
 
     def writer_for(self, uid: Uid, here: str) -> Uid:
-        """Which host or author writes the folder of a host: another host, ``HERE``, or the host
-        itself ("")."""
+        """Return which host or author writes the folder of a host: another host, ``HERE``, or the
+        host itself ("").
+        """
         own = self._ids.get(uid, "")
         if not own:
             return ""
@@ -67,8 +69,9 @@ class Sharing:
         return ""
 
     def changes(self, manifest: Manifest, last: Manifest | None, hosts: Iterable[Uid]) -> bytes:
-        """What has changed for ``hosts``, as ``Share`` takes it; all, where one has not seen the
-        ``last`` state."""
+        """Return what has changed for ``hosts``, in the form of ``Share``; everything, if a host
+        has not seen the ``last`` state.
+        """
         has_last = last is not None and all(
             self.verified.get(uid) == last.digest.hex() for uid in hosts
         )
@@ -85,15 +88,16 @@ class Sharing:
     def share(
         self, node: Node, host: ProcAddress, generation: int, digest: str, changes: bytes
     ) -> Promise[Response[FilesNow]]:
-        """Have a host look at what another one has written to its folder."""
+        """Ask a host to check what another host has written to its folder."""
         folders = tuple(folder.remote for folder in self._workspace.folders)
         return node.ask(host, Share(generation, digest, folders), changes)
 
 
 def why_nested(workspace: Workspace, root: str, replica_id: str) -> str:
-    """Why a replica at ``root``, whose id is ``replica_id``, cannot have this workspace, if its
-    folders would land inside themselves; else "". Each push would take the copy along, into the
-    copy, and the next one that, too."""
+    """Return why a replica at ``root``, whose id is ``replica_id``, cannot have this workspace
+    because its folders would land inside themselves; else "". Each push would copy the copy into
+    itself again.
+    """
     if not replica_id or folder_id(root) != replica_id:
         return ""  # It lies on another machine.
     real = os.path.realpath(root)

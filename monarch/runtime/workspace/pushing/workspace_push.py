@@ -95,7 +95,7 @@ class WorkspacePush(Purpose):
         touched: Iterable[Path] | None,
         max_rescans: int = _MAX_RESCANS,
     ) -> SyncReport:
-        """Push, again where another author was at it, and say what has come of it."""
+        """Push, and repeat it if another author was pushing; return the report."""
         started = time.perf_counter()
         deadline = started + _BUSY_SECONDS
         num_rescans = num_busy = 0
@@ -194,7 +194,9 @@ class WorkspacePush(Purpose):
         self.owners = [RemoteOwner(self._node, clients[uid]) for uid in sorted(clients)]
 
     def _staged(self, hosts: Sequence[HostInPush], manifest: Manifest) -> StagedFiles:
-        """Who sees to which files. One of those whose hosts see a folder sees to all of it."""
+        """Return which owner is responsible for which files. One owner of the hosts that share a
+        folder is responsible for all of it.
+        """
         memory, in_push = self._memory, self._in_push
         owners = {owner.uid for owner in self.owners} if self._mode != "off" else set()
         is_own = owners == {self._node.uid}
@@ -285,8 +287,9 @@ class WorkspacePush(Purpose):
         return Said.UNCHANGED
 
     def _is_new_on(self, host: HostInPush) -> bool:
-        """Whether a host has not had this state. The author's own files are there before the push:
-        they are no older if no process has imported them, or one that had is dead."""
+        """Whether a host has not had this state. The author's own files exist before the push: they
+        count as seen unless a live process has imported an older state.
+        """
         last = self._memory.last
         if host.writer != HERE or last == self._scan.manifest:
             return host.is_staged
