@@ -23,7 +23,7 @@ from tests.recipes.titan_support import IS_0_3, RETURN_LOSS, keys
 GONE_FLAVOR = "'test' is none of tiny_llama's: mini, tests"
 # What is called only as a trainer is made, and an edit of it that changes nothing.
 BUILT = (
-    ("test", ('    """Even smaller."""\n', "    some = 1\n"))
+    ("test", ("def test():\n", "def test():\n    some = 1\n"))
     if IS_0_3
     else ("build_loss", ("    return compute_loss\n", "    loss = compute_loss\n    return loss\n"))
 )
