@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes a folder for a machine with GPUs and without a network, in which `make gpu`'s tests run.
 #
-#     tools/gpu.sh FOLDER     of the commit that is checked out, and what it needs from pip
+#     tools/gpu.sh FOLDER     of the commit that is checked out, and what it needs from pip; TORCHTITAN=0.3.0 brings that one
 #
 # What the machine has to have: Linux on x86-64, Python 3.10 to 3.13 with pip, as PYTHON=3.12 (the default) says it
 # here, and with it torch (2.6 or newer, built with CUDA), numpy, scikit-learn, pandas and pyarrow, which are too large to
@@ -24,6 +24,8 @@ mkdir "$folder/wheels" "$folder/project"
 # The commit, and not what lies about: a wheel of it, and what tests and benchmarks read beside it.
 git -C "$source" archive HEAD | tar -x -C "$folder/project"
 $pip wheel --quiet --no-deps --wheel-dir "$folder/wheels" "$folder/project"
+titan=${TORCHTITAN:-0.2.2} with_titan=
+case $titan in 0.3.*) with_titan="spmd_types==0.2.3 torch_checkpointing==0.1.1" ;; esac
 platforms=
 for tag in manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 manylinux2010 manylinux_2_5 manylinux1; do
     platforms="$platforms --platform ${tag}_x86_64"
@@ -33,7 +35,7 @@ $pip download --quiet --no-deps --only-binary=:all: --python-version "$python" -
     --dest "$folder/wheels" \
     pyzmq cloudpickle msgspec xxhash watchfiles anyio idna click rich markdown-it-py mdurl pygments tomli \
     backports.zstd nvidia-ml-py safetensors \
-    'torchtitan>=0.2.2,<0.3' tyro docstring-parser shtab typeguard torchdata tokenizers fsspec datasets dill multiprocess \
+    "torchtitan==$titan" $with_titan tyro docstring-parser shtab typeguard torchdata tokenizers fsspec datasets dill multiprocess \
     'torchft>=0.2,<0.3' opentelemetry-api opentelemetry-sdk opentelemetry-proto opentelemetry-semantic-conventions \
     opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-common \
     opentelemetry-exporter-http-transport googleapis-common-protos protobuf requests einops \

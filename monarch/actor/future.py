@@ -43,11 +43,9 @@ class Future(Generic[R]):
     _lock: threading.Lock
     _outcome: _Outcome[R] | None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = f", and take no {', '.join(f'{name}=' for name in kwargs)}" if kwargs else ""
+    def __init__(self) -> None:
         raise TypeError(
-            f"Future objects are returned by Monarch operations{given}: they are made by calls, "
-            "not by hand"
+            "Future objects are returned by Monarch operations: they are made by calls, not by hand"
         )
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ParamSpec, TypeVar
@@ -23,12 +25,49 @@ _Outcome = tuple[Any, BaseException | None]
 _under_way: set[asyncio.Task[Any]] = set()
 
 
+class WouldBlockRuntime(RuntimeError):
+    """A wait for what runs on the event loop of the thread that would wait."""
+
+
+class _ThreadLoop:
+    """The event loop of a thread, on which each ``get`` of it runs its body.
+
+    It is closed on its thread as that ends. What a body leaves behind for the next one (a lock, a
+    connection, a pool of threads) is still of a loop that is there.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.process = os.getpid()
+
+    def __del__(self) -> None:
+        if self.process != os.getpid():
+            # A forked child shares its epoll with its parent: to close it would deafen the parent.
+            _inherited.append(self.loop)
+        elif sys.is_finalizing():
+            self.loop.close()
+        else:
+            _close(self.loop)
+
+
+_inherited: list[asyncio.AbstractEventLoop] = []
+_this_thread = threading.local()
+
+
+def _thread_loop() -> asyncio.AbstractEventLoop:
+    mine: _ThreadLoop | None = getattr(_this_thread, "loop", None)
+    if mine is None or mine.process != os.getpid() or mine.loop.is_closed():
+        mine = _this_thread.loop = _ThreadLoop(asyncio.new_event_loop())
+    return mine.loop
+
+
 def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Future[R]]:
     """Make a coroutine function return a ``Future`` that can be awaited or asked with ``get()``.
 
     The body starts when its result is first asked for, and runs once: on the loop that awaits it,
-    or on the thread that calls ``get``, in a loop of its own. If that ``get`` times out or is
-    interrupted, the body is cancelled and all callers get the error. Cancelling an ``await``
+    or on the thread that calls ``get``, in the loop that all ``get`` calls of this thread share.
+    Tasks that the body leaves behind are cancelled when ``get`` returns. If that ``get`` times out
+    or is interrupted, the body is cancelled and all callers get the error. Cancelling an ``await``
     cancels nothing else. Raises ``TypeError`` if ``function`` is not a coroutine function.
     """
     if not inspect.iscoroutinefunction(function):
@@ -80,10 +119,17 @@ class _BodyFuture(Future[R]):
         if body is None:
             self._check_elsewhere()
             return super().get(timeout)
-        if is_inside:
-            self._run_beside(body, timeout)
+        is_beside = is_inside or getattr(_this_thread, "is_running", False)
+        try:
+            loop = asyncio.new_event_loop() if is_beside else _thread_loop()
+        except BaseException as error:
+            body.close()
+            self._promise.set(_shared(error))
+            raise
+        if is_beside:
+            self._run_beside(body, loop, timeout)
         else:
-            self._run(body, timeout)
+            self._run_here(body, loop, timeout)
         return self._given(self._computed())
 
     def _check_elsewhere(self) -> None:
@@ -92,26 +138,50 @@ class _BodyFuture(Future[R]):
             return
         loop, thread = self._home
         if thread == threading.get_ident() and loop.is_running():
-            raise RuntimeError(
+            raise WouldBlockRuntime(
                 "Future.get() would wait for ever: what it waits for runs on the event loop of "
                 "this thread. Use `await` instead."
             )
 
-    def _run_beside(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
+    def _run_here(
+        self,
+        body: Coroutine[Any, Any, R],
+        loop: asyncio.AbstractEventLoop,
+        timeout: float | None,
+    ) -> None:
+        _this_thread.is_running = True
+        try:
+            self._run(body, loop, timeout)
+        except BaseException:
+            _this_thread.loop = None  # What was interrupted there may not have ended.
+            raise
+        finally:
+            _this_thread.is_running = False
+
+    def _run_beside(
+        self,
+        body: Coroutine[Any, Any, R],
+        loop: asyncio.AbstractEventLoop,
+        timeout: float | None,
+    ) -> None:
         """Run the body on another thread: a loop cannot run inside another one of its thread."""
         ended = threading.Event()
 
         def run() -> None:
             try:
-                self._run(body, timeout)
+                self._run(body, loop, timeout)
             except BaseException:
                 pass  # The promise has it, for all who ask.
             finally:
-                ended.set()
+                try:
+                    _close(loop)
+                finally:
+                    ended.set()
 
         try:
             threading.Thread(target=run, name="monarch-body", daemon=True).start()
         except RuntimeError as error:
+            loop.close()
             body.close()
             self._promise.set((None, error))
             raise
@@ -153,29 +223,37 @@ class _BodyFuture(Future[R]):
             body, self._body = self._body, None
         return body
 
-    def _run(self, body: Coroutine[Any, Any, R], timeout: float | None) -> None:
+    def _run(
+        self,
+        body: Coroutine[Any, Any, R],
+        loop: asyncio.AbstractEventLoop,
+        timeout: float | None,
+    ) -> None:
+        """Run the body to its end on a loop that does not run, and set the promise."""
         try:
-            value = self._context.run(asyncio.run, self._within(body, timeout))
-        except Exception as error:
-            self._promise.set((None, error))
-        except BaseException as interrupt:
-            self._promise.set((None, asyncio.CancelledError()))
-            raise interrupt
-        else:
-            self._promise.set((value, None))
+            task = self._context.run(loop.create_task, body)
+            self._interrupted.on_set(lambda: soon(loop, task.cancel))
+            try:
+                done, _ = loop.run_until_complete(asyncio.wait({task}, timeout=timeout))
+                if not done:
+                    raise TimeoutError(f"no result within {timeout} s")
+            except BaseException as error:
+                # Said before the body hears of it: what it does about that changes nothing.
+                self._promise.set(_shared(error))
+                task.cancel()
+                loop.run_until_complete(asyncio.wait({task}))
+                if not isinstance(error, TimeoutError):
+                    raise
+            self._set_from(task)
+        finally:
+            _cancel_tasks(loop)
 
-    async def _within(self, body: Coroutine[Any, Any, R], timeout: float | None) -> R:
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(body)
-        self._interrupted.on_set(lambda: soon(loop, task.cancel))
-        if not (await asyncio.wait({task}, timeout=timeout))[0]:
-            # Said before the body hears of it: what it does about that changes nothing.
-            error = TimeoutError(f"no result within {timeout} s")
-            self._promise.set((None, error))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            raise error
-        return task.result()
+    def _set_from(self, task: asyncio.Task[R]) -> None:
+        if task.cancelled():
+            self._promise.set((None, asyncio.CancelledError()))
+            return
+        error = task.exception()
+        self._promise.set((None, error) if error is not None else (task.result(), None))
 
     def _interrupt(self) -> None:
         """Cancel the body that runs on another thread."""
@@ -184,11 +262,38 @@ class _BodyFuture(Future[R]):
 
     def _finished(self, task: asyncio.Task[R]) -> None:
         _under_way.discard(task)
-        if task.cancelled():
-            self._promise.set((None, asyncio.CancelledError()))
-            return
-        error = task.exception()
-        self._promise.set((None, error) if error is not None else (task.result(), None))
+        self._set_from(task)
+
+
+def _shared(error: BaseException) -> _Outcome:
+    """What others are told of an error: an interrupt is of the thread that it came to."""
+    return None, error if isinstance(error, Exception) else asyncio.CancelledError()
+
+
+def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what a body has left running, and see it to its end, as ``asyncio.run`` does."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))
+    for task in tasks:
+        if not task.cancelled() and task.exception() is not None:
+            loop.call_exception_handler(
+                {
+                    "message": "a task that the body of a Future left behind raised",
+                    "exception": task.exception(),
+                    "task": task,
+                }
+            )
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
 
 
 def _value_of(outcome: _Outcome) -> Any:

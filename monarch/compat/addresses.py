@@ -162,6 +162,9 @@ _SRC: dict[str, Address] = {
     "gather_mount.gather_mount": Address(("monarch.job.mounts: GatherMount gather_mount",)),
     "job": Address(),
     "job._job_sidecar_worker": Address(("monarch.compat.internals: main",)),
+    "job._telemetry_query_client": Address(
+        ("monarch.observe.query: QueryEngineClient=QueryEngine",)
+    ),
     "job._slurm_batch": Address(
         ("monarch.compat.words: subprocess", "monarch.compat.internals: main _run")
     ),
@@ -177,7 +180,8 @@ _SRC: dict[str, Address] = {
         (
             "monarch.job: MeshAdminConfig TelemetryConfig",
             "monarch.compat.internals: JobComponent JobComponents JobContext MountComponent "
-            "QueryEngineClient Telemetry _spawn_admin",
+            "Telemetry _spawn_admin",
+            "monarch.observe.query: QueryEngineClient=QueryEngine",
         )
     ),
     "job.job_sidecar": Address(
@@ -266,7 +270,7 @@ _HYPERACTOR: dict[str, Address] = {
     "endpoint": Address(("monarch.actor: Future",)),
     "handle": Address(
         (
-            "monarch.compat.words: WouldBlockRuntime",
+            "monarch.actor.returns_future: WouldBlockRuntime",
             _INNER + "Handle _HandleCompleter _new_handle_pair",
         )
     ),
@@ -297,7 +301,8 @@ _HYPERACTOR: dict[str, Address] = {
     "pympsc": Address((_INNER + "PyTestSender Receiver channel_for_test",)),
     "pytokio": Address(
         (
-            "monarch.compat.words: WouldBlockRuntime is_tokio_thread=_is_in_tokio_runtime",
+            "monarch.actor.returns_future: WouldBlockRuntime",
+            "monarch.compat.words: is_tokio_thread=_is_in_tokio_runtime",
             _INNER + "Handle PythonTask Shared",
         )
     ),

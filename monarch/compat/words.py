@@ -24,10 +24,6 @@ _pending_flush_tasks: set[Any] = set()
 """Tasks that empty the buffers of logs in notebooks: none, what is printed is not kept back."""
 
 
-class WouldBlockRuntime(RuntimeError):
-    """A wait on a thread of Monarch's inner runtime. Nothing raises it here: there is none."""
-
-
 def _is_in_tokio_runtime() -> bool:
     return False
 

@@ -56,6 +56,12 @@ class DroppedMeshes:
             known.wait = min(2 * known.wait, _LONGEST_SECONDS)
             known.due = now + known.wait
 
+    def look_again(self, now: float) -> None:
+        """Garbage was collected: what was in use may no longer be."""
+        for known in self._meshes.values():
+            if known.wait > self._seconds:
+                known.wait, known.due = self._seconds, now
+
     def unused(self, mesh: str, done: Hashable, now: float) -> bool:
         """Record that nothing refers to the mesh and nothing runs in it; return whether to end it.
         ``done`` is what has run in it so far.

@@ -1,7 +1,9 @@
 """Ends meshes of procs that the client has dropped without ``stop()``, once nothing uses them.
 
 Which, and when, is decided in `monarch/core/dropped.py`. A look asks all processes of the program
-what they refer to, on a thread of its own.
+what they refer to, on a thread of its own. References in cycles count until Python collects them.
+It does so by itself, though seldom in a large program, and when another mesh is spawned: on the
+thread that spawns, so that finalizers of the user's objects never run on a thread of ours.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class MeshCollector(KeepsAll):
         self._gone: deque[Uid] = deque()
         self._is_ticking = False
         self._is_looking = threading.Lock()
+        self._collected = clock()
 
     def watch(
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
@@ -67,11 +70,21 @@ class MeshCollector(KeepsAll):
         """``owner`` is the object that owns the mesh; ``stop`` ends its procs."""
         if self._seconds <= 0 or is_keeping_all():
             return
+        if self._spawned:
+            self._collect_cycles()
         self._spawned[uid] = _Spawned(name, frozenset(procs), stop)
         weakref.finalize(owner, self._gone.append, uid).atexit = False
         if not self._is_ticking:
             self._is_ticking = True
             self._tick_later()
+
+    def _collect_cycles(self) -> None:
+        """Collect garbage before more is spawned, unless that was done a moment ago."""
+        now = self._clock()
+        if now - self._collected >= self._seconds and gc.isenabled():
+            self._collected = now
+            gc.collect()
+            self._rules.look_again(now)
 
     def forget(self, uid: Uid) -> None:
         """The mesh was stopped."""
@@ -104,8 +117,6 @@ class MeshCollector(KeepsAll):
             due = {uid: self._spawned[uid] for uid in self.note_dropped() if uid in self._spawned}
             if not due:
                 return []
-            if gc.isenabled():
-                gc.collect()  # References in cycles are none.
             held = held_among(frozenset().union(*(mesh.procs for mesh in due.values())))
             now = self._clock()
             for uid in [uid for uid, mesh in due.items() if mesh.procs & held]:

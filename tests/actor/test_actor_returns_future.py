@@ -8,12 +8,14 @@ import gc
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from monarch.actor import Future, returns_future, this_proc
+from monarch.actor.returns_future import WouldBlockRuntime, _this_thread
+from monarch.compat.actor_side import fake_sync_state
 from tests.actors import Echo
 from tests.support import wait_for
 
@@ -27,6 +29,12 @@ def nothing_has_begun() -> Iterator[None]:
     began.clear()
     yield
     began.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def this_threads_loop_ends() -> Iterator[None]:
+    yield
+    _this_thread.__dict__.clear()
 
 
 @returns_future
@@ -174,7 +182,7 @@ def test_a_get_that_would_stop_its_own_loop_is_refused() -> None:
         future = double(3)
         observer = future.as_asyncio()
         for timeout in (None, SECONDS):
-            with pytest.raises(RuntimeError, match="Use `await` instead"):
+            with pytest.raises(WouldBlockRuntime, match="Use `await` instead"):
                 future.get(timeout)
         assert await observer == 6
         return future.get()
@@ -255,6 +263,78 @@ def test_where_no_thread_is_to_be_had_all_who_ask_hear_of_it(
         asyncio.run(get())
     with pytest.raises(RuntimeError, match="new thread"):
         future.get(timeout=SECONDS)
+    assert began == []
+
+
+def test_bodies_of_one_thread_share_its_loop_which_ends_with_the_thread() -> None:
+    closed: list[str] = []
+    cancelled: list[bool] = []
+    generators: list[Any] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.append("generator")
+
+    async def stay() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(True)
+
+    @returns_future
+    async def leave() -> asyncio.AbstractEventLoop:
+        generators.append(numbers())
+        await generators[-1].__anext__()
+        generators.append(asyncio.create_task(stay()))
+        await asyncio.to_thread(int)
+        return asyncio.get_running_loop()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def get_twice() -> None:
+        for _ in range(2):
+            loops.append(leave().get(timeout=SECONDS))
+            assert len(cancelled) == len(loops)
+            assert not loops[-1].is_closed()
+
+    thread = threading.Thread(target=get_twice)
+    thread.start()
+    thread.join(SECONDS)
+    assert len(loops) == 2
+    assert loops[0] is loops[1]
+    wait_for(loops[0].is_closed)
+    assert closed == ["generator"] * 2
+
+
+def test_a_get_within_a_body_runs_beside_it_though_its_loop_is_hidden() -> None:
+    @returns_future
+    async def outer() -> int:
+        with fake_sync_state():
+            return double(4).get(timeout=SECONDS)
+
+    assert outer().get(timeout=SECONDS) == 8
+    assert began[0] != threading.get_ident()
+
+
+def test_a_loop_that_cannot_be_made_fails_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError("too many files")
+
+    future = double(3)
+
+    def get() -> None:
+        with pytest.raises(OSError, match="too many files"):
+            future.get()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(asyncio, "new_event_loop", refuse)
+        thread = threading.Thread(target=get)
+        thread.start()
+        thread.join(SECONDS)
+    get()
     assert began == []
 
 

@@ -141,6 +141,7 @@ def test_a_limit_interrupts_a_thread_and_only_while_it_lasts() -> None:
         "from monarch._src.spmd.host_mesh import _IN_PAR, _spawn_worker_process as start; start",
         "from monarch.tools.commands import apply_job, exec_on_job, load_current_job, MONARCH_DIR",
         "from monarch.tools.colors import CYAN, ENDC",
+        "from monarch._src.job._telemetry_query_client import QueryEngineClient as E; E.query",
         "from monarch.experimental.thread_timeout import ThreadTimeout",
         "from monarch import mast_reserve",
     ],

@@ -65,3 +65,15 @@ def test_a_mesh_that_was_stopped_is_not_looked_at() -> None:
     meshes.forget("unknown")
     assert meshes.due(100.0) == []
     assert not meshes.unused("a", (), 100.0)
+
+
+def test_a_collection_of_garbage_has_those_in_use_looked_at_again() -> None:
+    meshes = DroppedMeshes(10.0)
+    for mesh in ("in use", "unused", "new"):
+        meshes.drop(mesh, 0.0 if mesh != "new" else 15.0)
+    meshes.in_use("in use", 10.0)
+    meshes.unused("unused", "done", 10.0)
+    meshes.look_again(16.0)
+    assert meshes.due(16.0) == ["in use"]
+    assert not meshes.unused("in use", "done", 16.0)
+    assert meshes.due(26.0) == ["in use", "unused", "new"]

@@ -189,13 +189,12 @@ def titan_run(root: Path, name: str, *more: str) -> HeldRun:
     return made
 
 
-TITAN_LOSS = "def compute_loss(logits, labels):\n"  # of TorchTitan 0.2
-
-
 def test_titan_starts_from_its_template_and_takes_edits(
     titan: Path, emit: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its procs are forked from a template that has imported TorchTitan."""
+    from tests.recipes.titan_support import LOSS as TITAN_LOSS
+
     run = titan_run(titan, "titan")
     model = titan / "tiny_llama.py"
     text = model.read_text()
@@ -228,6 +227,8 @@ def test_titan_compiled_follows_an_edit(titan: Path) -> None:
 
     if find_spec("triton") is None or not (shutil.which("cc") or os.environ.get("CC")):
         pytest.skip("torch.compile needs Triton and a C compiler here")
+    from tests.recipes.titan_support import LOSS as TITAN_LOSS
+
     run = titan_run(titan, "titan_compiled", "compile.enable=true")
     model = titan / "tiny_llama.py"
     text = model.read_text()

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -55,9 +56,10 @@ class Looks:
     def __init__(self, collector: MeshCollector, now: list[float]) -> None:
         self._collector, self._now = collector, now
 
-    def looks(self, times: int = 1) -> int:
+    def looks(self, times: int = 1, *, collect: bool = True) -> int:
         """How many meshes have ended with so many looks, each an hour after the one before."""
-        gc.collect()
+        if collect:
+            gc.collect()
         self._collector.note_dropped()
         ended = 0
         for _ in range(times):
@@ -113,17 +115,58 @@ def test_a_mesh_that_is_kept_stays_and_is_used(collecting: Looks) -> None:
     assert collecting.looks(3) == 2
 
 
-def test_a_reference_in_a_cycle_is_none(collecting: Looks) -> None:
+@pytest.fixture
+def no_garbage_collection_by_itself() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    yield
+    gc.set_threshold(*thresholds)
+
+
+class Finalized:
+    """Notes the thread that its finalizer runs on."""
+
+    def __init__(self, threads: list[threading.Thread]) -> None:
+        self.threads = threads
+
+    def __del__(self) -> None:
+        self.threads.append(threading.current_thread())
+
+
+def test_cycles_are_collected_by_a_spawn_and_not_on_another_thread(
+    collecting: Looks, no_garbage_collection_by_itself: None
+) -> None:
     keeper, _ = spawn()
-    cycle: list[Any] = [keeper]
+    threads: list[threading.Thread] = []
+    cycle: list[Any] = [keeper, Finalized(threads)]
     cycle.append(cycle)
-    gc.disable()  # Else the test itself would collect it; then the program's own choice counts.
+    del cycle, keeper
+    looking = threading.Thread(target=lambda: collecting.looks(2, collect=False))
+    looking.start()
+    looking.join()
+    assert threads == []
+    another = spawn()
+    assert threads == [threading.current_thread()]
+    assert collecting.looks(2, collect=False) == 1
+    del another
+
+
+def test_a_program_without_garbage_collection_has_none(
+    collecting: Looks, no_garbage_collection_by_itself: None
+) -> None:
+    keeper, _ = spawn()
+    threads: list[threading.Thread] = []
+    cycle: list[Any] = [Finalized(threads)]
+    cycle.append(cycle)
+    del cycle
+    collecting.looks(1, collect=False)
+    gc.disable()
     try:
-        del cycle, keeper
-        assert collecting.looks(0) == 0
+        spawn()
+        assert threads == []
     finally:
         gc.enable()
-    assert collecting.looks(2) == 1
+    keeper.pid.call_one().get(timeout=SECONDS)
 
 
 @pytest.mark.long_but(1)
