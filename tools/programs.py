@@ -7,7 +7,8 @@ file of tests has a pytest of its own, which runs outside of the tree, so that t
 ``import monarch`` finds; what is left of a file's processes ends with it. ``PROGRAMS_PYTHON`` is a
 Python that has the project and what these suites import besides (pytest-asyncio, pytest-timeout,
 pytest-unordered, expecttest, torchx, ...). In ``PROGRAMS_OUT`` are a junit file and the output of
-each file of tests, and ``table.md``, with the counts and the first line of each failure.
+each file of tests, and ``table.md``, with the counts, the most memory that all processes of a file
+had together, and the first line of each failure.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
+
+import psutil
 
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
@@ -66,6 +70,7 @@ class FileCounts:
 
     file: str
     seconds: float = 0.0
+    gigabytes: float = 0.0
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     failures: list[tuple[str, str]] = field(default_factory=list)
     ended: str = ""
@@ -96,12 +101,15 @@ def read_junit(file: str, text: str) -> FileCounts:
 def table(program: str, results: list[FileCounts]) -> str:
     """The counts by file, and the failures, as Markdown."""
     total = {word: sum(result.counts[word] for result in results) for word in OUTCOMES}
-    lines = [f"## {program}", "", f"| file | {' | '.join(OUTCOMES)} | seconds | |"]
-    lines.append("|---" * (len(OUTCOMES) + 3) + "|")
+    lines = [f"## {program}", "", f"| file | {' | '.join(OUTCOMES)} | seconds | GB | |"]
+    lines.append("|---" * (len(OUTCOMES) + 4) + "|")
     for result in results:
-        counts = " | ".join(str(result.counts[word]) for word in OUTCOMES)
-        lines.append(f"| {result.file} | {counts} | {result.seconds:.0f} | {result.ended} |")
-    lines.append(f"| all | {' | '.join(str(total[word]) for word in OUTCOMES)} | | |")
+        cells = [result.file, *(str(result.counts[word]) for word in OUTCOMES)]
+        cells += [f"{result.seconds:.0f}", f"{result.gigabytes:.1f}", result.ended]
+        lines.append(f"| {' | '.join(cells)} |")
+    most = max((result.gigabytes for result in results), default=0.0)
+    counts = " | ".join(str(total[word]) for word in OUTCOMES)
+    lines.append(f"| all | {counts} | | {most:.1f} | |")
     lines.append("")
     for result in results:
         for name, reason in result.failures:
@@ -133,15 +141,18 @@ def run_file(
         arguments += ["--import-mode=importlib", f"--junitxml={junit}"]
         arguments += [f"--timeout={program.test_timeout_seconds}", *program.options]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        status = _run_session(
+        status, gigabytes = _run_session(
             arguments, Path(elsewhere), environment, stem, program.file_timeout_seconds
         )
     ended = ended_words(status) if status is not None else "did not end in time"
     if junit.exists():
         result = read_junit(name, junit.read_text())
-        result.ended = ended
-        return result
-    return FileCounts(name, ended=ended or "no counts")
+    else:
+        result = FileCounts(name)
+        ended = ended or "no counts"
+    result.ended = ended
+    result.gigabytes = gigabytes
+    return result
 
 
 def _run_session(
@@ -150,10 +161,11 @@ def _run_session(
     environment: dict[str, str],
     stem: Path,
     timeout_seconds: float,
-) -> int | None:
-    """Run a command whose output goes to a file beside ``stem``; ``None`` where it took too long.
+) -> tuple[int | None, float]:
+    """Run a command whose output goes to a file beside ``stem``.
 
-    What it started and left in its session ends with it.
+    Return its exit status, ``None`` if it took too long, and the most memory that it and its
+    descendants had together, in GB. What it started and left in its session ends with it.
     """
     with stem.with_suffix(".txt").open("wb") as output:
         child = subprocess.Popen(
@@ -165,14 +177,50 @@ def _run_session(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            return child.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        with _peak_memory(child.pid) as peak:
+            try:
+                status = child.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        return status, peak[0]
+
+
+@contextlib.contextmanager
+def _peak_memory(pid: int) -> Iterator[list[float]]:
+    """Sample the memory of a process and its descendants; the list holds the peak, in GB.
+
+    Memory that processes share is counted once (PSS). A descendant whose parent ended is no longer
+    counted.
+    """
+    peak = [0.0]
+    is_over = threading.Event()
+
+    def sample() -> None:
+        while not is_over.wait(1.0):
+            peak[0] = max(peak[0], _memory_of(pid))
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    try:
+        yield peak
+    finally:
+        is_over.set()
+        sampler.join()
+
+
+def _memory_of(pid: int) -> float:
+    """Return the memory in GB that a process and its descendants have now; 0 if it has ended."""
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        for process in (top, *top.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+    return total / 1e9
 
 
 def test_files(tree: Path, program: Program, only: str) -> Iterator[Path]:
@@ -205,7 +253,7 @@ def main() -> int:
             results.append(result)
             num_bad += result.counts["failed"] + result.counts["error"] + bool(result.ended)
             counts = " ".join(f"{word} {result.counts[word]}" for word in OUTCOMES)
-            took = f"{time.monotonic() - began:.0f} s"
+            took = f"{time.monotonic() - began:.0f} s {result.gigabytes:.1f} GB"
             print(f"{program.name} {result.file}: {counts} {took} {result.ended}", flush=True)
         texts.append(table(program.name, results))
     (out / "table.md").write_text("\n".join(texts))
