@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
     # how long the end of a program waits for its procs to end
     exit_timeout_seconds: float = 1.0
     # how long procs that nothing refers to or uses stay, where `stop()` was not called; 0: for ever
-    collect_dropped_seconds: float = 60.0
+    collect_dropped_seconds: float = 10.0
     # how long a failure may go unheard before it ends the program
     fault_patience_seconds: float = 5.0
     # how long a proc may be silent before it is told of as hanging; 0: never

@@ -3,16 +3,18 @@
 The rules:
 
 - A mesh is dropped when the object that owns it has gone. References may be left, anywhere.
-- It is looked at once it was dropped for a while; and then again, later each time, as long as
-  something refers to it or runs in it.
-- It is ended where two looks, a while apart, have found nothing that refers to it, nothing that
-  runs in it, and that nothing has run in it in between.
+- It is looked at once it was dropped for a while, and then again, less and less often, as long as
+  it is in use. A look sees all dropped meshes, because they may refer to each other.
+- A mesh is in use if something runs in it, or if a process outside of the dropped meshes refers to
+  it, or a dropped mesh that is in use does.
+- It is ended where two looks, half of that while apart, have found it unused, and nothing has run
+  in it in between; and only together with the dropped meshes that refer to it, or after them.
 - A look that did not see everything decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 import msgspec
 
@@ -41,20 +43,23 @@ class DroppedMeshes:
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """The meshes that must be looked at now."""
-        return [uid for uid, mesh in self._meshes.items() if mesh.due <= now]
+        """Return all dropped meshes if one of them must be looked at now, else none."""
+        is_due = any(mesh.due <= now for mesh in self._meshes.values())
+        return list(self._meshes) if is_due else []
 
-    def unclear(self, mesh: str, now: float) -> None:
-        """A look at it did not see everything."""
-        if (known := self._meshes.get(mesh)) is not None:
-            known.due = now + self._seconds
+    def unclear(self, now: float) -> None:
+        """A look did not see everything."""
+        for mesh in self._meshes.values():
+            if mesh.due <= now:
+                mesh.due = now + self._seconds
 
     def in_use(self, mesh: str, now: float) -> None:
-        """Record that a process refers to the mesh, or that an actor runs in it."""
+        """Record that a look has found a mesh in use."""
         if (known := self._meshes.get(mesh)) is not None:
             known.seen = None
-            known.wait = min(2 * known.wait, _LONGEST_SECONDS)
-            known.due = now + known.wait
+            if known.due <= now:
+                known.wait = min(2 * known.wait, _LONGEST_SECONDS)
+                known.due = now + known.wait
 
     def look_again(self, now: float) -> None:
         """Garbage was collected: what was in use may no longer be."""
@@ -62,15 +67,37 @@ class DroppedMeshes:
             if known.wait > self._seconds:
                 known.wait, known.due = self._seconds, now
 
-    def unused(self, mesh: str, done: Hashable, now: float) -> bool:
-        """Record that nothing refers to the mesh and nothing runs in it; return whether to end it.
-        ``done`` is what has run in it so far.
+    def ends(
+        self, unused: Mapping[str, Hashable], holds: Mapping[str, Collection[str]], now: float
+    ) -> list[str]:
+        """Record the meshes that a look has found unused, with what has run in each so far; return
+        those that must end. ``holds`` has the meshes that each refers to.
         """
+        ready = [mesh for mesh, done in unused.items() if self._is_ready(mesh, done, now)]
+        waiting = [mesh for mesh in unused if mesh not in ready]
+        kept = spread(waiting, holds)
+        ends = [mesh for mesh in ready if mesh not in kept]
+        for mesh in ends:
+            del self._meshes[mesh]
+        return ends
+
+    def _is_ready(self, mesh: str, done: Hashable, now: float) -> bool:
+        """Whether an earlier look has found a mesh unused as well, and it has rested since."""
         known = self._meshes.get(mesh)
         if known is None:
             return False
-        if known.seen is not None and known.seen == done:
-            del self._meshes[mesh]
-            return True
-        known.seen, known.wait, known.due = done, self._seconds, now + self._seconds
-        return False
+        if known.seen is None or known.seen != done:
+            known.seen, known.wait, known.due = done, self._seconds, now + self._seconds / 2
+            return False
+        return known.due <= now
+
+
+def spread(roots: Iterable[str], holds: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the meshes that can be reached from ``roots`` by what each mesh ``holds``."""
+    reached = set(roots)
+    left = list(reached)
+    while left:
+        new = set(holds.get(left.pop(), ())) - reached
+        reached |= new
+        left.extend(new)
+    return reached

@@ -14,10 +14,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from monarch.core.dropped import DroppedMeshes
+from monarch.core.dropped import DroppedMeshes, spread
 from monarch.runtime.answers import collect
 from monarch.runtime.held import held_among
 from monarch.runtime.node import Node
@@ -112,42 +112,35 @@ class MeshCollector(KeepsAll):
         return self._rules.due(now)
 
     def look(self) -> list[Uid]:
-        """Look at the meshes whose time has come; the meshes that it has ended."""
+        """Look at the dropped meshes if the time of one has come; return those that it ends."""
         with self._is_looking:
-            due = {uid: self._spawned[uid] for uid in self.note_dropped() if uid in self._spawned}
-            if not due:
+            asked = {uid: self._spawned[uid] for uid in self.note_dropped() if uid in self._spawned}
+            if not asked:
                 return []
-            held = held_among(frozenset().union(*(mesh.procs for mesh in due.values())))
+            here = held_among(frozenset().union(*(mesh.procs for mesh in asked.values())))
+            program = self._see({uid: mesh.procs for uid, mesh in asked.items()}, here)
             now = self._clock()
-            for uid in [uid for uid, mesh in due.items() if mesh.procs & held]:
-                del due[uid]
+            if program is None:
+                self._rules.unclear(now)
+                return []
+            in_use = program.in_use()
+            for uid in in_use:
                 self._rules.in_use(uid, now)
-            return self._look_elsewhere(due) if due else []
-
-    def _look_elsewhere(self, due: Mapping[Uid, _Spawned]) -> list[Uid]:
-        program = self._see(frozenset().union(*(mesh.procs for mesh in due.values())))
-        now = self._clock()
-        ended = []
-        for uid, mesh in due.items():
-            done = program.use_of(mesh.procs) if program is not None else None
-            if done is None:
-                self._rules.unclear(uid, now)
-            elif done is IN_USE:
-                self._rules.in_use(uid, now)
-            elif self._rules.unused(uid, done, now):
-                del self._spawned[uid]
-                ended.append(uid)
+            unused = {uid: program.done(uid) for uid in asked if uid not in in_use}
+            ended = self._rules.ends(unused, program.holds, now)
+            for mesh in [self._spawned.pop(uid) for uid in ended]:
                 _log.info(
                     "ended the procs of %s: nothing refers to them, and nothing runs there. "
                     "`stop()` ends them at once; collect_dropped_seconds=0 keeps them",
                     mesh.name,
                 )
                 mesh.stop()
-        return ended
+            return ended
 
-    def _see(self, asked: frozenset[Uid]) -> Sighting | None:
-        """Ask all processes what they run and which of ``asked`` they refer to; ``None`` if one
-        does not answer.
+    def _see(self, meshes: Mapping[Uid, frozenset[Uid]], here: Collection[Uid]) -> Sighting | None:
+        """Ask all processes what they run and which procs of ``meshes`` they refer to; ``None`` if
+        one does not answer, or has messages on disk that may refer to anything. ``here`` are those
+        that this process refers to.
         """
         links = [link for link in self._agent.links.values() if not link.is_lost]
         hosts = [self._agent.node.address, *(link.address for link in links)]
@@ -162,11 +155,12 @@ class MeshCollector(KeepsAll):
         # One that does not answer says nothing of itself.
         if len(looks) < len(set(hosts)) or not all(procs.values()):
             return None
-        told = self._ask(addresses, HeldAsked(tuple(sorted(asked))))
+        asked = tuple(sorted(frozenset().union(*meshes.values())))
+        told = self._ask(addresses, HeldAsked(asked))
         answers = {address.uid: held for address, held in told.items()}
-        if len(answers) < len(procs) or any(cell.num_waiting for cell in self._agent.cells):
+        if len(answers) < len(procs) or any(proc["is_spilling"] for proc in procs.values()):
             return None
-        return Sighting(procs, answers)
+        return Sighting(meshes, frozenset(here), procs, answers)
 
     def _ask(self, to: Iterable[ProcAddress], request: Request[A]) -> dict[ProcAddress, A]:
         """Send ``request`` to each address. Returns the answers that come in time without error."""
@@ -175,35 +169,60 @@ class MeshCollector(KeepsAll):
         return {address: one.answer for address, one in responses.items() if not one.error}
 
 
-IN_USE = object()
-
-
 class Sighting(NamedTuple):
-    """``procs`` has the `live_state` of each proc, ``answers`` the answers to `HeldAsked`, both by
-    uid.
+    """What a look has seen of the dropped ``meshes``, which have the uids of their procs.
+
+    ``here`` are the procs that the client refers to. ``procs`` has the `live_state` of each proc,
+    ``answers`` the answers to `HeldAsked`, both by uid.
     """
 
+    meshes: Mapping[Uid, frozenset[Uid]]
+    here: frozenset[Uid]
     procs: Mapping[Uid, Mapping[str, Any]]
     answers: Mapping[Uid, HeldProcs]
 
-    def use_of(self, mesh: frozenset[Uid]) -> Hashable:
-        """Return how much has run in an unused mesh so far; ``IN_USE`` if it is in use, and
-        ``None`` if that is unknown.
-        """
-        for uid, proc in self.procs.items():
-            if uid not in mesh:
-                if not mesh.isdisjoint(self.answers[uid].held):
-                    return IN_USE
-                # What has not been taken yet may refer to anything.
-                if proc["is_spilling"] or any(actor["queue"] for actor in proc["actors"]):
-                    return None
-            elif self.answers[uid].busy or proc["calls"] or not all(map(_rests, proc["actors"])):
-                return IN_USE
+    def in_use(self) -> set[Uid]:
+        """Return the meshes that run something, or that something else in the program can reach."""
+        dropped = frozenset().union(*self.meshes.values())
+        others = (answer.held for uid, answer in self.answers.items() if uid not in dropped)
+        held = self.here.union(*others)
+        roots = [
+            uid
+            for uid, mesh in self.meshes.items()
+            if not mesh.isdisjoint(held) or any(map(self._is_busy, mesh))
+        ]
+        return spread(roots, self.holds)
+
+    @property
+    def holds(self) -> Mapping[Uid, set[Uid]]:
+        """The dropped meshes that each dropped mesh refers to."""
+        return {
+            uid: {
+                other
+                for other, procs in self.meshes.items()
+                if any(
+                    not procs.isdisjoint(self.answers[proc].held)
+                    for proc in mesh
+                    if proc in self.answers
+                )
+            }
+            for uid, mesh in self.meshes.items()
+        }
+
+    def done(self, mesh: Uid) -> Hashable:
+        """Return how much has run so far in the procs of a mesh."""
         return tuple(
             (uid, actor["name"], actor["num_ended"])
-            for uid in sorted(mesh)
+            for uid in sorted(self.meshes[mesh])
             for actor in self.procs.get(uid, {}).get("actors", ())
         ) or ("nothing",)
+
+    def _is_busy(self, uid: Uid) -> bool:
+        proc = self.procs.get(uid)
+        if proc is None:  # It has ended.
+            return False
+        is_at_rest = all(map(_rests, proc["actors"])) and not proc["calls"]
+        return bool(self.answers[uid].busy) or not is_at_rest
 
 
 def _rests(actor: Mapping[str, Any]) -> bool:

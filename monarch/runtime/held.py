@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -19,9 +19,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from monarch.version import OUR_FOLDER
+from monarch.wire.codec import Envelope
 
 _IDLE_POOL = os.path.join("concurrent", "futures", "thread.py")
 _LISTENS = "0A"
+_HELPERS = (
+    b"torch_shm_manager",
+    b"multiprocessing.resource_tracker",
+    b"multiprocessing.forkserver",
+)
 
 _referrers: dict[type, Callable[[Any], Iterable[str]]] = {}
 
@@ -32,15 +38,35 @@ def refers(kind: type, procs: Callable[[Any], Iterable[str]]) -> None:
 
 
 def held_among(procs: Collection[str]) -> set[str]:
-    """Return the procs among ``procs`` that an object of this process refers to."""
+    """Return the procs among ``procs`` that an object of this process refers to.
+
+    A message that waits here is searched for their uids: what it holds is not unpickled yet.
+    """
     wanted = set(procs)
     found: set[str] = set()
-    for one in gc.get_objects():
-        told = _referrers.get(type(one))
-        if told is not None:
+    for one in _objects_of([*_referrers, Envelope]):
+        if isinstance(one, Envelope):
+            with contextlib.suppress(ValueError):  # It was unpickled, and its memory is released.
+                pickled = bytes(one.payload)
+                found.update(uid for uid in wanted if uid.encode() in pickled)
+        else:
             with contextlib.suppress(AttributeError):  # It is being made.
-                found.update(wanted.intersection(told(one)))
+                found.update(wanted.intersection(_referrers[type(one)](one)))
     return found
+
+
+def _objects_of(kinds: Collection[type]) -> list[Any]:
+    # Imported at the first look, because it takes a moment and most programs drop no mesh.
+    from monarch_reload.live.all_objects import objects_of
+
+    return objects_of(kinds)
+
+
+def _objects_below(kind: type) -> list[Any]:
+    """Return all objects of a class and of its subclasses."""
+    from monarch_reload.live.all_objects import with_subclasses
+
+    return _objects_of(with_subclasses(kind))
 
 
 def runs_by_itself(owns_procs: bool, urls: Iterable[str]) -> str:
@@ -61,8 +87,8 @@ def runs_by_itself(owns_procs: bool, urls: Iterable[str]) -> str:
 
 
 def _own_task() -> str:
-    for one in gc.get_objects():
-        if isinstance(one, asyncio.Task) and not one.done():
+    for one in _objects_below(asyncio.Task):
+        if not one.done():
             code = getattr(one.get_coro(), "cr_code", None)
             if code is not None and not code.co_filename.startswith(OUR_FOLDER):
                 return str(code.co_qualname if sys.version_info >= (3, 11) else code.co_name)
@@ -90,10 +116,22 @@ def _own_thread() -> str:
 def _has_children() -> bool:
     try:
         return any(
-            Path(task, "children").read_text().split() for task in Path("/proc/self/task").iterdir()
+            not _is_helper(pid)
+            for task in Path("/proc/self/task").iterdir()
+            for pid in Path(task, "children").read_text().split()
         )
     except OSError:
         return False
+
+
+def _is_helper(pid: str) -> bool:
+    """Whether a child only cleans up the shared memory of the process that started it, as those
+    of torch and `multiprocessing` do; it ends with that process.
+    """
+    with contextlib.suppress(OSError):
+        words = Path("/proc", pid, "cmdline").read_bytes()
+        return any(helper in words for helper in _HELPERS)
+    return False
 
 
 own_ports: set[int] = set()
@@ -103,23 +141,27 @@ own_ports: set[int] = set()
 def _is_listening(urls: Iterable[str]) -> bool:
     """Whether this process listens on a port that user code opened.
 
-    False while torch.distributed is initialized: its ports serve collectives, and collectives are
-    calls.
+    Once torch.distributed is imported, only sockets of Python count: the ports of its stores and
+    backends stay open when a process group has ended, and they serve collectives, which are calls.
     """
-    torch = sys.modules.get("torch.distributed")
-    if torch is not None and torch.is_available() and torch.is_initialized():
-        return False
     ours = {urlsplit(url).port for url in urls if url.startswith("tcp:")}
-    sockets: set[str] = set()
+    listening: set[str] = set()
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/net", name).read_text().splitlines()[1:]:
                 words = line.split()
                 port = int(words[1].rpartition(":")[2], 16)
                 if words[3] == _LISTENS and port not in ours and port not in own_ports:
-                    sockets.add(f"socket:[{words[9]}]")
-    for entry in os.scandir("/proc/self/fd") if sockets else ():
+                    listening.add(f"socket:[{words[9]}]")
+    if not listening:
+        return False
+    fds = _python_sockets() if "torch.distributed" in sys.modules else os.listdir("/proc/self/fd")
+    for fd in fds:
         with contextlib.suppress(OSError):
-            if os.readlink(entry.path) in sockets:
+            if os.readlink(f"/proc/self/fd/{fd}") in listening:
                 return True
     return False
+
+
+def _python_sockets() -> list[int]:
+    return [one.fileno() for one in _objects_below(socket.socket)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from monarch.actor import Actor, Channel, HostMesh, context, endpoint, this_host
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.dropped_meshes import MeshCollector
+from monarch.runtime.held import held_among, runs_by_itself
 from monarch.runtime.procs.keeps_all import keeping_all
 from tests.support import wait_for
 
@@ -45,6 +48,14 @@ class Keeper(Actor):
             threading.Thread(target=self.kept.wait, daemon=True).start()
         elif what == "an open port":
             self.kept = socket.create_server(("127.0.0.1", 0))
+        elif what == "shared memory":  # Its tracker is a child that only cleans up.
+            self.kept = SharedMemory(create=True, size=64)
+        elif what == "an ended process group":
+            from torch import distributed
+
+            store = distributed.HashStore()
+            distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+            distributed.destroy_process_group()
         elif what == "procs":
             self.kept = this_host().spawn_procs()
             self.kept.initialized.get(SECONDS)
@@ -207,6 +218,58 @@ def test_what_runs_by_itself_stays(collecting: Looks, what: str) -> None:
     assert is_alive(pid)
 
 
+@pytest.mark.long_but(1)
+@pytest.mark.parametrize("what", ["shared memory", "an ended process group"])
+def test_what_libraries_leave_behind_keeps_no_mesh(collecting: Looks, what: str) -> None:
+    keeper, pid = spawn()
+    keeper.begin.call_one(what).get(timeout=SECONDS)
+    del keeper
+    assert collecting.looks(2) == 1
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_meshes_that_only_refer_to_each_other_end_together(collecting: Looks) -> None:
+    one, first = spawn()
+    other, second = spawn()
+    one.keep.call_one(other).get(timeout=SECONDS)
+    other.keep.call_one(one).get(timeout=SECONDS)
+    last, third = spawn()
+    last.keep.call_one(other).get(timeout=SECONDS)
+    del one, other
+    assert collecting.looks(3) == 0
+    last.keep.call_one(None).get(timeout=SECONDS)
+    assert collecting.looks(2) == 2
+    wait_for(lambda: not is_alive(first) and not is_alive(second))
+    assert is_alive(third)
+
+
+def test_a_message_that_waits_keeps_what_it_refers_to(collecting: Looks, tmp_path: Any) -> None:
+    other, _ = spawn()
+    keeper, pid = spawn()
+    other.wait_for_a_file.broadcast(str(tmp_path / "end"))
+    other.keep.broadcast(keeper)
+    other.keep.broadcast(None)
+    del keeper
+    assert collecting.looks(3) == 0
+    assert is_alive(pid)
+    (tmp_path / "end").touch()
+    other.pid.call_one().get(timeout=SECONDS)
+    assert collecting.looks(2) == 1
+
+
+def test_a_queue_that_refers_to_something_else_keeps_nothing(
+    collecting: Looks, tmp_path: Any
+) -> None:
+    other, _ = spawn()
+    keeper, _ = spawn()
+    other.wait_for_a_file.broadcast(str(tmp_path / "end"))
+    other.keep.broadcast(None)
+    del keeper
+    assert collecting.looks(2) == 1
+    (tmp_path / "end").touch()
+    other.pid.call_one().get(timeout=SECONDS)
+
+
 @pytest.mark.long
 def test_a_call_that_runs_keeps_its_mesh(collecting: Looks, tmp_path: Any) -> None:
     keeper, pid = spawn()
@@ -216,6 +279,35 @@ def test_a_call_that_runs_keeps_its_mesh(collecting: Looks, tmp_path: Any) -> No
     (tmp_path / "end").touch()
     wait_for(lambda: bool(collecting.looks(1)), SECONDS)
     wait_for(lambda: not is_alive(pid))
+
+
+@pytest.fixture
+def threads_that_take_short_turns() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_a_look_does_not_break_what_other_threads_make(threads_that_take_short_turns: None) -> None:
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def make_tuples() -> None:
+        try:
+            while not is_over.is_set():
+                tuple(number for number in range(100))
+        except SystemError as error:
+            errors.append(error)
+
+    maker = threading.Thread(target=make_tuples)
+    maker.start()
+    for _ in range(5):
+        held_among(["uid"])
+        runs_by_itself(False, ())
+    is_over.set()
+    maker.join()
+    assert errors == []
 
 
 def test_what_a_run_spawns_is_its_own(collecting: Looks) -> None:

@@ -60,10 +60,11 @@ class ProcDesk:
         owns, urls = bool(self._agent.owned_procs()), self._node.address.urls
 
         def look() -> None:  # Among all objects, which takes a moment.
-            if gc.isenabled():
-                gc.collect()  # References in cycles are none.
-            held = tuple(sorted(held_among(order.procs)))
-            self._node.answer(order, HeldProcs(held, runs_by_itself(owns, urls)))
+            held = held_among(order.procs)
+            if held and gc.isenabled():
+                gc.collect()  # What refers to them may only be in cycles.
+                held = held_among(order.procs)
+            self._node.answer(order, HeldProcs(tuple(sorted(held)), runs_by_itself(owns, urls)))
 
         threading.Thread(target=look, name="monarch-held", daemon=True).start()
 

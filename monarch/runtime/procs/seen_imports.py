@@ -14,8 +14,7 @@ from monarch.net.loop import Loop
 
 # Seconds after the birth at which it looks.
 _LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0)
-_MAX_DEPTH = 2  # `torch._dynamo`, but not all that is below
-_MAX_NAMES = 500
+_MAX_NAMES = 2000
 _OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
 # Libraries read these when they are loaded: what was set before an import must be, here too.
 _READ_AT_IMPORT = (
@@ -67,7 +66,7 @@ class SeenImports:
         found = 0
         for name in list(sys.modules):
             top = name.partition(".")[0]
-            if name in self._known or top in _OURS or name.count(".") >= _MAX_DEPTH:
+            if name in self._known or top in _OURS:
                 continue
             module = sys.modules.get(name)
             if not isinstance(module, ModuleType):
