@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -70,6 +71,30 @@ def test_nothing_is_learned_from_who_sets_what_libraries_read_at_their_import() 
         told.clear()
         later.look(is_last=True)
         assert told == []
+
+
+@pytest.mark.parametrize("variable", ["TORCHINDUCTOR_CACHE_DIR", "CUDA_VISIBLE_DEVICES"])
+def test_what_libraries_set_themselves_or_read_later_may_change(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, ...]] = []
+    seen = SeenImports(told.append)
+    seen._known -= {"psutil", "psutil._common", "concurrent.futures.thread"}
+    monkeypatch.setenv(variable, "7")
+    seen.look(is_last=True)
+    [names] = told
+    assert "psutil" in names
+    assert "concurrent.futures.thread" not in names
+
+
+def test_modules_of_any_depth_are_told() -> None:
+    told: list[tuple[str, ...]] = []
+    seen = SeenImports(told.append)
+    deep = "hypothesis.internal.conjecture.data"
+    importlib.import_module(deep)
+    seen._known.discard(deep)
+    seen.look(is_last=True)
+    assert deep in told[0]
 
 
 def test_the_users_own_modules_are_not_told(

@@ -13,7 +13,7 @@ from types import ModuleType
 from monarch.net.loop import Loop
 
 # Seconds after the birth at which it looks.
-_LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0)
+_LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0, 13.0, 20.0, 30.0)
 _MAX_NAMES = 2000
 _OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
 # Libraries read these when they are loaded: what was set before an import must be, here too.
@@ -21,6 +21,13 @@ _READ_AT_IMPORT = (
     "BLIS_", "CUBLAS_", "CUDA_", "GOMP_", "GOTO_", "HF_", "HIP_", "KMP_", "LD_", "MKL_", "NCCL_",
     "NUMBA_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "ROCM_", "TF_", "TORCH",
     "TRITON_", "VECLIB_", "XLA_",
+)  # fmt: skip
+# Torch and sklearn set these themselves, as they are imported or first used; but for the first one,
+# which libraries read when they open a GPU, and a template that has opened one is not used.
+_MAY_CHANGE = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MODULE_LOADING", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
 )  # fmt: skip
 
 
@@ -81,7 +88,11 @@ class SeenImports:
                 yield name
 
     def _now_read(self) -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if is_read_at_import(name)}
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if is_read_at_import(name) and name not in _MAY_CHANGE
+        }
 
 
 def drop_hidden(learned: Iterable[str]) -> None:
