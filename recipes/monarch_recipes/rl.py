@@ -408,6 +408,7 @@ def train(
         began, number = time.perf_counter(), step - config.num_supervised_steps
         pipeline.begin(number, number, config, weights)
         _, groups, numbers = holding.run("generation", pipeline.collect, f"batch {number}")
+        pipeline.let_edit_in()
         pipeline.begin(number + config.num_batches_ahead, number + 1, config, weights)
         batch = holding.run(
             "judging", lambda: pipeline.judge(number, groups, config, step + 1), f"batch {number}"
