@@ -123,12 +123,18 @@ def curves(seconds: float, num_seeds: int, supervised: int, svg: Path | None) ->
         for way in WAYS:
             with tempfile.TemporaryDirectory() as folder:
                 found[way].append(trained(way, seed, seconds, supervised, Path(folder)))
-            print(f"  seed {seed}, {way}: {solved(found[way][-1])[-1][1]:.3f}", flush=True)
+            rows, share = found[way][-1], solved(found[way][-1])[-1][1]
+            load = os.getloadavg()[1]  # of the last five minutes
+            print(
+                f"  seed {seed}, {way}: {share:.3f} after {rows[-1]['step']} steps, load {load:.1f}",
+                flush=True,
+            )
     print(f"held-out problems solved after {seconds:g} s, {num_seeds} seeds, mean and spread")
     for way, runs in found.items():
         print(f"  {way:<16} {mean_and_spread([solved(rows)[-1][1] for rows in runs])}")
-    gained = [solved(rows)[-1][1] - after(rows, supervised) for rows in found["asynchronous"]]
-    print(f"  {'asynchronous, over its supervised phase':<40} {mean_and_spread(gained)}")
+    for way in ("synchronous", "asynchronous"):
+        gained = [solved(rows)[-1][1] - after(rows, supervised) for rows in found[way]]
+        print(f"  {f'{way}, over its supervised phase':<40} {mean_and_spread(gained)}")
     pairs = zip(found["asynchronous"], found["synchronous"], strict=True)
     ratios = [tokens_per_second(one) / tokens_per_second(other) for one, other in pairs]
     print(f"tokens/s, asynchronous to synchronous: {mean_and_spread(ratios)}")
@@ -254,7 +260,10 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["curves", "edit"])
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--supervised", type=int, default=300, help="steps before reinforcement")
+    parser.add_argument(
+        "--supervised", type=int, default=rl.RLConfig().num_supervised_steps,
+        help="steps before reinforcement",
+    )  # fmt: skip
     parser.add_argument("--edits", type=int, default=9)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--trace", type=Path)

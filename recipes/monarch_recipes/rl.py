@@ -80,12 +80,12 @@ class RLConfig:
     num_positions: int = 48  # of prompt and completion together
 
     # The supervised phase, which imitates demonstrations.
-    num_supervised_steps: int = 300
+    num_supervised_steps: int = 500
     supervised_batch_size: int = 64
     supervised_learning_rate: float = live(1e-3)
 
     # Reinforcement: a step learns from a group of samples of each of its problems.
-    num_steps: int = 400  # after the supervised phase
+    num_steps: int = 800  # after the supervised phase
     problems_per_step: int = 32
     samples_per_problem: int = 8
     max_tokens: int = 10  # of a completion

@@ -19,7 +19,7 @@ from monarch.config_file import ConfigError
 _PACKAGES = {"reasoning_gym": ("reasoning_gym", "reasoning-gym"), "hf": ("datasets", "datasets")}
 _LARGE = 1 << 40
 _FEWEST_DIGITS, _MOST_DIGITS = 4, 6
-_FORGETS = 0.6  # the share of repeated digits that a demonstration leaves out
+_FORGETS = 0.7  # the share of repeated digits that a demonstration leaves out
 _IS_WELL_FORMED = 0.1
 _FOR_PLACES = 0.4
 
