@@ -123,12 +123,10 @@ def curves(seconds: float, num_seeds: int, supervised: int, svg: Path | None) ->
         for way in WAYS:
             with tempfile.TemporaryDirectory() as folder:
                 found[way].append(trained(way, seed, seconds, supervised, Path(folder)))
-            rows, share = found[way][-1], solved(found[way][-1])[-1][1]
+            rows = found[way][-1]
+            text = f"{solved(rows)[-1][1]:.3f} after {rows[-1]['step']} steps"
             load = os.getloadavg()[1]  # of the last five minutes
-            print(
-                f"  seed {seed}, {way}: {share:.3f} after {rows[-1]['step']} steps, load {load:.1f}",
-                flush=True,
-            )
+            print(f"  seed {seed}, {way}: {text}, load {load:.1f}", flush=True)
     print(f"held-out problems solved after {seconds:g} s, {num_seeds} seeds, mean and spread")
     for way, runs in found.items():
         print(f"  {way:<16} {mean_and_spread([solved(rows)[-1][1] for rows in runs])}")
