@@ -5,7 +5,7 @@
 
 The defaults fit two CPU cores: a policy of 110,000 parameters learns to sort digits. Demonstrations
 that forget repeated digits bring it to about 40 % of the held-out problems; the reward brings it to
-about 85 %. While it runs, edit the reward, the prompt or the loss, with `monarch sync --watch`
+about 90 %. While it runs, edit the reward, the prompt or the loss, with `monarch sync --watch`
 beside it, or a live key in the config file: the next batch is made and judged so. Read this file
 from top to bottom; copy it (`monarch recipe cp rl my_recipe.py`), and make it yours: problems,
 prompt and reward go into a module of yours (`task=my_task`, see docs/rl.md).
