@@ -1,7 +1,8 @@
 """The task: problems with answers, how they are asked, shown and judged.
 
 Here digits to sort, under a rule of format. The demonstrations of the supervised phase forget
-repeated digits, so that imitating them solves about two fifths of the problems, however long it takes.
+repeated digits, so that imitating them solves about two fifths of the problems, however long it
+takes.
 `reasoning_gym:NAME` and `hf:NAME` take problems from there (pip installs them).
 """
 
