@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -33,7 +34,7 @@ from dev_loop import PATIENCE, monarch, running, show
 from svg import Panel, plot
 
 from monarch.actor import this_host
-from monarch.observe.json_rows import json_rows
+from monarch.observe.json_rows import json_rows, rows_in
 from monarch.runs import LineDisplay, Record
 from monarch_recipes import rl
 
@@ -122,12 +123,16 @@ def curves(seconds: float, num_seeds: int, supervised: int, svg: Path | None) ->
         for way in WAYS:
             with tempfile.TemporaryDirectory() as folder:
                 found[way].append(trained(way, seed, seconds, supervised, Path(folder)))
-            print(f"  seed {seed}, {way}: {solved(found[way][-1])[-1][1]:.3f}", flush=True)
+            rows = found[way][-1]
+            text = f"{solved(rows)[-1][1]:.3f} after {rows[-1]['step']} steps"
+            load = os.getloadavg()[1]  # of the last five minutes
+            print(f"  seed {seed}, {way}: {text}, load {load:.1f}", flush=True)
     print(f"held-out problems solved after {seconds:g} s, {num_seeds} seeds, mean and spread")
     for way, runs in found.items():
         print(f"  {way:<16} {mean_and_spread([solved(rows)[-1][1] for rows in runs])}")
-    gained = [solved(rows)[-1][1] - after(rows, supervised) for rows in found["asynchronous"]]
-    print(f"  {'asynchronous, over its supervised phase':<40} {mean_and_spread(gained)}")
+    for way in ("synchronous", "asynchronous"):
+        gained = [solved(rows)[-1][1] - after(rows, supervised) for rows in found[way]]
+        print(f"  {f'{way}, over its supervised phase':<40} {mean_and_spread(gained)}")
     pairs = zip(found["asynchronous"], found["synchronous"], strict=True)
     ratios = [tokens_per_second(one) / tokens_per_second(other) for one, other in pairs]
     print(f"tokens/s, asynchronous to synchronous: {mean_and_spread(ratios)}")
@@ -167,9 +172,28 @@ def until(read: Callable[[], Any], folder: Path) -> Any:
     raise SystemExit("it did not come:\n" + (folder / "log").read_text()[-4000:])
 
 
-def newest(folder: Path, name: str, after: float) -> Rows:
-    files = sorted(folder.glob(f"runs/*-*/{name}"))
-    return [row for file in files for row in json_rows(file) if row.get("time", 0) > after]
+class NewRows:
+    """The rows that are added to a file of the newest run, each once: to read all of them every
+    few milliseconds would take the time that is measured."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.file: Path | None = None
+        self.size = 0
+
+    def read(self) -> Rows:
+        """Those since the last time."""
+        newest = max(self.folder.glob(f"runs/*-*/{self.name}"), default=None)
+        if newest is None:
+            return []
+        if newest != self.file:
+            self.file, self.size = newest, 0
+        with open(newest, "rb") as file:
+            file.seek(self.size)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        self.size += len(data)
+        return rows_in(data)
 
 
 def edit(num_edits: int, trace: Path | None) -> None:
@@ -180,29 +204,29 @@ def edit(num_edits: int, trace: Path | None) -> None:
         task.write_text(TASK.format(number=0))
         keys = ["task=my_task", "num_supervised_steps=20", f"num_steps={ENDLESS}"]
         keys += ["checkpoint_every=1000000", "evaluate_every=1000000", "device=cpu"]
-
-        def judged(after: float, number: int) -> float:
-            rows = newest(folder, "rollouts.jsonl", after)
-            return next((row["time"] for row in rows if row["reward"] >= number), 0.0)
-
+        samples = NewRows(folder, "rollouts.jsonl")
         started = time.time()
         with running(folder, "run", "rl", *keys):
-            first = until(lambda: judged(started, 0), folder)
-        cold = first - started
+            cold = until(samples.read, folder)[0]["time"] - started
         monarch(folder, "apply")
+        steps = NewRows(folder, "metrics.jsonl")
+        samples.read()
+        steps.read()
         try:
             with running(folder, "sync", "--watch"), running(folder, "run", "rl", *keys):
-                begun = time.time()
-                until(lambda: len(newest(folder, "rollouts.jsonl", begun)) > 40, folder)
-                seconds, batches = [], []
+                seconds, batches, draw = [], list[float](), random.Random(0)
                 for number in range(1, num_edits + 1):
-                    began = time.time()
-                    rows = until(lambda t=began: _several(folder, t), folder)
-                    batches += [b["time"] - a["time"] for a, b in pairwise(rows)]
+                    rows: Rows = []
+                    until(lambda r=rows: len(_reinforced(r, steps)) >= 6, folder)
+                    batches += [b["time"] - a["time"] for a, b in pairwise(rows[1:])]
+                    # A person saves at any moment of a batch, not at its end.
+                    time.sleep(draw.random() * statistics.median(batches))
+                    samples.read()
                     saved_at = time.time()
                     task.write_text(TASK.format(number=100 * number))
-                    at = until(lambda t=saved_at, n=number: judged(t, 100 * n), folder)
-                    seconds.append(at - saved_at)
+                    first = until(lambda n=100 * number: _judged_by(n, samples), folder)
+                    seconds.append(first["time"] - saved_at)
+                    steps.read()
                 if trace is not None:
                     monarch(folder, "trace", "--seconds", "5", "-o", str(trace.absolute()))
         finally:
@@ -213,11 +237,20 @@ def edit(num_edits: int, trace: Path | None) -> None:
     show("... the slowest", max(seconds))
     show("cold: the same edit with a restart", cold)
     print(f"an edit takes {median / batch:.2f} batches; a restart {cold / median:.1f} edits")
+    print(
+        f"asked: at most {batch + 0.2:.3f} s; {sum(s <= batch + 0.2 for s in seconds)} of "
+        f"{num_edits} edits took no longer"
+    )
 
 
-def _several(folder: Path, after: float) -> Rows:
-    rows = [row for row in newest(folder, "metrics.jsonl", after) if "judge_seconds" in row]
-    return rows if len(rows) >= 5 else []
+def _reinforced(rows: Rows, steps: NewRows) -> Rows:
+    rows += [row for row in steps.read() if "judge_seconds" in row]
+    return rows
+
+
+def _judged_by(number: int, samples: NewRows) -> dict[str, Any] | None:
+    """The first sample that this reward has judged."""
+    return next((row for row in samples.read() if row["reward"] >= number), None)
 
 
 def main() -> None:
@@ -225,7 +258,10 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["curves", "edit"])
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--supervised", type=int, default=300, help="steps before reinforcement")
+    parser.add_argument(
+        "--supervised", type=int, default=rl.RLConfig().num_supervised_steps,
+        help="steps before reinforcement",
+    )  # fmt: skip
     parser.add_argument("--edits", type=int, default=9)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--trace", type=Path)

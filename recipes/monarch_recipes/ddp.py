@@ -18,7 +18,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,7 +71,7 @@ from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
 from monarch_recipes.profiling import Profiler
-from monarch_recipes.rendezvous import init_group, leave_limits_to_client, meet_at, open_meeting
+from monarch_recipes.rendezvous import meet_anew, open_meeting
 from monarch_recipes.results import DDPOutcome, StepResult, TrainingPlan, measured
 from monarch_recipes.samples import Data, DealtSamples, batches
 from monarch_recipes.schedule import BatchSplit, is_due, learning_rate_factor, split_batch
@@ -335,15 +334,8 @@ class DDPTrainer(Actor):
 
     def meet(self, store: tuple[str, int] | None) -> None:
         """Be in a process group with the others, in no other one."""
-        config = self.config
-        if store is not None:
-            meet_at(*store)
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        # Only to meet. The client asks all for their stacks first, where one does not come.
-        timeout = timedelta(seconds=2 * config.collective_timeout_seconds + 10)
-        self.why_not_nccl = init_group(self.device, timeout)
-        leave_limits_to_client()
+        seconds = self.config.collective_timeout_seconds
+        self.why_not_nccl = meet_anew(store, self.device, seconds)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def wrap(self, is_same_everywhere: bool = False) -> None:

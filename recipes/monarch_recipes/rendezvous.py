@@ -95,6 +95,22 @@ def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore,
     return store, address, port
 
 
+def meet_anew(store: tuple[str, int] | None, device: torch.device, call_seconds: float) -> str:
+    """Be in a process group with the others, in no other one. ``store`` is what ``open_meeting``
+    has told of; None leaves it as it is. A call of the client may take ``call_seconds``.
+
+    Returns why that is not NCCL, where there are GPUs.
+    """
+    if store is not None:
+        meet_at(*store)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    # Only to meet. The client asks all for their stacks first, where one does not come.
+    why_not_nccl = init_group(device, timedelta(seconds=2 * call_seconds + 10))
+    leave_limits_to_client()
+    return why_not_nccl
+
+
 def leave_limits_to_client() -> None:
     """Remove the time limit from collectives of the default group.
 

@@ -7,6 +7,7 @@ import json
 import math
 import random
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from monarch_recipes.rollouts.judging import (
     RewardFailed,
     RewardStuck,
     code_digest,
-    reward_within,
+    rewards_within,
 )
 from monarch_recipes.rollouts.learner import Learner, LearnSettings
 from monarch_recipes.rollouts.policy import BEGIN, END, Policy, decode, encode, log_probs_of
@@ -271,15 +272,33 @@ def loops(problem: RewardedProblem, completion: str) -> float:
 
 def test_a_reward_that_loops_is_interrupted() -> None:
     with pytest.raises(RewardFailed, match="took longer than reward_timeout_seconds") as failed:
-        reward_within(0.05, loops, PROBLEM, "<1>")
+        rewards_within(0.05, loops, [(PROBLEM, "<1>")])
     assert not isinstance(failed.value, RewardStuck)
     assert failed.value.place[0].endswith("test_recipes_rl_parts.py")
+
+
+def test_each_completion_has_its_own_limit_and_the_one_that_is_too_slow_is_named() -> None:
+    judged: list[str] = []
+
+    def loops_at_last(problem: RewardedProblem, completion: str) -> float:
+        judged.append(completion)
+        until = time.monotonic() + 0.3
+        while completion == "<9>" or (completion == "<1>" and time.monotonic() < until):
+            pass
+        return 1.0
+
+    texts = ["<1>", "<1>", "<1>", "<9>", "<2>"]
+    assert rewards_within(0.8, loops_at_last, [(PROBLEM, text) for text in texts[:3]]) == [1.0] * 3
+    judged.clear()
+    with pytest.raises(RewardFailed, match="the reward of '<9>' for"):
+        rewards_within(0.8, loops_at_last, [(PROBLEM, text) for text in texts])
+    assert judged == texts[:4]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1"])
 def test_a_reward_must_be_a_finite_number(value: Any) -> None:
     with pytest.raises(RewardFailed, match="no finite number"):
-        reward_within(5.0, lambda problem, completion: value, PROBLEM, "<1>")
+        rewards_within(5.0, lambda problem, completion: value, [(PROBLEM, "<1>")])
 
 
 def test_a_reward_that_raises_names_its_place() -> None:
@@ -287,7 +306,7 @@ def test_a_reward_that_raises_names_its_place() -> None:
         return 1 / 0
 
     with pytest.raises(RewardFailed, match="ZeroDivisionError") as failed:
-        reward_within(5.0, fails, PROBLEM, "<1>")
+        rewards_within(5.0, fails, [(PROBLEM, "<1>")])
     assert failed.value.place[1] == fails.__code__.co_firstlineno + 1
 
 

@@ -166,3 +166,65 @@ def test_the_same_reward_leaves_what_waits_alone(
     batch(pipeline, 1, config)
     assert len(world.replay.groups) == 8
     assert "reward" not in record.kinds()
+
+
+class Clock:
+    """A clock that sleeping moves on; ``then`` is done from the time ``at`` on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.at = 1e9
+        self.then: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.at:
+            self.then()
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The client's process: which generation it runs, and which is on its way."""
+    one = SimpleNamespace(generation=3, code_states=SimpleNamespace(coming=0))
+    monkeypatch.setattr(pipeline_module, "process", SimpleNamespace(current=lambda: one))
+    return one
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    one = Clock()
+    monkeypatch.setattr(pipeline_module, "time", one)
+    return one
+
+
+def test_a_step_waits_for_an_edit_that_is_on_its_way(
+    pipeline: Pipeline, here: SimpleNamespace, clock: Clock
+) -> None:
+    here.code_states.coming = 4
+    clock.at, clock.then = 0.1, lambda: setattr(here, "generation", 4)
+    pipeline.let_edit_in()
+    assert clock.now == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_step_does_not_wait_without_an_edit_nor_for_long(
+    pipeline: Pipeline, here: SimpleNamespace, clock: Clock
+) -> None:
+    pipeline.let_edit_in()
+    here.code_states.coming = 3  # It is in already.
+    pipeline.let_edit_in()
+    assert clock.now == 0
+    here.code_states.coming = 4
+    pipeline.let_edit_in()
+    assert 0.1 < clock.now < 0.3
+
+
+def test_a_step_goes_on_where_the_edit_is_given_up(
+    pipeline: Pipeline, here: SimpleNamespace, clock: Clock
+) -> None:
+    here.code_states.coming = 4
+    clock.at, clock.then = 0.05, lambda: setattr(here.code_states, "coming", 0)
+    pipeline.let_edit_in()
+    assert clock.now == pytest.approx(0.05, abs=0.01)

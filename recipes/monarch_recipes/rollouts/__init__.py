@@ -8,6 +8,7 @@ crew                actors that are replaced one by one
 groups              samples, from a prompt to the tensors of a step
 replay              the bounded buffer
 pipeline            the way of a batch through all of these, in the client
+imitation           demonstrations of the supervised phase
 grpo, learner       advantages and loss; a rank that learns
 recorder            samples as rows of a file
 """

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import math
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,14 @@ class RewardFailed(PlacedError):
 
 class RewardStuck(RewardFailed):
     """It cannot be interrupted where it is: its process has to be replaced."""
+
+
+class _NotFinite(Exception):
+    """What a reward function returned, in words; ``place`` is where the function is."""
+
+    def __init__(self, value: str, place: tuple[str, int]) -> None:
+        super().__init__(value)
+        self.place = place
 
 
 class _TooSlow(BaseException):
@@ -61,10 +70,13 @@ class Reward(Actor):
         RewardFailed."""
         function, generation = part(self.task, reward), context().generation
         found = [self.problems.of(number) for number in numbers]
-        rewards = [
-            [reward_within(seconds, function, problem, text) for text in texts]
+        asked = [
+            (problem, text)
             for problem, texts in zip(found, completions, strict=True)
+            for text in texts
         ]
+        values = iter(rewards_within(seconds, function, asked))
+        rewards = [[next(values) for _ in texts] for texts in completions]
         solved = [
             [bool(part(self.task, is_solved)(problem, text)) for text in texts]
             for problem, texts in zip(found, completions, strict=True)
@@ -72,46 +84,59 @@ class Reward(Actor):
         return Judged(rewards, solved, generation, code_digest(function))
 
 
-def reward_within(
+def rewards_within(
     seconds: float,
     function: Callable[[RewardedProblem, str], float],
-    problem: RewardedProblem,
-    completion: str,
-) -> float:
-    """What the function returns, a finite number, within so many seconds. Raises RewardFailed.
+    asked: Sequence[tuple[RewardedProblem, str]],
+) -> list[float]:
+    """What the function returns for each, a finite number, within so many seconds each. Raises
+    RewardFailed.
 
-    It runs on a thread, which is interrupted between two steps of Python: a signal would need the
-    main thread, which an actor does not have.
+    It runs on one thread for all, which is interrupted between two steps of Python: a signal would
+    need the main thread, which an actor does not have.
     """
-    results: list[Any] = []
+    values: list[float] = []
     errors: list[BaseException] = []
+    began = time.monotonic()  # of the one that is judged now
 
     def work() -> None:
+        nonlocal began
         try:
-            results.append(function(problem, completion))
+            for problem, completion in asked:
+                began = time.monotonic()
+                values.append(_finite(function, function(problem, completion)))
         except BaseException as error:
             errors.append(error)
 
-    where = f"the reward of {completion!r} for {problem.question!r}"
+    def where() -> str:
+        problem, completion = asked[len(values)]
+        return f"the reward of {completion!r} for {problem.question!r}"
+
     thread = threading.Thread(target=work, name="reward", daemon=True)
     thread.start()
-    thread.join(seconds)
+    while thread.is_alive() and (left := began + seconds - time.monotonic()) > 0:
+        thread.join(left)
     if thread.is_alive():
+        text = f"{where()} took longer than reward_timeout_seconds = {seconds:g}"
         ident = ctypes.c_ulong(thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_TooSlow))
         thread.join(_COMES_BACK_SECONDS)
-        text = f"{where} took longer than reward_timeout_seconds = {seconds:g}"
         if thread.is_alive():
             raise RewardStuck(f"{text}, and cannot be interrupted")
         raise RewardFailed(text, _place(errors))
     if errors:
         error = errors[0]
-        raise RewardFailed(f"{type(error).__name__}: {error}, in {where}", _place(errors))
-    value = results[0]
+        if isinstance(error, _NotFinite):
+            raise RewardFailed(f"{where()} is {error}, which is no finite number", error.place)
+        raise RewardFailed(f"{type(error).__name__}: {error}, in {where()}", _place(errors))
+    return values
+
+
+def _finite(function: Callable[..., Any], value: object) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         code = getattr(function, "__code__", None)
         place = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
-        raise RewardFailed(f"{where} is {value!r}, which is no finite number", place)
+        raise _NotFinite(repr(value), place)
     return float(value)
 
 

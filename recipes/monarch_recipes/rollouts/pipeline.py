@@ -33,6 +33,8 @@ from monarch_sync.words import counted
 T = TypeVar("T")
 
 OnRewardChange = Literal["keep", "drop", "rescore"]
+_LETS_IN_SECONDS = 0.2
+_LOOKS_EVERY_SECONDS = 0.002
 _SPARE_SECONDS = 30.0  # for a process that is coming up
 
 
@@ -167,6 +169,19 @@ class Pipeline:
                 "generated_tokens_per_second": num_tokens / max(seconds, 1e-9),
             },
         )
+
+    def let_edit_in(self) -> None:
+        """Wait for an edit that is on its way, for a moment at most.
+
+        It is for the moment at which nobody is busy. A batch that is begun instead, or a step,
+        would have to end first: the edit would come a whole batch later.
+        """
+        here, began = process.current(), time.monotonic()
+        while (
+            here.code_states.coming > here.generation
+            and time.monotonic() - began < _LETS_IN_SECONDS
+        ):
+            time.sleep(_LOOKS_EVERY_SECONDS)
 
     def judge(
         self, number: int, groups: Sequence[SampleGroup], config: PipelineConfig, step: int

@@ -1,7 +1,8 @@
 """The task: problems with answers, how they are asked, shown and judged.
 
 Here digits to sort, under a rule of format. The demonstrations of the supervised phase forget
-repeated digits, so that imitating them solves about a third of the problems, however long it takes.
+repeated digits, so that imitating them solves about two fifths of the problems, however long it
+takes.
 `reasoning_gym:NAME` and `hf:NAME` take problems from there (pip installs them).
 """
 
@@ -19,7 +20,7 @@ from monarch.config_file import ConfigError
 _PACKAGES = {"reasoning_gym": ("reasoning_gym", "reasoning-gym"), "hf": ("datasets", "datasets")}
 _LARGE = 1 << 40
 _FEWEST_DIGITS, _MOST_DIGITS = 4, 6
-_FORGETS = 0.6  # the share of repeated digits that a demonstration leaves out
+_FORGETS = 0.7  # the share of repeated digits that a demonstration leaves out
 _IS_WELL_FORMED = 0.1
 _FOR_PLACES = 0.4
 

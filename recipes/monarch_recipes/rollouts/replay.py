@@ -24,6 +24,16 @@ class Taken:
     num_stale: int
     num_waiting: int
 
+    def numbers(self, step: int) -> dict[str, float]:
+        """What a step reports of it; ``staleness`` is the mean age of the groups in steps."""
+        ages = [step - group.version for group in self.groups]
+        return {
+            "groups": len(self.groups),
+            "stale_groups": self.num_stale,
+            "waiting_groups": self.num_waiting,
+            "staleness": sum(ages) / max(1, len(ages)),
+        }
+
 
 class Replay:
     """Groups in the order of their making. ``add`` and ``take`` of the same batch or step may be
