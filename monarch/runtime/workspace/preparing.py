@@ -79,14 +79,13 @@ class Breaks:
     """Pauses of an audit: each is several times as long as the work before it, a few seconds in
     all.
 
-    It begins with one that lasts long enough for a first step on the new code, because all
-    processes are busy after a switch. If ``is_over``, it raises AuditEndedError.
+    It begins with a pause, because all processes are busy after a switch. If ``is_over``, it raises
+    AuditEndedError.
     """
 
     def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
         self._is_over = is_over
         self._left = _MOST_SECONDS_OF_BREAKS
-        self._is_first = True
         self._began = time.thread_time()
 
     def __call__(self) -> None:
@@ -94,9 +93,7 @@ class Breaks:
         worked = time.thread_time() - self._began
         if self._left > 0.0:
             began = time.monotonic()
-            in_between = min(_BREAKS * worked, _LONGEST_BREAK_SECONDS)
-            time.sleep(_FIRST_BREAK_SECONDS if self._is_first else in_between)
-            self._is_first = False
+            time.sleep(min(_BREAKS * worked, _LONGEST_BREAK_SECONDS))
             self._left -= time.monotonic() - began
         if self._is_over():
             raise AuditEndedError
@@ -104,7 +101,6 @@ class Breaks:
 
 
 _BREAKS = 9
-_FIRST_BREAK_SECONDS = 0.2
 _LONGEST_BREAK_SECONDS = 0.02
 _MOST_SECONDS_OF_BREAKS = 6.0
 
