@@ -44,7 +44,7 @@ class WorkspaceMissing(SyncError):
 
 class WorkspaceEmptied(SyncError):
     """A workspace folder has nothing to be synced, and hosts have files of it. Nothing was changed;
-    a push with ``allow_empty`` empties them."""
+    a push with ``allow_empty`` deletes the files there."""
 
     def __init__(self, folder: str, num_files: int) -> None:
         super().__init__(folder, num_files)
@@ -62,7 +62,8 @@ class WorkspaceEmptied(SyncError):
 
 
 class BadManifest(SyncError):
-    """A manifest holds an entry that could write where it must not, or contradicts another."""
+    """A manifest has an entry that could write outside of its folder, or that contradicts
+    another."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
