@@ -38,10 +38,10 @@ _MOST = 50_000
 def held_by_others(
     things: Sequence[Any], around: Sequence[Any], ours: Iterable[Any], namespaces: Collection[int]
 ) -> list[bool]:
-    """Whether each of the things is alive without ``ours``, which are not followed by others.
+    """Return for each thing whether others than ``ours`` refer to it.
 
-    ``around`` are objects that may be dead along with them, as their instances. ``namespaces`` are
-    the ids of modules' own dicts: they are alive, and are not looked into.
+    ``around`` are objects that may be dead along with the things, such as their instances.
+    ``namespaces`` are the ids of modules' own dicts: they count as alive, and are not looked into.
     """
     ours = [*ours, things, around]
     graph = _References([ours, *ours, *things, *around], set(map(id, things)), namespaces)
@@ -50,7 +50,8 @@ def held_by_others(
 
 
 class _References:
-    """Objects and their references to each other. Follows what definitions are made of."""
+    """Objects and their references to each other. Follows the objects that definitions are made
+    of."""
 
     def __init__(
         self, pending: list[Any], candidates: Collection[int], namespaces: Collection[int]
@@ -102,12 +103,13 @@ class _References:
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether the object may refer to the class, and is neither a class nor a module."""
+    """Return whether the object may refer to a class, and is neither a class nor a module."""
     return not issubclass(type(value), (type, ModuleType)) and gc.is_tracked(value)
 
 
 def notes() -> set[type]:
-    """The classes of what a reload notes of its steps, and may not be collected yet."""
+    """Return the classes of the reloader's own notes, of which instances may not be collected
+    yet."""
     found: set[type] = set()
     for name, module in sys.modules.copy().items():
         if name.startswith("monarch_reload.") and not name.startswith(_NO_NOTES):
@@ -119,7 +121,8 @@ _NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")
 
 
 def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:
-    """The references that each has, without that of the mapping."""
+    """Return the number of references to each object, without those of the mapping and of this
+    call."""
     return {key: sys.getrefcount(node) - _OWN for key, node in nodes.items()}
 
 
