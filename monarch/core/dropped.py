@@ -1,13 +1,13 @@
-"""Which meshes of procs that a program has dropped are ended, and when they are looked at.
+"""When a mesh of procs that a program has dropped is ended.
 
 The rules:
 
-- A mesh is dropped when the object that owns it has gone. References may be left, anywhere.
-- It is looked at once it was dropped for a while; and then again, later each time, as long as
-  something refers to it or runs in it.
-- It is ended where two looks, a while apart, have found nothing that refers to it, nothing that
-  runs in it, and that nothing has run in it in between.
-- A look that did not see everything decides nothing.
+- A mesh is dropped when the object that owns it is gone. References to it may remain anywhere.
+- Some time after it was dropped, every process is asked whether it refers to the mesh or runs
+  something in it; and then again, later each time, as long as one does.
+- It is ended if two such looks, some time apart, find no reference to it and nothing that runs in
+  it, and nothing has run in it in between.
+- A look that could not ask all processes decides nothing.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ class _Dropped(msgspec.Struct):
 
 
 class DroppedMeshes:
-    """``seconds`` is the while. Times are seconds of any clock."""
+    """The dropped meshes of a program. ``seconds`` is the time before the first look. Times are
+    seconds of any clock."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._meshes: dict[str, _Dropped] = {}
 
     def drop(self, mesh: str, now: float) -> None:
-        """The owning object of a mesh has gone."""
+        """Note that the owning object of a mesh is gone."""
         self._meshes.setdefault(mesh, _Dropped(now + self._seconds, self._seconds))
 
     def forget(self, mesh: str) -> None:
-        """A mesh has ended."""
+        """Note that a mesh has ended."""
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """The meshes that must be looked at now."""
+        """Return the meshes that must be looked at now."""
         return [uid for uid, mesh in self._meshes.items() if mesh.due <= now]
 
     def unclear(self, mesh: str, now: float) -> None:
-        """A look at it did not see everything."""
+        """Note that a look at the mesh could not ask all processes."""
         if (known := self._meshes.get(mesh)) is not None:
             known.due = now + self._seconds
 

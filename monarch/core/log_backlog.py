@@ -1,4 +1,4 @@
-"""Lines that wait for a reader who is slower than the writer: the first and the last are kept."""
+"""Lines that wait for a reader that is slower than the writer: the first and the last are kept."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Backlog:
             self._drop_first()
 
     def take(self) -> Block:
-        """The oldest lines. Raises ``IndexError`` when there are none."""
+        """Remove and return the oldest lines. Raises ``IndexError`` if there are none."""
         stream, lines, label = self._blocks.popleft()
         self.num_bytes -= len(lines)
         num_dropped, self._num_dropped = self._num_dropped, 0
