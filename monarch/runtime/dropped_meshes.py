@@ -1,7 +1,7 @@
 """Ends meshes of procs that the client has dropped without ``stop()``, once nothing uses them.
 
-Which, and when, is decided in `monarch/core/dropped.py`. A look asks all processes of the program
-what they refer to, on a thread of its own.
+`monarch/core/dropped.py` decides which meshes, and when. A look asks all processes of the program
+which meshes they refer to, on a thread of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class _Spawned(NamedTuple):
 
 
 class MeshCollector(KeepsAll):
-    """``clock`` and ``seconds`` are for tests; each ``look`` runs on the thread that calls it."""
+    """Ends dropped meshes. ``clock`` and ``seconds`` are for tests; each ``look`` runs on the
+    calling thread."""
 
     def __init__(
         self, agent: DroppingClient, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -64,7 +65,7 @@ class MeshCollector(KeepsAll):
     def watch(
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
     ) -> None:
-        """``owner`` is the object that owns the mesh; ``stop`` ends its procs."""
+        """Watch a mesh; ``owner`` is the object that owns it, and ``stop`` ends its procs."""
         if self._seconds <= 0 or is_keeping_all():
             return
         self._spawned[uid] = _Spawned(name, frozenset(procs), stop)
@@ -74,7 +75,7 @@ class MeshCollector(KeepsAll):
             self._tick_later()
 
     def forget(self, uid: Uid) -> None:
-        """The mesh was stopped."""
+        """Forget a mesh, which was stopped."""
         if self._spawned.pop(uid, None) is not None:
             self._rules.forget(uid)
 
@@ -90,7 +91,8 @@ class MeshCollector(KeepsAll):
             threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
 
     def note_dropped(self) -> list[Uid]:
-        """Take in which owning objects have gone; the meshes that must be looked at."""
+        """Note the meshes whose owning objects are gone; return the meshes that must be looked
+        at."""
         now = self._clock()
         while self._gone:
             uid = self._gone.popleft()
@@ -99,7 +101,7 @@ class MeshCollector(KeepsAll):
         return self._rules.due(now)
 
     def look(self) -> list[Uid]:
-        """Look at the meshes whose time has come; the meshes that it has ended."""
+        """Look at the meshes whose time has come; return the meshes that were ended."""
         with self._is_looking:
             due = {uid: self._spawned[uid] for uid in self.note_dropped() if uid in self._spawned}
             if not due:
@@ -158,7 +160,8 @@ class MeshCollector(KeepsAll):
         return Sighting(procs, answers)
 
     def _ask(self, to: Iterable[ProcAddress], request: Request[A]) -> dict[ProcAddress, A]:
-        """Send ``request`` to each address. Returns the answers that come in time without error."""
+        """Send ``request`` to each address; return the answers that arrive in time without an
+        error."""
         asked = {address: self._agent.node.ask(address, request) for address in to}
         responses = collect(asked, _ANSWER_SECONDS, "no answer in time")
         return {address: one.answer for address, one in responses.items() if not one.error}
@@ -168,9 +171,8 @@ IN_USE = object()
 
 
 class Sighting(NamedTuple):
-    """``procs`` has the `live_state` of each proc, ``answers`` the answers to `HeldAsked`, both by
-    uid.
-    """
+    """The result of a look. ``procs`` has the `live_state` of each proc, ``answers`` the answers to
+    `HeldAsked`, both by uid."""
 
     procs: Mapping[Uid, Mapping[str, Any]]
     answers: Mapping[Uid, HeldProcs]

@@ -1,8 +1,8 @@
-"""Spans and metrics through OpenTelemetry where a provider takes them; otherwise nothing.
+"""Spans and metrics through OpenTelemetry, if the program has set a provider; otherwise nothing.
 
-We make no provider: a program that wants spans or metrics sets one up, as for any library, at any
-time. Until then a call costs nothing more, though OpenTelemetry be installed, as it is wherever
-some other package needs it.
+We set no provider: a program that wants spans or metrics sets one, as for any library, at any time.
+Until then a call costs nothing more, even if OpenTelemetry is installed because another package
+needs it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
 
 @functools.cache
 def is_installed() -> bool:
-    """Whether there is an OpenTelemetry to report to."""
+    """Return whether OpenTelemetry is installed."""
     return importlib.util.find_spec("opentelemetry") is not None
 
 
@@ -39,7 +39,7 @@ def _is_named() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether a provider takes spans now. Runs at each call, so it imports nothing."""
+    """Return whether a provider takes spans now. It runs at each call, so it imports nothing."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return _is_named()  # The program cannot have set one.
@@ -50,7 +50,7 @@ def is_tracing() -> bool:
 
 
 def current_trace() -> str:
-    """The span that runs here, as W3C's ``traceparent``; empty where none is sampled."""
+    """Return the present span as W3C's ``traceparent``; empty if none is sampled."""
     if not is_tracing():
         return ""
     from opentelemetry import trace
@@ -101,10 +101,9 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """A span for a ``with`` block: recorded among this process's last events, for ``monarch query``
-    and ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, if a
-    provider is set.
-    """
+    """Return a ``with`` block that is a span: recorded among this process's last events, for
+    ``monarch query`` and ``monarch trace``, and in OpenTelemetry, with the running actor as
+    attributes, if a provider is set."""
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)

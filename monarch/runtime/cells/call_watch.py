@@ -8,14 +8,14 @@ from monarch.runtime.cells.hooks import users_part
 
 
 class RunAgain(BaseException):
-    """The call in hand ends here, and must be run again from its beginning."""
+    """Raised to end the current call, which must be run again from its beginning."""
 
 
 class CallWatch(Protocol):
     """Watches the calls of an actor. All methods run on the thread that runs the call."""
 
     def begins(self) -> None:
-        """The call in hand begins."""
+        """The current call begins."""
         ...
 
     def raised(self, error: BaseException) -> bool:
@@ -25,7 +25,7 @@ class CallWatch(Protocol):
         ...
 
     def ended(self) -> None:
-        """A call is over, and is answered next."""
+        """A call is over; its answer is sent next."""
         ...
 
     def is_early(self, actor: str) -> bool:
@@ -35,7 +35,8 @@ class CallWatch(Protocol):
         ...
 
     def await_code(self, actor: str) -> None:
-        """A call of this actor must be run again: wait a while for new code, if none is there."""
+        """Before a call of this actor is run again: wait a while for new code, if none has
+        arrived."""
         ...
 
 

@@ -26,7 +26,7 @@ class EndedByFault(KeyboardInterrupt):
 
 
 def fail_at_exit() -> None:
-    """From here on, this program can only end with status 1."""
+    """Have this program end with status 1 in any case."""
     global _must_fail
     if _must_fail:
         return

@@ -1,4 +1,4 @@
-"""Goes back to an earlier generation: it pushes the state that the hosts have in their stores."""
+"""Rollback to an earlier generation: push the state that the hosts have in their stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from monarch_sync.workspace import Workspace
 
 
 class _PastScanner(Scanner):
-    """Finds an earlier state, not what the author's folders hold now."""
+    """A scanner that returns an earlier state instead of the author's present files."""
 
     def __init__(self, workspace: Workspace, manifest: Manifest, contents: Contents) -> None:
         super().__init__(workspace)
@@ -38,7 +38,7 @@ class _PastScanner(Scanner):
 
 
 class _Landing(Workspace):
-    """Where folders land, and none of their files: the author's own are not touched."""
+    """A workspace that only says where folders land: the author's own files are not touched."""
 
     def locate(self, remote: str) -> Iterator[Path]:
         return iter(())
