@@ -127,7 +127,7 @@ _runtime: dict[str, Any] = {}
 
 
 def settings() -> Settings:
-    """The settings in force."""
+    """Return the settings in force."""
     return _current
 
 

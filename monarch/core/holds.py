@@ -64,7 +64,8 @@ def gone_on(seconds: float) -> str:
 
 
 def all_stand(holds: Iterable[HoldNote]) -> bool:
-    """Whether all ranks of the actors' meshes are held, so that no further rank can join them."""
+    """Return whether all ranks of the actors' meshes are held, so that no further rank can join
+    them."""
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for hold in holds:

@@ -19,9 +19,9 @@ class Block(NamedTuple):
 
 
 class Backlog:
-    """Keeps at most ``max_bytes`` of lines; when more arrive, it drops the oldest waiting lines.
+    """Waiting lines of at most ``max_bytes``; when more arrive, the oldest of them are dropped.
 
-    Lines that the reader has taken stay, so with a slow reader the middle is missing.
+    Lines that the reader has taken are not affected, so with a slow reader the middle is missing.
     """
 
     def __init__(self, max_bytes: int) -> None:

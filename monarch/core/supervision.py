@@ -152,7 +152,8 @@ class Supervision:
         return over
 
     def has_living(self, mesh: str, proc: str) -> bool:
-        """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""
+        """Return whether a mesh has a member in ``proc`` that has neither failed nor been
+        stopped."""
         known = self._meshes.get(mesh)
         return known is not None and bool(known.living_in((proc,)))
 

@@ -122,7 +122,7 @@ class Point(Mapping[str, int]):
         return self._extent
 
     def size(self, label: str) -> int:
-        """The length of the dimension `label`."""
+        """Return the length of the dimension `label`."""
         return self._extent[label]
 
     def __getitem__(self, label: str) -> int:
@@ -165,7 +165,7 @@ class Shape:
 
     @staticmethod
     def unity() -> Shape:
-        """The shape without dimensions: rank 0 alone."""
+        """Return the shape without dimensions: rank 0 alone."""
         return Shape((), Slice(offset=0, sizes=(), strides=()))
 
     @property

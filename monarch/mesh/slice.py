@@ -46,7 +46,7 @@ class Slice:
 
     @staticmethod
     def new_row_major(sizes: Sequence[int]) -> Slice:
-        """The dense slice of ranks 0 to N-1 with these sizes, last dimension fastest."""
+        """Return the dense slice of ranks 0 to N-1 with these sizes, last dimension fastest."""
         return Slice(offset=0, sizes=sizes, strides=row_major_strides(sizes))
 
     @staticmethod

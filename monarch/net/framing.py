@@ -59,7 +59,7 @@ class Unframer:
         return memoryview(self._body)[self._num_filled :]
 
     def filled(self, count: int) -> None:
-        """``count`` bytes have been read into ``room``."""
+        """Note that ``count`` bytes have been read into ``room``."""
         self._num_filled += count
         if self._num_filled == len(self._body):
             body, self._body = self._body, bytearray()

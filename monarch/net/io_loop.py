@@ -307,7 +307,7 @@ class IoLoop:
         self._turn.give_back(at_once=self._stopping)
 
     def fileno(self) -> int:
-        """A descriptor that can be read when ``iterate`` has something to do."""
+        """Return a descriptor that can be read when ``iterate`` has events to handle."""
         return self._poll.fileno()
 
     def timeout(self) -> float | None:

@@ -338,7 +338,7 @@ class ClientAgent(ProcAgent):
 
 
 def client() -> ClientAgent:
-    """The client agent of this program. Raises ``RuntimeError`` inside a proc."""
+    """Return the client agent of this program. Raises ``RuntimeError`` inside a proc."""
     agent = process.current()
     if not isinstance(agent, ClientAgent):
         raise RuntimeError("this needs the client program, and runs inside a proc")

@@ -102,7 +102,7 @@ own_ports: set[int] = set()
 
 
 def _is_listening(urls: Iterable[str]) -> bool:
-    """Whether this process listens on a port that user code opened.
+    """Return whether this process listens on a port that user code opened.
 
     False while torch.distributed is initialized: its ports serve collectives, and collectives are
     calls.

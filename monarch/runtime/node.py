@@ -1,7 +1,7 @@
 """One process on the network: its address, its peers, its ports.
 
-Everything that a process sends or receives goes through its node. The agents that register for
-messages decide what they mean.
+Everything that a process sends or receives goes through its node. The agents register handlers for
+the messages.
 """
 
 from __future__ import annotations
@@ -272,7 +272,8 @@ class Node:
         return self.address_book.address_of(uid)
 
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
-        """A port for answers from ``targets``. A target that is already dead ends the wait at once.
+        """Open a port for answers from ``targets``, and return its number. A target that is already
+        dead ends the wait at once.
 
         Call before sending: a death is then seen either here or by the sweep that follows it.
         """

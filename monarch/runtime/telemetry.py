@@ -34,7 +34,8 @@ def is_installed() -> bool:
 
 @functools.cache
 def _is_named() -> bool:
-    """Whether the environment names an OpenTelemetry provider, which is loaded on first use."""
+    """Return whether the environment names an OpenTelemetry provider, which is loaded on first
+    use."""
     return _PROVIDER_VARIABLE in os.environ and is_installed()
 
 
@@ -178,7 +179,8 @@ def _in_spans(fn: Any, begin: Callable[[], AbstractContextManager[Any]]) -> Any:
 
 
 def get_meter() -> Any:
-    """The OpenTelemetry meter of the runtime, or one with the same methods that does nothing.
+    """Return the OpenTelemetry meter of the runtime, or one with the same methods that does
+    nothing.
 
     ``create_counter``, ``create_up_down_counter``, ``create_histogram`` and ``create_gauge`` give
     instruments with ``add``, ``record`` and ``set``.

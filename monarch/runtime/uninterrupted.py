@@ -43,5 +43,5 @@ class Uninterrupted:
 
 
 def is_uninterrupted() -> bool:
-    """Whether the main thread is inside an `Uninterrupted` block."""
+    """Return whether the main thread is inside an `Uninterrupted` block."""
     return getattr(_signal.getsignal(SIGINT), "__func__", None) is Uninterrupted._note

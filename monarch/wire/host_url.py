@@ -17,7 +17,7 @@ class HostUrl(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> HostUrl:
-        """``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else.
+        """Parse ``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else.
 
         A process's name in front, as in ``NAME@URL``, is ignored.
         """

@@ -17,7 +17,7 @@ _PAGE = mmap.PAGESIZE
 
 
 def as_bytes(view: memoryview) -> bytes:
-    """``bytes(view)``, faster for many MiB; ``view`` must be contiguous.
+    """Return ``bytes(view)``, faster for many MiB; ``view`` must be contiguous.
 
     If ``view`` shows all of a ``bytes`` object, that object is returned, not a copy.
     """

@@ -72,7 +72,7 @@ class ReloadReport:
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def touches(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is among those that changed.
+        """Return whether a file is among those that changed.
 
         A relative path is relative to the working directory, or to a folder of the workspace.
         """

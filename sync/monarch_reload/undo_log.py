@@ -108,7 +108,7 @@ def contents_of(cell: CellType) -> Any:
 
 
 def _own_attributes(owner: Any) -> Any:
-    """The stored attributes of a class; None for any other object."""
+    """Return the stored attributes of a class; None for any other object."""
     if isinstance(owner, type):
         return _ClassAttributes(owner)
     return None

@@ -1,7 +1,7 @@
 """Editable installs: packages of the author's environment that are folders of source code.
 
 The hosts' environments do not have them, or have them from paths that are not there. So those that
-lie outside the workspace come along as folders of their own, ``__editable__.NAME``, from which they
+lie outside the workspace are pushed as folders of their own, ``__editable__.NAME``, from which they
 can be imported. Packages whose names differ from their folders' cannot be brought that way.
 """
 

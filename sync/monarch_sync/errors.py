@@ -2,20 +2,20 @@
 
     SyncError
     ├── WorkspaceMissing      a folder of the workspace is not there
-    ├── WorkspaceEmptied      nothing of a folder comes along, and hosts have files of it
+    ├── WorkspaceEmptied      nothing of a folder is synced, and hosts have files of it
     ├── BadManifest           an entry that no manifest may hold
     ├── BadMessage            bytes that are not a message of this protocol
     │   └── VersionMismatch   a message of another protocol version
     ├── MovedUnderfoot        a file changed between the scan and the sending
     ├── PushRefused           a host said no
-    ├── GenerationUnknown     no host remembers what was in a generation
+    ├── GenerationUnknown     no host remembers a generation
     ├── ContentGone           a content that no host has any more
     ├── ReplicaBusy           another process keeps this replica
     ├── WatchEnded            the watched folder is gone
     └── SyncFailed            a report with errors, raised on request
 
-Each carries its fields as attributes and survives pickling with them: the fields are the
-arguments, the text is made from the fields.
+Each carries its fields as attributes and survives pickling with them: the fields are the arguments,
+the text is made from the fields.
 """
 
 from __future__ import annotations

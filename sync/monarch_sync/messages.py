@@ -17,8 +17,8 @@ Questions that change nothing, about what the host has and had:
     AskContent (a piece of one) →  Piece, or Refused
     AskChanges (between two)    →  Changes, or Refused
 
-Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or
-the delta (`delta.py`) to one from one that the host has. ``size`` is what travels.
+Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or a
+delta (`delta.py`) from a content that the host has. ``size`` is the number of bytes sent.
 """
 
 from __future__ import annotations

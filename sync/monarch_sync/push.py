@@ -284,9 +284,8 @@ class Push:
         return PushMessage(message, [content for _, content in made])
 
     def files(self) -> list[tuple[bytes, bytes]]:
-        """The changes of files that the host listed (`Staged.files`), with the files in folders
-        that were only renamed. A renamed folder's files are listed with their old paths, relative
-        to the root."""
+        """Return the changes of files that the host listed (`Staged.files`), and those of the files
+        in folders that were only renamed, as (path, path of its new content)."""
         if self.staged is None:
             return []
         files = list(self.staged.files)

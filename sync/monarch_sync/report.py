@@ -190,15 +190,16 @@ class SyncReport:
             raise SyncFailed(tuple(self.errors))
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON data, with ``ok`` and ``bytes_sent``."""
+        """Return all fields as JSON data, with ``ok`` and ``bytes_sent``."""
         return {"ok": self.ok, **dataclasses.asdict(self), "bytes_sent": self.bytes_sent}
 
     def to_json(self) -> str:
-        """``to_dict()`` on one line."""
+        """Return ``to_dict()`` as JSON on one line."""
         return json.dumps(self.to_dict())
 
     def one_line(self, width: int | None = None, *, ascii_only: bool = False) -> str:
-        """``✓ gen 42 3 files → 16 hosts 38 ms reloaded model.py patched Trainer×128``
+        """Return the report in one line, such as ``✓ gen 42 3 files → 16 hosts 38 ms reloaded
+        model.py patched Trainer×128``.
 
         At most ``width`` columns: names are replaced by numbers first.
         """

@@ -68,7 +68,7 @@ class Coordinator:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is certain: all parties are told to continue, or to go back."""
+        """Whether the outcome is certain: all parties are ordered to continue, or to revert."""
         if self.state is CoordinatorState.RELEASING:
             return self._is_released
         return self.state in _TOLERANT or self.is_over

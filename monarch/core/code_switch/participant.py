@@ -196,8 +196,8 @@ class Participant:
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def _go(self, token: int) -> Effects:
-        """The switch is decided: run the new code. A proc that gives way ends in an orderly way,
-        with its old code."""
+        """Handle that the switch is decided: run the new code. A proc that gives way ends in an
+        orderly way, with its old code."""
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
@@ -314,7 +314,7 @@ class Participant:
         return self._round
 
     def _fenced(self) -> list[str]:
-        """The procs to which the last fence was sent."""
+        """Return the procs to which the last fence was sent."""
         if self.fence is None:
             return []
         return [proc for proc in self._members() if proc in self.fence.fenced]
@@ -373,7 +373,7 @@ class Participant:
         return [*effects, *fence.answer()]
 
     def _awaited(self) -> SwitchBarrier | None:
-        """The fence that not all processes have passed yet; None if there is none."""
+        """Return the fence that not all processes have passed yet; None if there is none."""
         fence = self.fence if self.state is ParticipantState.FENCING else None
         return fence if fence is not None and fence.is_awaited else None
 

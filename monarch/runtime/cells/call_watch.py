@@ -15,7 +15,7 @@ class CallWatch(Protocol):
     """Watches the calls of an actor. All methods run on the thread that runs the call."""
 
     def begins(self) -> None:
-        """The current call begins."""
+        """Handle the begin of the current call."""
         ...
 
     def raised(self, error: BaseException) -> bool:
@@ -25,13 +25,12 @@ class CallWatch(Protocol):
         ...
 
     def ended(self) -> None:
-        """A call is over; its answer is sent next."""
+        """Handle the end of a call, whose answer is sent next."""
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Whether a call that must run again was released before the code that it waits for
-        arrived.
-        """
+        """Return whether a call that must run again was released before the code that it waits for
+        arrived."""
         ...
 
     def await_code(self, actor: str) -> None:

@@ -138,7 +138,7 @@ class CellAnswers:
 
 
 def failed_in_words(record: ActorRecord, method: str, error: BaseException) -> str:
-    """Return the sentence that an endpoint has raised."""
+    """Return the sentence for people which says that an endpoint raised ``error``."""
     ending = "failed." if isinstance(error, Exception) else "failed with BaseException."
     return f"Actor call {record.name}.{method} {ending}"
 

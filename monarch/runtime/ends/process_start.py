@@ -37,8 +37,8 @@ def is_running(pid: int, started: int, *, even_ended: bool = False) -> bool:
 
 
 def is_ours(pid: int, started: int, *words: str) -> bool:
-    """Whether this process is the user's, was started at ``started``, and has ``words`` in its
-    command.
+    """Return whether this process is the user's, was started at ``started``, and has ``words`` in
+    its command.
 
     A pid and a start time from a file could belong to any process: the words tell which program it
     must be.

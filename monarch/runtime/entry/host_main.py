@@ -129,7 +129,7 @@ def _name_at(url: HostUrl) -> str:
 
 
 def main() -> None:
-    """``python -m monarch.runtime.entry.host_main ADDRESS [NAME [PARENT]]``.
+    """Serve as a host agent: ``python -m monarch.runtime.entry.host_main ADDRESS [NAME [PARENT]]``.
 
     It ends with the process ``PARENT``.
     """

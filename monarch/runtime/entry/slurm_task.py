@@ -44,7 +44,7 @@ def node_addresses(nodes: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """``python -m monarch.runtime.entry.slurm_task PORT``"""
+    """Keep a host agent on this node: ``python -m monarch.runtime.entry.slurm_task PORT``."""
     port = int(sys.argv[1])
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     address = f"tcp://{node_addresses(node)[node]}:{port}"

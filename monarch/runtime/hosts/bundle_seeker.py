@@ -137,7 +137,8 @@ class _Door:
 
 
 def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
-    """The proof that a line comes from a process that knows the job's secret, and has the nonce."""
+    """Return the proof that a line comes from a process that knows the job's secret, and has the
+    nonce."""
     return hmac.new(secret, nonce + b" " + line, hashlib.sha256).hexdigest().encode()
 
 

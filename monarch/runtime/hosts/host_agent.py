@@ -368,8 +368,8 @@ class HostAgent:
         self.node.answer(order, self.describe(packages=order.packages))
 
     def describe(self, *, packages: bool = False) -> HostState:
-        """The state of this host, for ``monarch status``; with ``packages`` also what is
-        installed."""
+        """Return the state of this host, for ``monarch status``; with ``packages`` also its
+        installed packages."""
         workspace = self.workspace
         is_there = os.path.isdir(workspace.root)  # else it has nothing, even if it was told so
         replica, writes = workspace.replica

@@ -84,7 +84,7 @@ class Launcher:
         return self._zygote.pid
 
     def drift(self) -> dict[str, str | None]:
-        """How this process's environment has changed since the zygote started with it."""
+        """Return how this process's environment has changed since the zygote started with it."""
         return self._zygote.drift()
 
     def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:

@@ -76,6 +76,7 @@ def unpack(packed: bytes) -> bytes:
 
 
 def unpack_lines(packed: bytes) -> list[dict[str, Any]]:
-    """The inverse of `pack_lines`; several packed one after the other are read as one."""
+    """Unpack the objects that `pack_lines` packed; several packs one after the other are read as
+    one."""
     lines: list[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode_lines(unpack(packed))
     return lines

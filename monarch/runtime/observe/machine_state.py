@@ -30,7 +30,7 @@ def process_state(pid: int) -> dict[str, Any]:
 
 
 def machine_state() -> dict[str, Any]:
-    """``cpu_busy`` and ``cpu_total`` in seconds since boot, ``num_cpus``, ``mem_used`` and
+    """Return ``cpu_busy`` and ``cpu_total`` in seconds since boot, ``num_cpus``, ``mem_used`` and
     ``mem_total`` in bytes, ``gpus``, and ``num_gpus``, which is how many of them a program that
     starts here can use. Values that cannot be found are left out."""
     return {

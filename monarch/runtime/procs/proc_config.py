@@ -74,7 +74,7 @@ def encode_order(order: dict[str, Any]) -> bytes:
 
 
 def decode_order(data: bytes) -> dict[str, Any]:
-    """The inverse of `encode_order`."""
+    """Return the order in bytes that `encode_order` made."""
     try:
         order: dict[str, Any] = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -83,7 +83,8 @@ class Supervisor:
         return is_all
 
     def has_living(self, mesh: Uid, proc: Uid) -> bool:
-        """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""
+        """Return whether a mesh has a member in ``proc`` that has neither failed nor been
+        stopped."""
         with self._lock:
             return self._machine.has_living(mesh, proc)
 

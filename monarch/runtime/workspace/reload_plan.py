@@ -183,13 +183,13 @@ _LISTS = (
 class ReloadOutcome(msgspec.Struct):
     """The outcome of a step in a process and in those it owns. ``busy``: another author pushes.
 
-    ``respawn`` lists changes that a running process cannot take, and why; ``is_replaced`` that the
-    process which answers gives way to a new one. ``replaced`` are all such, by their labels, and
-    ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up when
-    it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will trip
-    over, ``for_next_start`` those among them that are of the next start, ``compiles_again`` the
-    functions that torch.compile compiles again when they are next called. ``late`` have not come to
-    a fence or a halt in time, which may be tried again.
+    ``respawn`` lists changes that a running process cannot take, and why; ``is_replaced`` says that
+    the answering process will be replaced by a new one. ``replaced`` are the labels of all such
+    processes, and ``replaced_actors`` the actors that are made again in them, by class.
+    ``problems`` occurred when it was too late to go back, ``notes`` is further information,
+    ``warnings`` are errors that new code will raise, ``for_next_start`` those of them about the
+    next start, ``compiles_again`` the functions that torch.compile compiles at their next call.
+    ``late`` processes have not reached a fence or a halt in time, which may be tried again.
     """
 
     modules: list[str] = []

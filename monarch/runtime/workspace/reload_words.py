@@ -44,7 +44,7 @@ class ReloadWords:
         return ReloadOutcome(num_procs=1, refused=refused)
 
     def of_replaced(self, step: Preparation) -> ReloadOutcome:
-        """The outcome that says that this process gives way to a new one."""
+        """Return the outcome which says that this process will be replaced by a new one."""
         return ReloadOutcome(
             num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
             warnings=step.warnings,
@@ -93,7 +93,7 @@ class ReloadWords:
         )
 
     def hook_refusal(self, cell: ActorCell, error: BaseException) -> RefusedFile:
-        """The refusal by an actor whose ``__reload__`` raised."""
+        """Return the refusal by an actor whose ``__reload__`` raised."""
         refused = self.refusal(ReloadError.of_exception(error, "commit"))
         hook = f"__reload__ of {cell.record.title}"
         refused.message = f"{hook} refused the new code: {refused.message}"

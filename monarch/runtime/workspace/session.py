@@ -149,7 +149,7 @@ class WorkspaceSession:
                 author.close()
 
     def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
-        """Return the folders that come along with a workspace and, the first time, notes to
+        """Return the folders that are pushed with a workspace and, the first time, notes to
         show."""
         from monarch.runtime.workspace.packages.surroundings import Surroundings
 

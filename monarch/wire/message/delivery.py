@@ -56,7 +56,7 @@ class Wither(Message, tag=65):
 
 
 class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
-    """One answer among many; its payload and buffers follow those of the one before."""
+    """One answer among many; its payload and buffers follow those of the previous answer."""
 
     rank: int
     sender: Uid

@@ -43,8 +43,9 @@ class HoldLine(Request[None], tag=102):
 
 
 class HoldOutput(msgspec.Struct):
-    """The output of a debugger, from before the character ``number``. ``cuts`` are the positions in
-    ``text`` at which a line was typed; ``place`` is where the call is held."""
+    """The output of a debugger: ``number`` counts all characters so far, up to the end of ``text``.
+    ``cuts`` are the positions in ``text`` at which a line was typed; ``place`` is where the call is
+    held."""
 
     number: int
     text: str

@@ -1,9 +1,8 @@
-"""Tells whether an object is held by more than the reload itself, from the collector's reference
-counts.
+"""Tells whether an object is in use by more than the reload itself, from reference counts.
 
-What is left of a trial is dead, and yet there until Python collects it. It is told from an old
-object that still serves by counting: what has more references than its own kind has to it is held
-from outside, by a native object perhaps that shows nobody what it holds.
+The objects of a trial are dead after it, but exist until Python's collector runs. An old object
+that is still in use is recognised by counting: if it has more references than the known objects
+have to it, others refer to it, perhaps a native object that does not show its references.
 """
 
 from __future__ import annotations

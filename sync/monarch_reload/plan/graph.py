@@ -59,7 +59,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     exports_others: bool = False  # a star import of it will bring other names
 
     def names_module(self, name: str, module: str) -> bool:
-        """Whether a name may refer to a module, judged by its present value."""
+        """Return whether a name may refer to a module, judged by its present value."""
         return name not in self.kinds or self.modules.get(name) == module
 
     def is_compiled(self, statement: Statement) -> bool:

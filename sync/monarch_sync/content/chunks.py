@@ -105,7 +105,8 @@ class _Tape:
 
 
 def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
-    """Cuts the rest of `stream`; returns its digest, its size in bytes and its chunks."""
+    """Cut the rest of `stream` into chunks, at the places of the ``old`` chunks if they are still
+    there; return its digest, its size in bytes and its chunks."""
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
     digest = tape.digest()

@@ -27,7 +27,7 @@ def config_files(repository: str | None) -> list[str]:
 
 
 def personal_rule_file(repository: str | None) -> str:
-    """The path of the user's own rules, whether or not there are any."""
+    """Return the path of the user's own rule file, whether or not it exists."""
     found = None
     for config in _top_files(repository):
         found = excludes_file(config) or found

@@ -208,7 +208,7 @@ def _num_stars(pattern: str) -> int:
 
 
 def _is_too_long(pattern: str) -> bool:
-    """Whether a pattern certainly matches only texts that are longer than any path."""
+    """Return whether a pattern certainly matches only texts that are longer than any path."""
     if len(pattern) <= _MAX_PATH:
         return False
     if "[" in pattern or "\\" in pattern:

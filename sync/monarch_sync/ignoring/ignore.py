@@ -3,8 +3,8 @@
 Git's rules exactly: nested and negated `.gitignore`, `info/exclude`, the user's own
 `core.excludesFile`; and `.monarchignore` in the same syntax, which has the last word. A file that
 git tracks although git's rules ignore it is included. Always left out: `.git`, `__pycache__`,
-compiled Python, virtual environments, what editors write beside a file while it is edited, our own
-`.monarch`, and what the workspace says to ignore.
+compiled Python, virtual environments, editors' temporary files beside a file, our own `.monarch`,
+and the paths that match the workspace's own patterns.
 """
 
 from __future__ import annotations

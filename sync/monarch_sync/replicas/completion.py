@@ -3,9 +3,9 @@
 Once the journal is written, a commit can only be completed. An interrupted commit is carried out
 again from its start, with the staged files that are still there. Two things can be done after the
 answer: store the replaced files, and record the commit. They wait for `settle`; the journal has
-what is needed to do them after a crash, too. After a reboot, and where another folder has replaced
-the one that we left (a backup, say), every file is read once, and files that are not as we left
-them no longer count as ours.
+what is needed to do them after a crash, too. After a reboot, and if the folder was replaced by
+another (a backup, say), every file is read once, and files that are not as we left them no longer
+count as ours.
 """
 
 from __future__ import annotations

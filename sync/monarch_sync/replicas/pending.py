@@ -16,8 +16,8 @@ from monarch_sync.tree.manifest import Manifest, encode_pairs
 @dataclass
 class Pending:
     """The change from ``old``, which the folder shows, to ``new``. ``is_told``: the stage lists
-    every step of the change. ``journal`` is set once all content is there: what the commit writes
-    to the log."""
+    every step of the change. ``journal``, which the commit writes to the log, is set once all
+    content is there."""
 
     stage: StageRequest
     old: Manifest

@@ -129,7 +129,7 @@ class StateLog:
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 
     def compact(self) -> None:
-        """Write the current state anew and empty the log, if the log has become long."""
+        """Write the current state as a whole and empty the log, if the log has become long."""
         if self._log_bytes > max(_MIN_LOG_BYTES, self._current_bytes):
             self.rewrite(self.state)
 

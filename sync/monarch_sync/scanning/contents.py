@@ -125,7 +125,7 @@ class Contents:
             yield _pack(parts, pack, size, is_near=is_near)
 
     def delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
-        """The delta from the content `base` to a file's content; None if that saves little.
+        """Return the delta from the content `base` to a file's content; None if that saves little.
 
         A file that changes while it is read gives a wrong delta: the host verifies the result, and
         asks for the whole content.

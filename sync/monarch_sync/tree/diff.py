@@ -1,8 +1,8 @@
 """SyncPlan: the steps from one manifest to another. Pure; the replica carries them out.
 
-The order in which a plan is carried out is fixed: folders that move, then what gives way (deepest
-first), then folders (highest first), then files and links, then modes. A content that the old
-state holds somewhere needs no bytes: the replica copies it from there.
+The order in which a plan is carried out is fixed: folders that move, then entries that are deleted
+or replaced (deepest first), then folders (highest first), then files and links, then modes. A
+content that the old state holds somewhere needs no bytes: the replica copies it from there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SyncPlan:
         return not (self.folders_moved or any(parts))
 
     def touched(self) -> list[str]:
-        """Every path that this plan changes, each once, in order."""
+        """Return every path that this plan changes, each once, in order."""
         parts = (self.removes, self.folders, self.files, self.links, self.modes)
         return sorted({entry.path for part in parts for entry in part})
 

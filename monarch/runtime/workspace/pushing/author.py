@@ -85,13 +85,12 @@ class Author:
         """Bring the workspace to ``hosts``, and its code into the processes of ``owners``; without,
         of the clients that the hosts name.
 
-        ``touched`` says that only these paths may have changed; otherwise the watcher is asked,
-        and everything is looked at where it cannot vouch. A refusal comes back in the report's
-        ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is left
-        behind, and named in the report; one that is ``silent``, by uid and with the reason, is
-        not even asked then. ``local_roots`` are folders here that get it, too. Raises
-        ``WorkspaceMissing``, and, unless it is to ``allow_empty``, ``WorkspaceEmptied``; and
-        ``MonarchError`` for a lost owner.
+        ``touched`` says that only these paths may have changed; otherwise the watcher is asked, and
+        everything is looked at where it cannot vouch. A refusal comes back in the report's
+        ``errors``, and so does a lost or hanging host; with ``best_effort`` such a host is left
+        behind, and named in the report; then a ``silent`` host (reasons by uid) is not even asked.
+        ``local_roots`` are folders here that get the workspace, too. Raises ``WorkspaceMissing``,
+        and ``WorkspaceEmptied`` without ``allow_empty``; and ``MonarchError`` for a lost owner.
         """
         with self._lock:
             if touched is None:

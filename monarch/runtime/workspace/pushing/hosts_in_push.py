@@ -229,7 +229,7 @@ class HostsInPush:
         return asked
 
     def _order(self) -> Sync:
-        """The envelope of each message of a push."""
+        """Return the envelope of each message of a push."""
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         return Sync(folders, os.getpid())
 

@@ -289,9 +289,8 @@ class WorkspacePush(Purpose):
         return Said.UNCHANGED
 
     def _is_new_on(self, host: HostInPush) -> bool:
-        """Whether a host has not had this state. The author's own files exist before the push: they
-        count as seen unless a live process has imported an older state.
-        """
+        """Return whether a host has not had this state. The author's own files exist before the
+        push: they count as seen unless a live process has imported an older state."""
         last = self._memory.last
         if host.writer != HERE or last == self._scan.manifest:
             return host.is_staged
