@@ -130,7 +130,7 @@ class Prepared:
 
     @property
     def report(self) -> ReloadReport:
-        """The report that a commit will give; its `seconds` are not known yet."""
+        """The report that `commit` will return; its `seconds` are not known yet."""
         return self._report
 
     def patches_as_far_as_possible(self, is_partial: bool) -> None:

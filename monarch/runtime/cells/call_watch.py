@@ -15,7 +15,7 @@ class CallWatch(Protocol):
     """Watches the calls of an actor. All methods run on the thread that runs the call."""
 
     def begins(self) -> None:
-        """Handle the begin of the current call."""
+        """Called when a call begins, before its endpoint runs."""
         ...
 
     def raised(self, error: BaseException) -> bool:
@@ -25,7 +25,7 @@ class CallWatch(Protocol):
         ...
 
     def ended(self) -> None:
-        """Handle the end of a call, whose answer is sent next."""
+        """Called when a call has ended, before its answer is sent."""
         ...
 
     def is_early(self, actor: str) -> bool:

@@ -53,7 +53,7 @@ def _note(setting: _Setting) -> str:
 
 
 class LaterBreaks:
-    """Breakpoints for procs that start later; also listed on request."""
+    """Keeps the breakpoints that were set for procs that start later, and lists them on request."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -192,7 +192,8 @@ def _parts_of(graph: Any) -> list[Any]:
 
 
 def _maker_of(graph: Any) -> str:
-    """The part of torch by which it was made; "" for what is made again where it has to be."""
+    """Return the part of torch that made a graph; "" for a graph that torch makes again when
+    needed."""
     module, name = type(graph).__module__, type(graph).__name__
     if module.startswith("torch.jit"):
         return "torch.jit"
@@ -224,7 +225,7 @@ def _is_function(node: Any) -> bool:
 
 
 def _names_in(node: ast.AST) -> set[str]:
-    """The names and attributes that it mentions."""
+    """Return the names and attributes that a syntax tree mentions."""
     return {
         one.id if isinstance(one, ast.Name) else one.attr
         for one in ast.walk(node)

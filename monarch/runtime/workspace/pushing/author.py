@@ -82,11 +82,11 @@ class Author:
         allow_empty: bool = False,
         local_roots: Sequence[str] = (),
     ) -> SyncReport:
-        """Bring the workspace to ``hosts``, and its code into the processes of ``owners``; without,
-        of the clients that the hosts name.
+        """Push the workspace to ``hosts``, and its code to the processes of ``owners``, by default
+        the clients that the hosts name.
 
-        ``touched`` says that only these paths may have changed; otherwise the watcher is asked, and
-        everything is looked at where it cannot vouch. A refusal comes back in the report's
+        With ``touched``, only these paths may have changed; otherwise the watcher is asked, and if
+        it is not certain, all files are looked at. A refusal becomes part of the report's
         ``errors``, and so does a lost or hanging host; with ``best_effort`` such a host is left
         behind, and named in the report; then a ``silent`` host (reasons by uid) is not even asked.
         ``local_roots`` are folders here that get the workspace, too. Raises ``WorkspaceMissing``,
