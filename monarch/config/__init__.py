@@ -1,13 +1,13 @@
 """Settings of the runtime, in upstream's call style: ``configure(heartbeat_seconds=2.0)``.
 
-Upstream's own names are accepted too: some stand for settings of ours
-(``configure(cleanup_timeout="5s")``), the others are kept and have no effect. In tests,
-``with configured(...)`` and ``@parametrize_config(...)`` change settings for a while.
+Upstream's own names are accepted too: some are aliases of our settings
+(``configure(cleanup_timeout="5s")``), the others are kept and have no effect. In tests, ``with
+configured(...)`` and ``@parametrize_config(...)`` change settings for a while.
 
 What to open:
 
     settings      the settings, their defaults, and how they are changed
-    upstream      upstream's names of settings
+    upstream      upstream's names for settings
     transport     kinds of transport, in upstream's words
     duration      durations as people write them: "1h 30m"
     parametrize   `@parametrize_config`, for tests

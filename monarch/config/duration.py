@@ -38,7 +38,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest such text for a number of seconds."""
+    """Return the shortest such text for a number of seconds."""
     rest = round(seconds * 1e9)
     parts = []
     for unit in _WRITTEN:

@@ -127,7 +127,7 @@ _runtime: dict[str, Any] = {}
 
 
 def settings() -> Settings:
-    """The settings in force."""
+    """Return the settings in force."""
     return _current
 
 
@@ -171,7 +171,7 @@ def _aliases(name: str) -> list[str]:
 
 
 def _accept(name: str, value: Any) -> Any:
-    """The value as it is kept."""
+    """Check and convert the value of a setting; return the value to store."""
     if name in UPSTREAM:
         return UPSTREAM[name].accept(name, value)
     known = {name: type(getattr(_base, name)) for name in _base.__struct_fields__}
@@ -213,7 +213,7 @@ def get_global_config() -> dict[str, Any]:
 
 
 def upstream_value(name: str) -> Any:
-    """The value in force of a setting that upstream has."""
+    """Return the value in force of one of upstream's settings."""
     upstream = UPSTREAM[name]
     if name in _runtime:
         return _runtime[name]
@@ -228,12 +228,12 @@ def get_runtime_config() -> dict[str, Any]:
 
 
 def clear_runtime_config() -> None:
-    """Take back all that ``configure`` has set."""
+    """Undo all that ``configure`` has set."""
     _use({})
 
 
 def inherited_config() -> dict[str, Any]:
-    """The settings that procs spawned from here take over, as data for a message."""
+    """Return the settings that procs spawned from here get, as data for a message."""
     plain = {name: value for name, value in _runtime.items() if type(value) in _PLAIN}
     encodings = {
         name: value.value for name, value in _runtime.items() if isinstance(value, Encoding)
@@ -263,7 +263,7 @@ def _patience() -> str:
 
 
 def inherit_config(values: dict[str, Any]) -> None:
-    """Take over what ``inherited_config`` of our owner said."""
+    """Use the settings that our owner's ``inherited_config`` returned."""
     kinds = {name: UPSTREAM[name].kind for name in values if name in UPSTREAM}
     configure(
         **{
@@ -274,7 +274,8 @@ def inherit_config(values: dict[str, Any]) -> None:
 
 
 def runtime_dir() -> str:
-    """A directory that only this user can enter, for Unix sockets. Made when missing."""
+    """Return a directory that only this user can enter, for Unix sockets. Make it if it is
+    missing."""
     base = settings().runtime_dir or os.path.join(tempfile.gettempdir(), f"monarch-{os.getuid()}")
     os.makedirs(base, mode=0o700, exist_ok=True)
     status = os.lstat(base)

@@ -33,7 +33,7 @@ class UpstreamSetting(NamedTuple):
     ours: str = ""
 
     def accept(self, name: str, value: Any) -> Any:
-        """The value as it is kept; raises ``TypeError`` or ``ValueError``."""
+        """Return the value to store for this setting; raises ``TypeError`` or ``ValueError``."""
         if self.kind == "duration":
             return _duration(name, value)
         if self.kind == "transport":

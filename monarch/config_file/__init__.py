@@ -10,7 +10,7 @@ What to open:
     origin      where a value came from, and `ConfigError`
     toml_text   TOML, and the line of each key
     writer      a config as TOML
-    notes       comments and docstrings of a config's fields
+    notes       the comments and docstrings of a config's fields
 """
 
 from monarch.config_file.keys import changed_keys, with_keys, with_keys_of

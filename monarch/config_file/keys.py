@@ -47,12 +47,12 @@ def changed_keys(old: C, new: C) -> list[str]:
 
 
 def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
-    """`config`, with the values of `other` at these dotted keys. Raises ConfigError."""
+    """Return `config` with the values of `other` at these dotted keys. Raises ConfigError."""
     return with_keys(config, {key: value for key, value in leaves(other) if key in keys})
 
 
 def with_keys(config: C, values: Mapping[str, Any]) -> C:
-    """`config`, with these values by dotted key. Raises ConfigError."""
+    """Return `config` with these values by dotted key. Raises ConfigError."""
     return build(type(config), "", values, {}, None, config)
 
 

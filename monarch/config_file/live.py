@@ -21,5 +21,5 @@ def live(default: T) -> T:
 
 
 def live_keys(config_class: type[Any]) -> list[str]:
-    """The dotted keys of all fields that were declared ``live``."""
+    """Return the dotted keys of all fields that were declared ``live``."""
     return [key for key, field, _ in fields_of(config_class) if field.metadata.get(_LIVE)]

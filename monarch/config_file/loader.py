@@ -2,13 +2,14 @@
 
     default  <  TOML file  <  environment  <  key=value
 
-Every mistake is found before a process starts, and named by its place: the file and line, the
-variable or the override, the dotted key, and the known key that was probably meant. Where each
-value came from is kept.
+Every mistake is found before a process starts. Its error names the file and line, the variable or
+the override, the dotted key, and the known key that was probably meant. The origin of each value is
+kept.
 
-A class may say more of its keys: ``KEYS_GONE`` are those that there were, with what to do without
-each; ``KEYS_RENAMED`` are older names that are still read. Where some keys choose which others
-there are, ``CHOOSING_KEYS`` names them, and ``chosen(**values)`` gives the class for their values.
+A class may say more about its keys: ``KEYS_GONE`` are keys that no longer exist, each with what to
+use instead; ``KEYS_RENAMED`` are older names that are still read. If some keys decide which other
+keys exist, ``CHOOSING_KEYS`` names them, and ``chosen(**values)`` returns the class for their
+values.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def resolve_config(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> LoadedConfig[C]:
-    """`load_config` for the text of a file. `path` is only shown."""
+    """Fill a config as `load_config` does, from the text of a file. `path` is only for messages."""
 
     def given_to(cls: type[Any]) -> list[Given]:
         return _given(cls, text, path, environment or {}, overrides)

@@ -56,7 +56,7 @@ def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
 
 
 def _own_fields(cls: type[Any]) -> Sequence[str]:
-    """The names of the fields of a dataclass, or of a struct."""
+    """Return the names of the fields that a dataclass or a struct itself defines."""
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls)]
     return getattr(cls, "__struct_fields__", ())

@@ -37,7 +37,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from. `text` is fit to be shown: `ddp.toml:12`, `epochs=3`."""
+    """Where a value came from. `text` is for messages: `ddp.toml:12`, `epochs=3`."""
 
     layer: Literal["default", "file", "environment", "override"]
     text: str = "default"
@@ -46,7 +46,8 @@ class Origin:
     source_line: str | None = None
 
     def error(self, reason: str, key: str, suggestion: str | None = None) -> ConfigError:
-        """An error about `key`, which names this place and quotes its line where there is one."""
+        """Return an error about `key` that names this place, and quotes its line if there is
+        one."""
         place = {"default": "", "file": f"{self.text}: "}.get(
             self.layer, f"{self.layer} '{self.text}': "
         )
@@ -77,7 +78,8 @@ def check_range(
     less_than: float | None = None,
     most: float | None = None,
 ) -> None:
-    """Raise ConfigError for the first of ``keys`` whose value lies outside; None lies nowhere."""
+    """Raise ConfigError for the first of ``keys`` whose value is out of range. None is never out of
+    range."""
     bounds = [
         (operator.ge, "at least", least),
         (operator.gt, "more than", more_than),

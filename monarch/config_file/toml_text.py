@@ -1,8 +1,8 @@
-"""TOML: the standard parser, and on which line each key stands.
+"""TOML: the standard parser, and the line of each key.
 
-The parser gives values without their places, and a message about a key is only half of one
-without its line. The scanner here walks a text that the parser has already accepted; so it only
-needs to know where strings, comments, arrays and tables end, not what is legal.
+The parser returns values without their lines, and an error message about a key needs the line. The
+scanner here reads a text that the parser has already accepted, so it only needs to know where
+strings, comments, arrays and tables end, not what is legal.
 """
 
 from __future__ import annotations

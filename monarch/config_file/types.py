@@ -1,4 +1,4 @@
-"""The types that a config may hold, and what turns TOML values and plain text into them."""
+"""The types that a config may have, and the conversion of TOML values and plain text to them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Mismatch(Exception):
 
 
 def is_config(hint: Any) -> bool:
-    """Whether a type is a dataclass, that is a table of further keys."""
+    """Return whether a type is a dataclass, that is a table of further keys."""
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 def describe(hint: Any) -> str:
-    """A type in the words of a message: `an integer`, `a list of strings`."""
+    """Return a type in the words of a message: `an integer`, `a list of strings`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(f"'{choice}'" for choice in arguments)
@@ -59,7 +59,7 @@ def describe(hint: Any) -> str:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """`value`, as TOML gives it, as a `hint`; raises Mismatch."""
+    """Convert `value`, as TOML has it, to the type `hint`; raises Mismatch."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -115,7 +115,7 @@ def parse_text(text: str, hint: Any) -> Any:
 
 
 def to_toml_value(value: Any) -> str:
-    """A value of a config as TOML writes it."""
+    """Return a value of a config as TOML writes it."""
     if value is None:
         return json.dumps(NONE)
     if isinstance(value, bool):

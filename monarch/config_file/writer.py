@@ -1,4 +1,4 @@
-"""A config as the text of a TOML file."""
+"""Write a config as the text of a TOML file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The answers that are still expected, and the processes they are expected from.
+"""The answers that are still expected, and the processes that they must come from.
 
-Every request that wants an answer opens a port with a sink. An answer goes into the port's
-sink; the death of a process goes into every sink that still waits for it. A sink says when it
-is complete, and the table then forgets the port. Answers to a forgotten port, and second
-answers of one rank, change nothing.
+Every request that expects an answer opens a port with a sink. Each answer is passed to the port's
+sink; the death of a process is passed to every sink that still waits for it. A sink says when it is
+complete, and the table then forgets the port. Answers to a forgotten port, and second answers of
+one rank, have no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Sink(Protocol):
         ...
 
     def down(self, uid: str, failure: MeshFailure) -> bool:
-        """A process has died; true when this ends the wait."""
+        """Handle the death of a process; return true if this ends the wait."""
         ...
 
 
@@ -46,30 +46,30 @@ class CallTable:
         return len(self._sinks)
 
     def open(self, sink: Sink) -> int:
-        """A new port, whose answers go to ``sink``."""
+        """Return a new port, whose answers are passed to ``sink``."""
         port = next(self._numbers)
         self._sinks[port] = sink
         return port
 
     def sink(self, port: int) -> Sink | None:
-        """The sink of ``port``, if it is open."""
+        """Return the sink of ``port``; None if the port is not open."""
         return self._sinks.get(port)
 
     def sinks(self) -> list[Sink]:
-        """The sinks of all open ports. From any thread."""
+        """Return the sinks of all open ports. From any thread."""
         return list(self._sinks.copy().values())
 
     def close(self, port: int) -> None:
         self._sinks.pop(port, None)
 
     def receive(self, port: int, rank: int, answer: Any) -> None:
-        """An answer has arrived at ``port``."""
+        """Pass an answer to the sink of ``port``; close the port if the sink is complete."""
         sink = self._sinks.get(port)
         if sink is not None and sink.receive(rank, answer):
             self._sinks.pop(port, None)
 
     def mark(self, port: int, taken: Callable[[], None]) -> None:
-        """Call ``taken`` once all answers that came to ``port`` before have been taken."""
+        """Call ``taken`` once all earlier answers to ``port`` have been taken."""
         # Only sinks that keep answers until their reader asks for them have it.
         mark = getattr(self._sinks.get(port), "mark", None)
         if mark is None:
@@ -82,10 +82,11 @@ class CallTable:
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
-        """The process ``uid`` has died; stop all sinks waiting for it.
+        """Tell all sinks that wait for the process ``uid`` that it has died; close the ports of
+        those that are complete then.
 
-        With ``before``, only ports with lower numbers stop: later ports wait for answers from
-        another process of that uid.
+        With ``before``, only sinks of ports with lower numbers: later ports wait for another
+        process of that uid.
         """
         # A copy, since other threads open and close ports meanwhile.
         waiting = list(self._sinks.copy().items())
@@ -99,8 +100,8 @@ class CallTable:
 class Collector(Generic[T]):
     """The answers of a ``call``: one from each target, in the order of the ranks.
 
-    Pure bookkeeping: ``receive`` and ``down`` return true once, when the outcome is known;
-    then ``answers`` is complete, or ``failure`` says which death ended the wait.
+    ``receive`` and ``down`` return true once, when the outcome is known; then ``answers`` is
+    complete, or ``failure`` says which death ended the wait.
     """
 
     def __init__(self, targets: Sequence[str]) -> None:
@@ -111,7 +112,7 @@ class Collector(Generic[T]):
 
     @property
     def missing(self) -> list[int]:
-        """The ranks that are waited for."""
+        """The ranks whose answers are missing."""
         return [] if self.is_complete else sorted(self._missing)
 
     @property
@@ -120,7 +121,7 @@ class Collector(Generic[T]):
 
     @property
     def is_answered(self) -> bool:
-        """Whether all have answered, and none with a failure, as far as their answers tell."""
+        """Whether all ranks have answered, and no answer says that the call failed."""
         return self.failure is None and not any(getattr(a, "failed", False) for a in self.answers)
 
     def receive(self, rank: int, answer: T) -> bool:

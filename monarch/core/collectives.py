@@ -1,8 +1,8 @@
 """Finds the ranks of a process group that wait in different collectives.
 
-All members of a group take part in its collectives in one order, which is counted. So those of one
-number belong together: a rank without it has not come there, and ranks with different operations,
-or shapes, wait for each other for ever. Torch records them on gloo and on NCCL alike.
+All members of a group run its collectives in the same order, which torch counts. So collectives of
+one number belong together: a rank without it has not reached it, and ranks with different
+operations, or shapes, wait for each other forever. Torch records them for gloo and for NCCL alike.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Collective(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The part that has to be the same on all ranks, in words."""
+        """The operation and shapes, in words, which must be the same on all ranks."""
         is_even = not any(part in self.op for part in _UNEVEN) or self.op == "all_gather"
         return " ".join(filter(None, (self.op, self.sizes if is_even else "", self.dtypes)))
 
@@ -69,9 +69,10 @@ class CollectiveMismatch:
 
 
 def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMismatch]:
-    """Mismatches between the collectives that ranks remember: at most one for each group.
+    """Return the mismatches between the collectives that ranks remember: at most one for each
+    group.
 
-    Collectives that are under way and match are none: they may end.
+    Collectives that are under way and match are no mismatch: they may end.
     """
     groups: dict[str, dict[int, dict[int, Collective]]] = defaultdict(dict)
     for rank, record in records.items():

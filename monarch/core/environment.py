@@ -1,4 +1,5 @@
-"""Environment variables across ranks: which are hidden, when a new value counts, how they differ.
+"""Environment variables across ranks: which values are hidden, when a new value takes effect, how
+ranks differ.
 
 Pure.
 """
@@ -24,13 +25,15 @@ UNSET = "(not set)"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a variable is meant: ``NCCL_*``, ``HOME``; no pattern means all."""
+    """Return whether a variable's name matches a pattern: ``NCCL_*``, ``HOME``; no pattern matches
+    all."""
     wanted = list(patterns)
     return not wanted or any(fnmatch.fnmatchcase(name, one) for one in wanted)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a value must not be shown: by its variable's name, or a password in its URL."""
+    """Return whether a value must not be shown: because of its variable's name, or a password in
+    its URL."""
     if name in _PLACES:
         return False
     return bool(_SECRET.search(name) or _WITH_PASSWORD.search(value))
@@ -53,7 +56,7 @@ _NEXT_COMMUNICATOR = re.compile(r"(TORCH_)?(NCCL|GLOO|UCX)_.*|TORCH_FR_.*")
 
 
 def counts_when(name: str) -> str:
-    """When a value that is set in a running process is looked at."""
+    """Return a text that says when a new value takes effect in a running process."""
     if _ONLY_NEW.fullmatch(name):
         return "counts for new procs only: it is read when a process starts"
     if _NEXT_COMMUNICATOR.fullmatch(name):

@@ -1,8 +1,8 @@
 """The last events of one process, kept as tuples until they are asked for.
 
-A row is added on the path of every call, so it is a tuple in a deque, and nothing else happens: no
-lock, no thread, no text. They are made readable where they are drained. Calls scroll by;
-what tells of lives and failures is kept apart, so that a busy actor does not push it out.
+A row is added for every call, so adding it must be fast: it is a tuple in a deque, without a lock,
+a thread or a text. Rows are made readable when they are drained. Rows about lives and failures are
+kept apart from those about calls, so that a busy actor does not push them out.
 
 Times are nanoseconds of the machine's monotonic clock, which all its processes share.
 """
@@ -43,7 +43,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 class EventRing:
     """At most ``size`` rows of calls and spans. Safe to use from any thread.
 
-    ``clock`` gives nanoseconds.
+    ``clock`` returns nanoseconds.
     """
 
     def __init__(self, size: int, clock: Callable[[], int]) -> None:
@@ -56,11 +56,11 @@ class EventRing:
         return len(self._calls) + len(self._lives)
 
     def note(self, kind: str, *values: Any) -> None:
-        """Something of the life of an actor, a proc or the code, at this moment."""
+        """Add a row about the life of an actor, a proc or the code, with the present time."""
         self._lives.append((kind, self.clock(), *values))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows that are there, the oldest of each sort first."""
+        """Return the rows, the oldest of each sort first."""
         return [*self._lives.copy(), *self._calls.copy()]
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -76,7 +76,8 @@ class EventRing:
 
 
 class CallInHand(NamedTuple):
-    """A call that runs: begun at ``since``, after it had stood in the mailbox for ``wait``."""
+    """A running call: begun at ``since``, after it had waited in the mailbox for ``wait``
+    nanoseconds."""
 
     method: str
     sender: str
@@ -108,7 +109,8 @@ class CallsInHand:
             self._clock, self._add = ring.clock, ring.add
 
     def begins(self, key: int, method: str, sender: str, port: int, arrived: int) -> None:
-        """``key`` tells a call from the others that run beside it."""
+        """Note that a call begins. ``key`` distinguishes it from others that run at the same
+        time."""
         if self._ring is not None:
             now = self._clock()
             # A plain one: to make a named one takes as long as all the rest.
@@ -130,12 +132,12 @@ class CallsInHand:
         )  # fmt: skip
 
     def note(self, status: str, text: str = "") -> None:
-        """The actor's status changes."""
+        """Add a row about a change of the actor's status."""
         if self._ring is not None:
             self._ring.note(STATUS, self._mesh, self._rank, status, text)
 
     def all(self) -> list[CallInHand]:
-        """The calls that run, the oldest first."""
+        """Return the running calls, the oldest first."""
         return [CallInHand(*call) for call in self._open.copy().values()]
 
 
@@ -146,7 +148,7 @@ tuple, as a named one takes twice as long to make and to read, at every call."""
 
 
 def sent_call_ends(call: SentCall, *, is_ok: bool) -> None:
-    """The last answer is there, or will not come."""
+    """Add a row about a sent call: its last answer has arrived, or will not."""
     ring, since, mesh, rank, to_mesh, method, port, num = call
     now = ring.clock()
     ring.add((SENT, now, mesh, rank, to_mesh, method, port, num, now - since, is_ok))

@@ -4,12 +4,12 @@ A **tree** spans the hosts of a proc mesh, in their order. A process that holds 
 order, a range of hosts, cuts it into as many pieces as the degree allows. It hands each piece to
 the first host in it, which does the same with the rest of its own. The sender holds the whole. So a
 route depends on nothing but the tree, and one sender's messages to one host always take the same
-one, which is what keeps them in order.
+route, which keeps them in order.
 
-A host that is dead cannot hand on: the process above it in the tree hands on in its stead,
-and no other route changes.
+A dead host cannot forward: the process above it in the tree forwards in its place, and no other
+route changes.
 
-**Members** are places in the mesh, in the order of their ranks in what is addressed: the mesh
+**Members** are positions in the mesh, in the order of their ranks in the addressed mesh: the mesh
 itself, a slice, or a mesh of actors on a slice.
 """
 
@@ -26,7 +26,8 @@ Wire = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
 
 
 class Tree(NamedTuple):
-    """The hosts of a proc mesh, ``per_host`` procs on each, and how wide to branch."""
+    """The hosts of a proc mesh, with ``per_host`` procs on each, and the number of branches at a
+    host."""
 
     mesh: Uid
     hosts: tuple[ProcAddress, ...]
@@ -38,9 +39,9 @@ class Tree(NamedTuple):
         return Members([Slice.new_row_major([len(self.hosts) * self.per_host])])
 
     def below(self, host: int, dead: Sequence[int] = (), first_degree: int = 0) -> list[int]:
-        """The hosts to which ``host`` hands on, or has handed on.
+        """Return the hosts to which ``host`` forwards messages.
 
-        ``first_degree``: how wide the sender itself branches, where that is another number.
+        ``first_degree``: the number of branches at the sender itself, if it is another.
         """
         num = len(self.hosts)
         return [
@@ -52,12 +53,12 @@ class Tree(NamedTuple):
 
 
 def proc_uid(mesh: Uid, place: int) -> Uid:
-    """The uid of the proc at ``place`` in a mesh with a tree."""
+    """Return the uid of the proc at the position ``place`` in a mesh with a tree."""
     return f"{mesh}.{place}"
 
 
 def place_of(uid: Uid) -> tuple[Uid, int] | None:
-    """The mesh and the place of a proc with such a uid; ``None`` for others."""
+    """Return the mesh and the position of a proc with such a uid; ``None`` for other uids."""
     mesh, dot, place = uid.partition(".")
     return (mesh, int(place)) if dot and place.isdecimal() else None
 
@@ -70,7 +71,7 @@ class Branch(NamedTuple):
 
 
 def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> list[Branch]:
-    """The pieces of a range of hosts, each with a living head."""
+    """Return the branches of a range of hosts; the first host of each is alive."""
     found: list[Branch] = []
     size, rest = divmod(stop - start, degree)
     while start < stop:
@@ -100,7 +101,7 @@ def heads_above(
 
 
 def depth(num_hosts: int, degree: int) -> int:
-    """The number of hops from the sender to the farthest host."""
+    """Return the number of hops from the sender to the farthest host."""
     longest = 0
     for start, stop in branches(0, num_hosts, degree):
         longest = max(longest, 1 + (depth(stop - start - 1, degree) if stop - start > 1 else 0))
@@ -120,7 +121,8 @@ class Members:
 
     @classmethod
     def of(cls, places: Sequence[int], sizes: Sequence[int] = ()) -> Members:
-        """The members at ``places``, by rank; compact where they lie evenly in shape ``sizes``."""
+        """Return the members at ``places``, by rank; compact if they are evenly spaced in the shape
+        ``sizes``."""
         even = _even(places, sizes)
         return cls([even] if even is not None else Slice.from_list(places))
 
@@ -139,14 +141,14 @@ class Members:
             yield from part
 
     def count(self, start: int, stop: int) -> int:
-        """How many of them lie in a range of places."""
+        """Return how many of them are in a range of positions."""
         return sum(
             _count(part.offset, list(zip(part.sizes, part.strides, strict=True)), start, stop)
             for part in self.parts
         )
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return (place, rank) of the members in a short range, in order of their places."""
+        """Return (position, rank) of the members in a short range, in order of their positions."""
         found = []
         for place in range(start, stop):
             base = 0
@@ -172,12 +174,12 @@ class TreePlace:
         self.whole = whole or members
 
     def over(self, ranks: Sequence[int], sizes: Sequence[int]) -> TreePlace:
-        """The part with the members of these ranks."""
+        """Return the part with the members of these ranks."""
         places = list(self.members)
         return TreePlace(self.tree, Members.of([places[rank] for rank in ranks], sizes), self.whole)
 
     def at(self, rank: int) -> Members:
-        """The member of one rank."""
+        """Return the member of one rank."""
         for part in self.members.parts:
             if rank < len(part):
                 return Members([Slice(offset=part.get(rank), sizes=[], strides=[])])
@@ -189,7 +191,8 @@ class TreePlace:
 
 
 def _even(places: Sequence[int], sizes: Sequence[int]) -> Slice | None:
-    """One slice with just these places in this order, if there is one of shape ``sizes``."""
+    """Return a slice with exactly these positions in this order and the shape ``sizes``; None if
+    there is none."""
     shape = Slice.new_row_major(sizes)
     if not places or len(shape) != len(places):
         return None

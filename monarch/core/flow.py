@@ -1,13 +1,13 @@
-"""How many messages and bytes may be on their way to one receiver.
+"""How many messages and bytes may be under way to one receiver.
 
-A **lane** is what one process sends to one actor, or into one port, of another. At most a window
-of its messages may be sent and not yet taken out of the receiver's mailbox. The sender finds out
-with **marks**: after every part of the window it sends a message that the receiver answers when
-its turn comes. The receiver takes a lane's messages in order, so the answer says that everything
-before the mark has been taken. Nothing need be counted over there, and there is one mark for
+A **lane** is all that one process sends to one actor, or into one port, of another. At most a
+window of its messages may be sent and not yet taken out of the receiver's mailbox. The sender finds
+out with **marks**: after each part of the window it sends a message that the receiver answers when
+that message's turn comes. The receiver takes a lane's messages in order, so the answer means that
+everything before the mark was taken. The receiver counts nothing, and there is one mark for
 hundreds of messages.
 
-A full lane always has a mark under way, so that room is always announced.
+A full lane always has a mark under way, so the sender always learns when there is room again.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Lane:
 
     @property
     def num_under_way(self) -> int:
-        """Messages that are not known to be taken."""
+        """The number of messages that are not known to be taken."""
         return self._num_messages
 
     def sent(self, num_bytes: int) -> bool:
-        """A message leaves; true when a mark must follow it."""
+        """Count a sent message; return true if a mark must follow it."""
         self._num_messages += 1
         self._num_bytes += num_bytes
         self._open_messages += 1

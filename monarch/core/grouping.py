@@ -13,7 +13,8 @@ A = TypeVar("A", bound=Hashable)
 
 @dataclass(frozen=True)  # Python 3.10 has no generic NamedTuple.
 class SameAnswer(Generic[A]):
-    """``is_odd``: a few say this, where the rest, more than half of all, say another thing."""
+    """Ranks that gave the same answer. ``is_odd``: they are few, and more than half of all ranks
+    gave another answer."""
 
     answer: A
     ranks: tuple[int, ...]
@@ -21,7 +22,7 @@ class SameAnswer(Generic[A]):
 
     @property
     def who(self) -> str:
-        """``rank 3`` or ``ranks 0-2,4``."""
+        """Return the ranks as text: ``rank 3`` or ``ranks 0-2,4``."""
         return f"rank{'' if len(self.ranks) == 1 else 's'} {in_ranges(self.ranks)}"
 
 

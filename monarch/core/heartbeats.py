@@ -21,11 +21,11 @@ class Heartbeats:
         self._sent: dict[str, float] = {}
 
     def expect(self, uid: str, now: float) -> None:
-        """Start to watch a peer."""
+        """Start watching a peer."""
         self._heard.setdefault(uid, now)
 
     def is_expected(self, uid: str) -> bool:
-        """Whether this peer is watched."""
+        """Return whether this peer is watched."""
         return uid in self._heard
 
     def forget(self, uid: str) -> None:
@@ -38,7 +38,7 @@ class Heartbeats:
             self._heard[uid] = now
 
     def due(self, now: float) -> list[str]:
-        """The peers to send a heartbeat to now; they count as sent."""
+        """Return the peers to send a heartbeat to now; they count as sent."""
         due = [
             uid for uid in list(self._heard) if now - self._sent.get(uid, -1e9) >= self._interval
         ]
@@ -46,7 +46,8 @@ class Heartbeats:
         return due
 
     def lost(self, now: float) -> list[tuple[str, float]]:
-        """Peers that were silent for too long, with the seconds; they are watched no longer."""
+        """Return the peers that were silent for too long, with the seconds; they are no longer
+        watched."""
         silent = [(uid, now - heard) for uid, heard in dict(self._heard).items()]
         lost = [(uid, seconds) for uid, seconds in silent if seconds >= self._timeout]
         for uid, _ in lost:
@@ -68,13 +69,15 @@ class Hangs:
         self._told: set[str] = set()
 
     def due(self, uids: Iterable[str], now: float) -> list[str]:
-        """The peers of ``uids`` that have answered all questions; they count as asked now."""
+        """Return the peers of ``uids`` that have answered all questions; they count as asked
+        now."""
         due = [uid for uid in uids if uid not in self._asked]
         self._asked.update(dict.fromkeys(due, now))
         return due
 
     def answered(self, uid: str, now: float) -> float | None:
-        """A peer has answered; returns the seconds of its silence, if that had been told."""
+        """Record that a peer has answered; return the seconds of its silence, if that was
+        reported."""
         asked = self._asked.pop(uid, now)
         if uid not in self._told:
             return None
@@ -86,7 +89,8 @@ class Hangs:
         self._told.discard(uid)
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
-        """The peers whose silence has become too long since last asked, with the seconds."""
+        """Return the peers that have been silent for too long since they were last asked, with the
+        seconds."""
         silent = [(uid, now - asked) for uid, asked in self._asked.items()]
         late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._told]
         self._told.update(uid for uid, _ in late)

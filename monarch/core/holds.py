@@ -13,14 +13,14 @@ from monarch.wire.hold import HoldNote
 
 
 class HeldTime:
-    """The seconds during which a call stood, with all holds at the same time counted once."""
+    """The seconds during which calls were held; holds at the same time count once."""
 
     def __init__(self) -> None:
         self._before = 0.0
         self._since: float | None = None
 
     def hold(self, is_held: bool, now: float) -> None:
-        """Notes that calls stand from ``now`` on, or that none does any longer."""
+        """Note that calls are held from ``now`` on, or that none is any longer."""
         if is_held and self._since is None:
             self._since = now
         elif not is_held and self._since is not None:
@@ -59,12 +59,13 @@ def _sentence(same: Sequence[HoldNote]) -> str:
 
 
 def gone_on(seconds: float) -> str:
-    """The sentence that tells a person that no call stands any longer, after ``seconds``."""
+    """Return the sentence for people that no call is held any longer, after ``seconds``."""
     return f"no call stands any longer: clocks go on, which have stood still for {seconds:.0f} s"
 
 
 def all_stand(holds: Iterable[HoldNote]) -> bool:
-    """Whether all ranks of the actors' meshes are held, so that no further rank can join them."""
+    """Return whether all ranks of the actors' meshes are held, so that no further rank can join
+    them."""
     ranks: dict[tuple[str, str], set[int]] = {}
     sizes: dict[tuple[str, str], int] = {}
     for hold in holds:
@@ -75,7 +76,7 @@ def all_stand(holds: Iterable[HoldNote]) -> bool:
 
 
 def named(holds: Sequence[HoldNote]) -> str:
-    """The ranks that are held, by their actors: ``ddp 0-3,7 and loader 2``."""
+    """Return the held ranks, by their actors: ``ddp 0-3,7 and loader 2``."""
     ranks: dict[str, list[int]] = {}
     for hold in holds:
         ranks.setdefault(hold.actor, []).append(hold.rank)

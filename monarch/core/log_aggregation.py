@@ -1,12 +1,11 @@
-"""Many lines that say the same, made into one with a count.
+"""Combines many similar lines into one, with a count.
 
-Two lines are similar when less than 15 % of the longer one's characters have to change. A line
-joins the most similar group there is; the group shows its first line, with the words in which
-others differ as ``<<a, b>>``. It does not matter which rank a line comes from, so lines that one
-rank repeats count too.
+Two lines are similar if less than 15 % of the longer one's characters would have to change. A line
+joins the most similar group; the group shows its first line, with the differing words as ``<<a,
+b>>``. It does not matter which rank a line comes from, so lines that one rank repeats count too.
 
-The work is bounded, whatever comes: there are so many groups, so many comparisons, and so many
-lines that are looked at. Lines beyond are counted, and the last of them kept as they are.
+The work is bounded: there are maximum numbers of groups, of comparisons, and of lines that are
+looked at. Further lines are only counted, and the last of them kept as they are.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ class Aggregate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The lines of a window; ``num_more`` were only counted, ``last`` are the latest of them."""
+    """The lines of a window; ``num_more`` lines were only counted, ``last`` are the latest of
+    those."""
 
     aggregates: list[Aggregate]
     num_more: int
@@ -86,7 +86,7 @@ class _Group:
 
 
 class Aggregator:
-    """The lines of one window."""
+    """Aggregates the lines of one window."""
 
     def __init__(self) -> None:
         self._reset()
@@ -104,7 +104,7 @@ class Aggregator:
         return bool(self._groups or self._num_more)
 
     def add(self, text: str, source: LineSource) -> None:
-        """Take one line, without its end."""
+        """Add one line, without its end."""
         group = self._known.get(text)
         if group is not None:
             group.again(source)
@@ -128,7 +128,8 @@ class Aggregator:
             self._known[text] = group
 
     def take(self) -> Summary:
-        """All that was added since the last time, groups in the order of their first lines."""
+        """Return the summary of all lines since the last call, groups in the order of their first
+        lines."""
         aggregates = [
             Aggregate(group.count, group.text, tuple(group.sources)) for group in self._groups
         ]
@@ -195,7 +196,7 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def _strip_common(one: str, other: str) -> tuple[str, str]:
-    """Two texts without their common beginning and end."""
+    """Return two texts without their common beginning and end."""
     start = _num_common(one, other)
     one, other = one[start:], other[start:]
     end = _num_common(one[::-1], other[::-1])
@@ -203,7 +204,8 @@ def _strip_common(one: str, other: str) -> tuple[str, str]:
 
 
 def _num_common(one: str, other: str) -> int:
-    """The length of the common beginning: by halving, as comparing slices is what is fast."""
+    """Return the length of the common beginning, found by halving, because comparing slices is
+    fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Lines that wait for a reader who is slower than the writer: the first and the last are kept."""
+"""Lines that wait for a reader that is slower than the writer: the first and the last are kept."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Block(NamedTuple):
 
 
 class Backlog:
-    """Keeps at most ``max_bytes`` of lines; when more arrive, it drops the oldest waiting lines.
+    """Waiting lines of at most ``max_bytes``; when more arrive, the oldest of them are dropped.
 
-    Lines that the reader has taken stay, so with a slow reader the middle is missing.
+    Lines that the reader has taken are not affected, so with a slow reader the middle is missing.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -47,7 +47,7 @@ class Backlog:
             self._drop_first()
 
     def take(self) -> Block:
-        """The oldest lines. Raises ``IndexError`` when there are none."""
+        """Remove and return the oldest lines. Raises ``IndexError`` if there are none."""
         stream, lines, label = self._blocks.popleft()
         self.num_bytes -= len(lines)
         num_dropped, self._num_dropped = self._num_dropped, 0

@@ -1,10 +1,11 @@
-"""What ranks print at about the same time, as few lines as say it, in their order.
+"""Condenses the lines that ranks print at about the same time, and keeps their order.
 
-- Lines in a row of one rank that differ only in numbers, as those of a kernel's assertion that
-  fails in many threads: the first, and how many more there are.
-- What several ranks print: once, with the ranks. Warnings and assertions may differ in numbers.
+- Consecutive lines of one rank that differ only in numbers, such as those of a kernel's assertion
+  that fails in many threads: the first line, and how many more there are.
+- Lines that several ranks print: once, with the ranks. Warnings and assertions may differ in
+  numbers.
 
-Text that is not alike stays as it is, and where it is: a traceback is not torn.
+Other text stays as it is, and in its place: a traceback is not torn apart.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class PrintedLine(NamedTuple):
 
 
 class SharedLines(NamedTuple):
-    """Lines that these sources have printed, each of them."""
+    """Lines that each of these sources has printed."""
 
     sources: tuple[LineSource, ...]
     lines: tuple[str, ...]
@@ -47,13 +48,13 @@ class SharedLines(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``titan 0``, or ``titan`` for several ranks."""
+        """The label: ``titan 0``, or ``titan`` for several ranks."""
         first = self.sources[0]
         return f"{first.name} {first.rank}" if len(self.sources) == 1 else first.name
 
     @property
     def text(self) -> tuple[str, ...]:
-        """The lines; the first with the ranks, where there are several."""
+        """The lines; the first line names the ranks if there are several."""
         if len(self.sources) == 1:
             return self.lines
         ranks = [source.rank for source in self.sources]
@@ -74,13 +75,12 @@ class Burst:
         """When they are to be shown."""
 
     def wants(self, source: LineSource, stream: int) -> bool:
-        """Whether the burst takes lines of this source: all of stderr, and stdout that follows
-        lines of the same rank.
-        """
+        """Return whether the burst takes lines of this source: all of stderr, and stdout that
+        follows lines of the same rank."""
         return stream == 2 or any(line.source == source for line in self._lines)
 
     def add(self, source: LineSource, lines: Sequence[str], now: float, stream: int = 2) -> None:
-        """Take lines, without their ends."""
+        """Add lines, without their ends."""
         shown = [without_actor(line) for line in lines]
         seconds = _ALARM_SECONDS if any(map(is_alarm, shown)) else _HOLD_SECONDS
         due = now + _HOLD_SECONDS if self.deadline is None else self.deadline
@@ -96,12 +96,12 @@ class Burst:
 
 
 def is_alarm(text: str) -> bool:
-    """Whether this may be a warning or an assertion, which all ranks print soon."""
+    """Return whether this may be a warning or an assertion, which all ranks will soon print."""
     return _ALARM.search(text) is not None
 
 
 def without_actor(text: str) -> str:
-    """A line without the name of the actor that logged it, as its label says that."""
+    """Return a line without the name of the actor that logged it, as its label has the name."""
     return _ACTOR.sub("", text, count=1)
 
 
@@ -137,7 +137,8 @@ class _Condensed(NamedTuple):
 
 
 def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
-    """The lines by source, with each run of lines that differ only in numbers as two."""
+    """Yield the lines by source; of a run of lines that differ only in numbers, the first and a
+    line with the number of the others."""
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))

@@ -1,11 +1,11 @@
 """The output of a process, cut into lines for people.
 
-Bytes go in as they were read, with the time; out come two texts: ``raw``, for the file, which
-is what came in, held back only to where a line ends; and ``shown``, for the screen:
+`LineBuffer.feed` takes bytes as they were read, with the time, and returns two texts. ``raw``, for
+the log file, is the unchanged input up to the last line end. ``shown`` is for the screen:
 
 - A line that is not finished waits for its end, up to 64 KiB; then it is cut.
-- A progress bar (text that is overwritten with ``\\r``) shows its state once a second, and the
-  last one when its line ends.
+- A progress bar (text that is overwritten with ``\\r``) shows its state once a second, and its last
+  state when its line ends.
 - Control sequences that would move the reader's cursor are left out, colours are not.
 """
 
@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 
 class LineBuffer:
-    """The unfinished end of one stream."""
+    """Cuts one stream into lines; keeps its unfinished last line."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -46,7 +46,7 @@ class LineBuffer:
         self._shown_at = float("-inf")
 
     def feed(self, data: bytes, now: float) -> Written:
-        """Take bytes that were read at time ``now`` (seconds)."""
+        """Take bytes that were read at time ``now`` (seconds); return the lines to write."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         raw, rest = data[:end], data[end:]
@@ -66,7 +66,7 @@ class LineBuffer:
         return Written(raw, shown)
 
     def end(self) -> Written:
-        """The stream has ended: the unfinished line is the last."""
+        """Return the unfinished line, because the stream has ended."""
         rest, self._rest = self._rest, b""
         line = rest.strip(b"\r") or self._progress
         self._progress = b""
@@ -97,7 +97,7 @@ class LineBuffer:
 
 
 def _last_state(line: bytes) -> bytes:
-    """A line that was overwritten, as a terminal would show it."""
+    """Return the last state of a line that was overwritten, as a terminal would show it."""
     if b"\r" not in line:
         return line
     return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")

@@ -1,4 +1,4 @@
-"""How the lines of many ranks look on one screen."""
+"""The layout of many ranks' lines on one screen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _LEAST_ROOM = 20
 
 class Style:
     """Text styles: terminals have a ``width`` and may have ``has_colours``; elsewhere the text is
-    plain. Lines of a run have another margin.
-    """
+    plain. Lines of a run have a margin of their own."""
 
     def __init__(
         self, has_colours: bool, width: int | None = None, *, is_of_run: bool = False
@@ -32,21 +31,22 @@ class Style:
         return f"{colour}{text}{_RESET}" if self.has_colours else text
 
     def prefix(self, label: str) -> str:
-        """``[name rank] ``, or ``name rank | `` of a run, in the colour of the rank."""
+        """Return the text before a line: ``[name rank] ``, or ``name rank | `` in a run, in the
+        rank's colour."""
         rank = label.rpartition(" ")[2]
         colour = _RANK_COLOURS[(int(rank) if rank.isdigit() else 0) % len(_RANK_COLOURS)]
         return self.paint(colour, f"{label} |" if self._is_of_run else f"[{label}]") + " "
 
 
 def line_text(label: str, lines: str, style: Style) -> str:
-    """``lines``, which end with a newline, each with its printer in front."""
+    """Return ``lines``, which end with a newline, each with the label of its printer in front."""
     prefix = style.prefix(label)
     return prefix + lines[:-1].replace("\n", "\n" + prefix) + "\n"
 
 
 def run_text(label: str, lines: Iterable[str], style: Style) -> str:
-    """Lines of a run's rank, as ``titan 0 | text``; in a terminal they are broken to fit, under the
-    same margin."""
+    """Return lines of a run's rank, as ``titan 0 | text``; in a terminal they are broken to fit,
+    under the same margin."""
     first, rest = style.prefix(label), " " * len(label) + " | "
     shown = [
         (first if number == 0 else rest) + part
@@ -65,7 +65,7 @@ def _fitting(line: str, width: int | None, margin: int) -> list[str]:
 
 
 def drop_text(label: str, count: int, path: str, style: Style) -> str:
-    """The text in the place of missing lines."""
+    """Return the text that replaces missing lines."""
     where = f"; they are in {path}" if path else ""
     lines = "line" if count == 1 else "lines"
     text = f"... {count:,} {lines} dropped here, faster than they could be shown{where}"
@@ -73,7 +73,7 @@ def drop_text(label: str, count: int, path: str, style: Style) -> str:
 
 
 def aggregate_text(summary: Summary, start: str, end: str, style: Style) -> str:
-    """The lines of a window; ``start`` and ``end`` are its times, in words."""
+    """Return the lines of a window as text; ``start`` and ``end`` are its times, in words."""
     parts = [style.paint(_CYAN, f">>> Aggregated Logs ({start}) >>>")]
     for one in summary.aggregates:
         count = style.paint(_YELLOW, f"[{one.num_lines} similar log lines]")
@@ -87,7 +87,7 @@ def aggregate_text(summary: Summary, start: str, end: str, style: Style) -> str:
 
 
 def rank_list(sources: Iterable[LineSource]) -> str:
-    """``trainer 0-3,7``: the names and ranks of the sources, in few words."""
+    """Return the names and ranks of the sources, in few words: ``trainer 0-3,7``."""
     by_name: dict[str, set[int]] = {}
     for source in sources:
         by_name.setdefault(source.name, set()).add(source.rank)

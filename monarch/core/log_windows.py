@@ -1,7 +1,7 @@
-"""Which lines are aggregated together, and when what they came to is shown.
+"""Which lines are aggregated together, and when the result is shown.
 
-A group of procs has one window for each stream. It opens with a line, and closes when its time
-is up, when the group gets another window length, or when everything is flushed.
+A group of procs has one window for each stream. It opens with a line, and closes when its time is
+up, when the group gets another window length, or when everything is flushed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from monarch.core.log_aggregation import Aggregator, LineSource, Summary
 
 
 class Closed(NamedTuple):
-    """A window to be shown: lines of ``stream`` (1 or 2) since ``opened_at``."""
+    """A window that is ready to be shown: lines of ``stream`` (1 or 2) since ``opened_at``."""
 
     stream: int
     opened_at: float
@@ -41,10 +41,10 @@ class LogWindows:
         self._open: dict[_Key, _Window] = {}
 
     def assign(self, members: Iterable[str], group: str, seconds: float, now: float) -> None:
-        """Aggregate what ``members`` print over ``seconds``; 0 ends it.
+        """Aggregate the lines of ``members`` over ``seconds``; 0 ends the aggregation.
 
-        Lines that the group has printed until now are shown when the new length is over, if that is
-        sooner than it would have been.
+        An open window of the group is shown after the new length, if that is earlier than its own
+        deadline.
         """
         for member in members:
             self._length.pop(member, None)
@@ -55,11 +55,12 @@ class LogWindows:
                 window.deadline = min(window.deadline, now + seconds)
 
     def forget(self, member: str) -> None:
-        """A member has ended, and prints nothing more."""
+        """Note that a member has ended and prints no more lines."""
         self._length.pop(member, None)
 
     def is_aggregated(self, member: str, host: str) -> bool:
-        """Whether lines of this proc go into a window; ``host`` decides for procs unnamed."""
+        """Return whether lines of this proc go into a window. A proc that was not assigned itself
+        follows its ``host``."""
         return member in self._length or host in self._length
 
     def add(
@@ -71,7 +72,7 @@ class LogWindows:
         lines: Sequence[str],
         now: float,
     ) -> None:
-        """Take lines of a proc that ``is_aggregated``."""
+        """Add lines of a proc that ``is_aggregated``."""
         group, seconds = self._length.get(member) or self._length[host]
         key = _Key(group, seconds, stream)
         window = self._open.get(key)
@@ -83,11 +84,11 @@ class LogWindows:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the next window closes."""
+        """The time at which the next window closes; None if no window is open."""
         return min((window.deadline for window in self._open.values()), default=None)
 
     def due(self, now: float) -> list[Closed]:
-        """The windows whose time is up, closed."""
+        """Close and return the windows whose time is up."""
         return self._close([key for key, w in self._open.items() if w.deadline <= now])
 
     def flush(self) -> list[Closed]:

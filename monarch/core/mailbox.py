@@ -1,17 +1,17 @@
 """The order in which an actor handles its messages.
 
-- Messages of one sender are handled in the order in which they arrived, which is the order
-  in which they were sent.
-- A fence holds back what its own sender sent after it, until it is lifted. Other senders are
-  not held: an actor that is still busy may call one that already waits at the fence, and must
-  get its answer, or neither would ever move on.
+- Messages of one sender are handled in the order in which they arrived, which is the order in which
+  they were sent.
+- A fence holds back the messages that its own sender sent after it, until it is lifted. Other
+  senders' messages pass: an actor that is still busy may call an actor that already waits at the
+  fence, and must get its answer, or neither would ever move on.
 - A message that concerns the actor itself, and not one of its callers, is urgent: it comes before
   all messages that wait, and passes every fence.
 - A halt is urgent too, and holds back all messages, until the actor may resume.
 
-A fence is how new code is switched in between the same two messages of the owner on every
-rank: messages before it are done when it is reached, those after it wait. A halt makes sure that no
-actor runs anything while the ranks switch, once all of them stand at their fences.
+With a fence, every rank switches to new code between the same two messages of the owner: messages
+before it are done when it is reached, and those after it wait. A halt makes sure that no actor runs
+anything while the ranks switch, once all of them have reached their fences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 
 class Delivery(NamedTuple):
-    """Something to do, sent by ``sender``."""
+    """An item to handle, sent by ``sender``."""
 
     sender: str
     work: Any
@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """From here on, hold back the messages of ``sender``."""
+    """Hold back the messages of ``sender`` that come after this."""
 
     sender: str
     number: int
@@ -42,7 +42,7 @@ class Lift(NamedTuple):
 
 
 class Halt(NamedTuple):
-    """Give out no more messages of callers."""
+    """Hand out no more messages of callers."""
 
     number: int
 
@@ -64,7 +64,8 @@ class Reached(NamedTuple):
 
 
 class Mailbox:
-    """A queue of messages: put in what arrives, take out what is next. Belongs to one thread."""
+    """A queue of messages: `put` adds an arrived message, `next` removes the next one to handle.
+    Belongs to one thread."""
 
     def __init__(self) -> None:
         self._urgent: deque[Delivery | Halt] = deque()
@@ -78,7 +79,7 @@ class Mailbox:
 
     @property
     def is_holding(self) -> bool:
-        """Whether something waits behind a fence. From any thread."""
+        """Whether a message waits behind a fence. From any thread."""
         return any(list(self._held.values()))
 
     def feed(self, event: Delivery | Fence | Lift | Halt | Resume) -> None:
@@ -94,7 +95,7 @@ class Mailbox:
             self._ready.append(event)
 
     def next(self) -> Delivery | Reached | None:
-        """The next thing to do; ``None`` when there is none."""
+        """Remove and return the next item to handle; ``None`` if there is none."""
         if self._urgent:
             first = self._urgent.popleft()
             if isinstance(first, Delivery):
@@ -110,7 +111,7 @@ class Mailbox:
         return event
 
     def put_back(self, delivery: Delivery) -> None:
-        """Put a delivery that was taken out back at the front, so that it is taken again.
+        """Put a delivery that was taken out back at the front, so that `next` returns it again.
 
         It goes behind waiting fences; all messages of their senders then come after it.
         """

@@ -30,7 +30,7 @@ _DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\((?P<list>[^()]*)\)|[^,()]*)\s*", re.
 
 
 def parse_ranks(text: str) -> RanksType:
-    """Parses the text inside upstream's ``ranks(...)``. Raises ``BadRanks``."""
+    """Parse the text inside upstream's ``ranks(...)``. Raises ``BadRanks``."""
     text = text.strip()
     if "=" in text:
         return _dims(text)
@@ -87,7 +87,8 @@ def _dims(text: str) -> dict[str, range | list[int] | int]:
 
 
 def parse_set(text: str) -> RanksType:
-    """Parses a set as people write it to us: upstream's, and ``0-3,7``, ``all``, in dimensions too.
+    """Parse a set of ranks as people write it: upstream's grammar, and ``0-3,7``, ``all``, also for
+    dimensions.
 
     Raises ``BadRanks``.
     """
@@ -108,7 +109,7 @@ def parse_set(text: str) -> RanksType:
 
 
 def _split_dims(text: str) -> list[str]:
-    """``a=0-3,7,b=1`` into ``a=0-3,7`` and ``b=1``."""
+    """Split a text by dimensions: ``a=0-3,7,b=1`` into ``a=0-3,7`` and ``b=1``."""
     return re.split(r",\s*(?=[A-Za-z_]\w*\s*=)", text)
 
 
@@ -133,7 +134,7 @@ def _loose(text: str, whole: str) -> int | list[int] | range:
 def is_in(
     wanted: RanksType, rank: int, labels: Sequence[str] = (), sizes: Sequence[int] = ()
 ) -> bool:
-    """Whether a rank of a mesh of these dimensions is meant."""
+    """Return whether the set contains a rank of a mesh with these dimensions."""
     if isinstance(wanted, int):
         return rank == wanted
     if not isinstance(wanted, dict):
@@ -156,5 +157,5 @@ def in_ranges(ranks: Iterable[int]) -> str:
 
 
 def unknown_dims(wanted: RanksType, sizes: Mapping[str, int]) -> list[str]:
-    """The dimensions that a mesh does not have."""
+    """Return the dimensions in the set that a mesh does not have."""
     return [name for name in wanted if name not in sizes] if isinstance(wanted, dict) else []

@@ -1,8 +1,8 @@
 """Bulk that travels in chunks, and the order of messages around it.
 
-Chunks let small messages through between them: the rest of a bulk is sent only as the receiver
-asks for it. A message whose bulk is still on its way keeps its place in its sender's order: what
-the sender sent after it is held back until it is complete.
+Between chunks, small messages can pass: the next chunks of a bulk are sent only when the receiver
+asks for them. A message whose bulk is still arriving keeps its place in its sender's order: later
+messages of the sender wait until it is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 def chunks_of(pieces: Sequence[memoryview], chunk_bytes: int) -> Iterator[list[memoryview]]:
-    """``pieces`` cut into chunks of ``chunk_bytes``: each a list of parts, in order."""
+    """Yield ``pieces`` cut into chunks of ``chunk_bytes``; each chunk is a list of parts, in
+    order."""
     chunk: list[memoryview] = []
     room = chunk_bytes
     for piece in pieces:
@@ -33,7 +34,7 @@ def chunks_of(pieces: Sequence[memoryview], chunk_bytes: int) -> Iterator[list[m
 
 
 class Assembly:
-    """Fills the ``places`` of a message's pieces with what arrives, in order."""
+    """Fills the ``places`` of a message's pieces with the chunks that arrive, in order."""
 
     def __init__(self, places: Sequence[memoryview]) -> None:
         self._places = deque(place for place in places if len(place))
@@ -44,7 +45,8 @@ class Assembly:
         return not self._places
 
     def feed(self, parts: Sequence[memoryview]) -> bool:
-        """Take the parts of a chunk. False if they do not fit, which no honest sender does."""
+        """Copy the parts of a chunk to their places. Return false if they do not fit, which means
+        that the sender is broken."""
         for part in parts:
             if not len(part) or not self._places:
                 return False
@@ -71,15 +73,16 @@ class SenderQueues(Generic[T]):
         return len(self.waiting)
 
     def holds(self, sender: str) -> bool:
-        """Whether the messages of ``sender`` have to wait."""
+        """Return whether the messages of ``sender`` have to wait."""
         return sender in self.waiting
 
     def begin(self, sender: str, key: object) -> None:
-        """A message of ``sender`` has begun to arrive; ``complete`` names it by ``key``."""
+        """Note that a message of ``sender`` has begun to arrive; ``complete`` refers to it by
+        ``key``."""
         self.waiting.setdefault(sender, deque()).append(_Entry(key))
 
     def add(self, sender: str, message: T) -> None:
-        """A whole message has arrived that has to wait."""
+        """Queue a whole message that has to wait."""
         entry: _Entry[T] = _Entry(None)
         entry.message = message
         self.waiting[sender].append(entry)

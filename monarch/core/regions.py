@@ -1,7 +1,8 @@
 """Tracks which parts of a memory segment are in use.
 
-First fit from the front, so that little memory is touched, and what was touched last, which the
-processor still has in its caches, is used again first. Neighbouring free parts are joined.
+A new region is the first free part that fits, from the front. So little memory is touched, and
+memory that was used lately, which may still be in the processor's caches, is used again first.
+Neighbouring free parts are joined.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from bisect import bisect_left
 
 
 class Regions:
-    """The regions of ``start`` to ``end``: each begins and ends at a multiple of ``unit``."""
+    """The free and used regions between ``start`` and ``end``; each begins and ends at a multiple
+    of ``unit``."""
 
     def __init__(self, start: int, end: int, unit: int) -> None:
         self._unit = unit
@@ -22,7 +24,8 @@ class Regions:
         return not self._taken
 
     def take(self, size: int) -> int | None:
-        """The offset of a region of at least ``size``; ``None`` where none is free."""
+        """Reserve a region of at least ``size``; return its offset, or ``None`` if no free part is
+        so large."""
         size = max(1, -(-size // self._unit)) * self._unit
         for index, (start, end) in enumerate(self._free):
             if end - start >= size:
@@ -35,7 +38,7 @@ class Regions:
         return None
 
     def give_back(self, offset: int) -> None:
-        """Free the region at ``offset``, which must be taken."""
+        """Free the region at ``offset``, which must be reserved."""
         start, end = offset, offset + self._taken.pop(offset)
         index = bisect_left(self._free, (start, end))
         if index < len(self._free) and self._free[index][0] == end:

@@ -1,17 +1,18 @@
 """Finds rings of actors that wait for each other (Chandy, Misra and Haas: edge chasing).
 
-An actor handles one message after another, so an actor that waits for the answer to a call waits
-for all that the callee does before, and while it waits for a call of its own, it answers no other.
-A wait that lasts is followed from process to process: each asks the actors for which its own actor
-waits whether they wait as well, and goes on with those that do. A path that comes back to the wait
-where it began is a ring: a deadlock.
+An actor handles one message after another. So an actor that waits for the answer to a call waits
+for everything that the callee does before it; and while it waits for a call of its own, it answers
+no other. A wait that lasts is followed from process to process: each process asks the actors that
+its own actor waits for whether they wait as well, and goes on with those that do. A path that comes
+back to the wait where it began is a ring: a deadlock.
 
-No ring is told that is none. Each wait has a number. Y's word that it waits comes to X behind
-every answer of Y to X, and if X then still is in the same wait, the call is not done, and cannot be
-before Y's wait ends. The last actor to be asked is the first of the path, and is still in the
-same wait: so its call of the second stands, hence the second's wait, and so on round the ring.
+No false ring is reported. Each wait has a number. Actor Y's message that it waits reaches X after
+every answer of Y to X. If X is then still in the same wait, Y has not finished X's call, and cannot
+before Y's own wait ends. The actor that is asked last is the first of the path, and is still in the
+same wait: so its call of the second actor is unfinished, hence the second's wait holds, and so on
+round the ring.
 
-Time is an argument. Nothing follows from a ring but words: a timeout may end it.
+Time is an argument. The only effect of a ring is a report: a timeout may end it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Path = tuple[Waiter, ...]
 
 
 class Asked(NamedTuple):
-    """The actor whose answer is waited for, and its endpoint."""
+    """The actor whose answer an actor waits for, and the endpoint that was called."""
 
     proc: ProcAddress
     actor: Uid
@@ -73,7 +74,7 @@ class Waits:
         return len(self._known)
 
     def number(self, actor: Uid, wait: object | None, now: float) -> int:
-        """The number of the wait that an actor is in; 0 for none."""
+        """Return the number of the wait that an actor is in; 0 if it does not wait."""
         known = self._known.get(actor)
         if wait is None:
             self._known.pop(actor, None)
@@ -96,15 +97,15 @@ class Waits:
         return known.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
-        """Whether a path that has come to its last actor, which still waits, is the first of this
-        attempt: the others lead on to the same."""
+        """Return whether this is the first path of an attempt to reach its last actor; later paths
+        would find the same from there."""
         passed = self._known[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
         passed[path[0].key] = max(attempt, passed.get(path[0].key, 0))
         return is_first
 
     def keep(self, actors: Iterable[Uid]) -> None:
-        """All others have gone."""
+        """Forget all actors but these."""
         for actor in self._known.keys() - set(actors):
             del self._known[actor]
 
@@ -138,10 +139,10 @@ def _asking(waiter: Waiter, method: str) -> Waiter:
 
 
 class RingsTold:
-    """The rings that a client has been told about; each member finds its ring, and the client is
-    told once.
+    """The rings that a client has been told about; every member reports its ring, and the client
+    shows it once.
 
-    Rings that differ only in ranks are told together if they arrive together.
+    Rings that differ only in ranks are shown together if they arrive together.
     """
 
     _MOST = 1000

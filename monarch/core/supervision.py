@@ -8,12 +8,12 @@ The rules:
 - A failure that reaches the root goes to the fault hook.
 - ``__supervise__`` that raises is a failure of its own, chained to the one it was asked about.
 - One cause, one report: procs that die together are one report for each proc mesh that had them;
-  the actor meshes that the same owner had on them lose the members without a report of their
-  own. An owner of only actors on them is told of as few meshes as name every dead proc.
-- The root hears of a cause once, though it may reach it on two ways: straight, as the owner of
-  a proc, and through an actor that did not handle its part of it.
+  the actor meshes that the same owner had on them lose the members without a report of their own.
+  To an owner of only actors on them, as few meshes are reported as name every dead proc.
+- The root gets one report of a cause, though it may come on two ways: directly, as the owner of a
+  proc, and through an actor that did not handle its part of it.
 - A rank is reported once. Ends that were asked for are not failures.
-- References own nothing: this machine only hears of meshes that were spawned here.
+- References own nothing: this state machine only gets meshes that were spawned here.
 
 Events are methods; each returns the effects to carry out, in order.
 """
@@ -42,7 +42,8 @@ class Supervise(NamedTuple):
 class FailActor(NamedTuple):
     """The actor ``actor`` has failed: end it, and tell its owner.
 
-    ``failure`` is what it did not handle; ``error`` says what its ``__supervise__`` raised.
+    ``failure`` is the failure that it did not handle; ``error`` says what its ``__supervise__``
+    raised.
     """
 
     actor: str
@@ -51,10 +52,10 @@ class FailActor(NamedTuple):
 
 
 class UnhandledFailure(NamedTuple):
-    """A failure that no owner has handled: the root's fault hook is next.
+    """A failure that no owner has handled: call the root's fault hook.
 
-    ``keys`` name what has failed, so that a failure heard of on another way counts once: uids of
-    procs, ``actor mesh[rank]``, the origin.
+    ``keys`` name the members that failed (uids of procs, ``actor mesh[rank]``, the origin), so that
+    a failure that is also reported on another way counts once.
     """
 
     failure: MeshFailure
@@ -89,11 +90,11 @@ class _Mesh(msgspec.Struct, dict=True):
         return ranks
 
     def lived_in(self, procs: Collection[str]) -> list[int]:
-        """The ranks that live in, or are, one of ``procs``, dead or not."""
+        """Return the ranks that are, or were, in one of ``procs``, dead or not."""
         return sorted(rank for proc in procs for rank in self._ranks.get(proc, ()))
 
     def living_in(self, procs: Collection[str]) -> list[int]:
-        """The members that are not known to be dead."""
+        """Return the ranks in one of ``procs`` that are not known to be dead."""
         return [rank for rank in self.lived_in(procs) if rank not in self.dead]
 
 
@@ -126,7 +127,8 @@ class Supervision:
         self._meshes.pop(mesh, None)
 
     def members_stopped(self, mesh: str, procs: Sequence[str]) -> bool:
-        """The members that live in ``procs`` were ended on purpose; true if none are left."""
+        """Record that the members in ``procs`` were ended on purpose; return true if no member is
+        left."""
         known = self._meshes.get(mesh)
         if known is None:
             return True
@@ -150,7 +152,8 @@ class Supervision:
         return over
 
     def has_living(self, mesh: str, proc: str) -> bool:
-        """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""
+        """Return whether a mesh has a member in ``proc`` that has neither failed nor been
+        stopped."""
         known = self._meshes.get(mesh)
         return known is not None and bool(known.living_in((proc,)))
 
@@ -201,21 +204,22 @@ class Supervision:
     def supervised(
         self, owner: str, failure: MeshFailure, handled: bool, error: str = ""
     ) -> list[Effect]:
-        """``__supervise__`` of ``owner`` has returned, or raised what ``error`` says."""
+        """Handle the result of ``owner``'s ``__supervise__``, or the ``error`` that it raised."""
         if (handled and not error) or owner in self._ended:
             return []
         return [FailActor(owner, failure, error)]
 
     def lives_again(self, origin: str) -> None:
-        """A dead process or actor has come back: its next death is another cause."""
+        """Record that a dead process or actor was restarted: its next death is a new cause."""
         self._faulted.discard(origin)
 
     def actor_begins(self, actor: str) -> None:
-        """An actor is made here; one of this uid may have ended before."""
+        """Record that an actor is made here; an earlier actor of this uid may have ended."""
         self._ended.discard(actor)
 
     def actor_ended(self, actor: str) -> list[Effect]:
-        """An actor here stopped or failed: what it owns ends with it."""
+        """Handle the end of an actor here, which stopped or failed: the meshes that it owns end
+        with it."""
         self._ended.add(actor)
         owned = self.meshes_of(actor)
         for uid in owned:

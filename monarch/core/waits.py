@@ -1,7 +1,7 @@
 """The waits of a mesh as a graph: each edge, the rings (deadlocks), and both in words.
 
 Each edge is one wait of one actor, or of the client, for another's answer. Actors that wait alike
-are told together, by ranges of ranks.
+are listed together, by ranges of ranks.
 """
 
 from __future__ import annotations
@@ -70,14 +70,15 @@ def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
 
 
 def ends(edges: Sequence[WaitEdge]) -> list[Member]:
-    """Members that others wait for and that wait for none: their work holds up the rest."""
+    """Return the members that others wait for and that wait for none: their work delays the
+    rest."""
     waiters = {edge.waiter for edge in edges}
     return sorted({edge.awaited for edge in edges} - waiters)
 
 
 def in_lines(edges: Sequence[WaitEdge]) -> list[str]:
-    """A line for all that wait alike: ``trainers 4-7 wait 14 s for trainers 3 (step)``. The longest
-    wait first."""
+    """Return a line for all that wait alike: ``trainers 4-7 wait 14 s for trainers 3 (step)``. The
+    longest wait comes first."""
     by_waiter: dict[tuple[Member, str], list[WaitEdge]] = defaultdict(list)
     for edge in edges:
         by_waiter[edge.waiter, edge.method].append(edge)
@@ -99,7 +100,7 @@ def in_lines(edges: Sequence[WaitEdge]) -> list[str]:
 
 
 def members_in_words(members: Iterable[Member]) -> str:
-    """``trainers 0-3, 7 and loaders 1``."""
+    """Return members as text: ``trainers 0-3, 7 and loaders 1``."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for member in members:
         ranks[member.name].append(member.rank)

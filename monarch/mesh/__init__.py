@@ -5,7 +5,7 @@ What to open:
     slice        `Slice`: a strided set of ranks, whose dimensions have no names
     region       `Extent`, `Point`, `Shape`, `Region`: named dimensions
     ranges       ranks as people write them
-    mesh_trait   what every mesh can do: `slice`, `flatten`, `rename`, `split`
+    mesh_trait   the methods of every mesh: `slice`, `flatten`, `rename`, `split`
     value_mesh   `ValueMesh`: a value for each rank
     html         meshes and their values in a notebook
 """

@@ -1,4 +1,4 @@
-"""The HTML by which notebooks show meshes and the values on them, with its style in line."""
+"""The HTML with which notebooks show meshes and the values on them; its style is inline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grid(caption: str, rows: Mapping[str, Mapping[int, str]]) -> str:
 
 
 def values(caption: str, by_rank: Mapping[int, object]) -> str:
-    """A row for each value, with the ranks that have it."""
+    """Return an HTML table with a row for each value and the ranks that have it."""
     ranks: dict[str, list[int]] = {}
     for rank, value in by_rank.items():
         ranks.setdefault(_text_of(value), []).append(rank)
@@ -65,7 +65,7 @@ def _square(rank: int, why: str) -> str:
 
 
 def _text_of(value: object) -> str:
-    """A value in short; of an array or a tensor its type, shape, dtype and mean."""
+    """Return a value as short text; of an array or a tensor its type, shape, dtype and mean."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         return repr(value)

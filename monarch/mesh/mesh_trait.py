@@ -1,4 +1,4 @@
-"""MeshTrait: what every mesh can do, be it of hosts, procs, actors or values."""
+"""MeshTrait: the methods of every mesh, be it of hosts, procs, actors or values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Self = TypeVar("Self", bound="MeshTrait")
 
 
 class MeshTrait(ABC):
-    """Slicing and reshaping for anything that can be rebuilt over a part of its shape.
+    """Slicing and reshaping for any mesh that can be rebuilt over a part of its shape.
 
-    The shapes passed to `_new_with_shape` only ever hold ranks that the mesh has now.
+    A shape that is passed to `_new_with_shape` contains only ranks that the mesh has now.
     """
 
     @property
@@ -116,7 +116,8 @@ class MeshTrait(ABC):
         return self.split(**{old: (new,) for old, new in names.items()})
 
     def size(self, dim: str | Sequence[str] | None = None) -> int:
-        """The number of members along `dim`, along several dims, or in all; KeyError if unknown."""
+        """Return the number of members along `dim`, along several dims, or in all; KeyError if
+        unknown."""
         if dim is None:
             return len(self._ndslice)
         if not isinstance(dim, str):

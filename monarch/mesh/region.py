@@ -1,7 +1,6 @@
 """Named spaces of ranks.
 
-Four views of one thing, each of which the public API can turn into the others, which is why they
-share a file:
+Four views of the same ranks. The public API converts each into the others, so they share a file:
 
     Extent   dimension names and sizes. Ranks 0 to N-1, row-major
     Point    one rank of an extent, and so one coordinate for each dimension
@@ -123,7 +122,7 @@ class Point(Mapping[str, int]):
         return self._extent
 
     def size(self, label: str) -> int:
-        """The length of the dimension `label`."""
+        """Return the length of the dimension `label`."""
         return self._extent[label]
 
     def __getitem__(self, label: str) -> int:
@@ -166,7 +165,7 @@ class Shape:
 
     @staticmethod
     def unity() -> Shape:
-        """The shape without dimensions: rank 0 alone."""
+        """Return the shape without dimensions: rank 0 alone."""
         return Shape((), Slice(offset=0, sizes=(), strides=()))
 
     @property
@@ -216,7 +215,7 @@ class Shape:
         return Shape(labels, Slice(offset=offset, sizes=sizes, strides=strides))
 
     def select(self, label: str, slice: builtins.slice) -> Shape:
-        """Keep the positions that `slice` picks along `label`; ValueError when it picks none."""
+        """Keep the positions that `slice` picks along `label`; ValueError if it picks none."""
         dim = _dim(self._labels, label)
         sizes, strides = self._slice.sizes, self._slice.strides
         picked = range(*slice.indices(sizes[dim]))
@@ -230,7 +229,7 @@ class Shape:
         return Shape(self._labels, Slice(offset=offset, sizes=sizes, strides=strides))
 
     def index(self, **indices: int) -> Shape:
-        """`at` for several dimensions: `shape.index(hosts=0, gpus=3)`."""
+        """Apply `at` to several dimensions: `shape.index(hosts=0, gpus=3)`."""
         shape = self
         for label, index in indices.items():
             shape = shape.at(label, index)
@@ -283,7 +282,8 @@ class Region:
         return Shape(self._labels, self._slice)
 
     def point_of_base_rank(self, rank: int) -> Point:
-        """The point in this region of a rank in the larger space; ValueError when outside."""
+        """Return the point in this region of a rank in the larger space; ValueError if it is
+        outside."""
         return Point(self._slice.index(rank), Extent(self._labels, self._slice.sizes))
 
     def __eq__(self, other: object) -> bool:

@@ -1,9 +1,9 @@
 """Slice: a strided set of ranks, without the names of its dimensions.
 
-A slice is `offset`, and for each dimension a `size` and a `stride`. Its k-th member in row-major
-order is what `slice[k]` gives; `index` is the way back. Strides nest: a step along one dimension
-is longer than everything that the dimensions with shorter steps can reach together. That is what
-makes every rank appear at most once, and its coordinates a matter of plain division.
+A slice has an `offset`, and for each dimension a `size` and a `stride`. `slice[k]` is its k-th rank
+in row-major order; `index` is the inverse. Strides nest: a step along one dimension is longer than
+the whole distance that all dimensions with shorter steps cover. So every rank appears at most once,
+and its coordinates are found by plain division.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Slice:
 
     @staticmethod
     def new_row_major(sizes: Sequence[int]) -> Slice:
-        """The dense slice of ranks 0 to N-1 with these sizes, last dimension fastest."""
+        """Return the dense slice of ranks 0 to N-1 with these sizes, last dimension fastest."""
         return Slice(offset=0, sizes=sizes, strides=row_major_strides(sizes))
 
     @staticmethod
@@ -99,14 +99,14 @@ class Slice:
         return coordinates
 
     def index(self, value: int) -> int:
-        """The position of rank `value` in row-major order; ValueError when it is not there."""
+        """Return the position of rank `value` in row-major order; ValueError if it is not there."""
         position = 0
         for coordinate, size in zip(self.coordinates(value), self._sizes, strict=True):
             position = position * size + coordinate
         return position
 
     def nditem(self, coordinates: Sequence[int]) -> int:
-        """The rank at `coordinates`; IndexError when they are out of range."""
+        """Return the rank at `coordinates`; IndexError if they are out of range."""
         if len(coordinates) != len(self._sizes):
             raise IndexError(f"expected {len(self._sizes)} coordinates, got {len(coordinates)}")
         rank = self._offset
@@ -117,7 +117,7 @@ class Slice:
         return rank
 
     def get(self, index: int) -> int:
-        """The rank at position `index` in row-major order. Inverse of `index`."""
+        """Return the rank at position `index` in row-major order. Inverse of `index`."""
         if not 0 <= index < self._len:
             raise IndexError("index out of range")
         rank = self._offset
@@ -179,7 +179,7 @@ class Slice:
 
 
 def row_major_strides(sizes: Sequence[int]) -> list[int]:
-    """The strides of a dense layout of `sizes`, last dimension fastest."""
+    """Return the strides of a dense layout of `sizes`, last dimension fastest."""
     products = itertools.accumulate(reversed(sizes), lambda a, b: a * b, initial=1)
     return list(products)[: len(sizes)][::-1]
 

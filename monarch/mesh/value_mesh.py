@@ -17,7 +17,7 @@ _NO_RANK: Any = object()
 class ValueMesh(ShapedMesh, Generic[R]):
     """Values over a shape. Iteration yields `(Point, value)`, points counted from 0.
 
-    `values` may be lazy: an item is asked for when it is looked at, and slices share the sequence.
+    `values` may be lazy: an item is read only when it is needed, and slices share the sequence.
     """
 
     def __init__(self, shape: Shape, values: Sequence[R]) -> None:
@@ -29,7 +29,8 @@ class ValueMesh(ShapedMesh, Generic[R]):
 
     @staticmethod
     def from_indexed(shape: Shape, pairs: Iterable[tuple[int, R]]) -> ValueMesh[R]:
-        """Build from `(rank, value)`, ranks counted from 0, the last of equal ranks winning."""
+        """Build a mesh from `(rank, value)` pairs, with ranks counted from 0; the last pair of a
+        rank counts."""
         by_rank = dict(pairs)
         num_ranks = len(shape)
         outside = sorted(rank for rank in by_rank if not 0 <= rank < num_ranks)
@@ -44,12 +45,12 @@ class ValueMesh(ShapedMesh, Generic[R]):
         return ValueMesh(shape, [by_rank[rank] for rank in range(num_ranks)])
 
     def items(self) -> Iterator[tuple[Point, R]]:
-        """Every point of this mesh with its value."""
+        """Yield every point of this mesh with its value."""
         extent = self._shape.extent
         return ((Point(i, extent), self.get(i)) for i in range(len(self)))
 
     def values(self) -> list[R]:
-        """The values alone, in rank order."""
+        """Return the values alone, in rank order."""
         return [self.get(i) for i in range(len(self))]
 
     def __getitem__(self, key: object) -> NoReturn:
@@ -62,7 +63,7 @@ class ValueMesh(ShapedMesh, Generic[R]):
         return ", ".join(f"{label}=0" for label in self._labels)
 
     def get(self, rank: int = _NO_RANK) -> R:
-        """The value at `rank`, counted from 0 within this mesh."""
+        """Return the value at `rank`, counted from 0 within this mesh."""
         if rank is _NO_RANK:
             raise TypeError(
                 "these are the values already, and no future: `.get(rank)` is that of a rank, "
@@ -75,7 +76,8 @@ class ValueMesh(ShapedMesh, Generic[R]):
         return self._values[self._positions[rank]]
 
     def item(self, *unnamed: NoReturn, **coordinates: int) -> R:
-        """The value at one coordinate for each dimension, and none for a mesh without any."""
+        """Return the value at the given coordinates, one for each dimension; a mesh without
+        dimensions needs none."""
         as_in = f"as in `.item({self._at_0()})`"
         if unnamed:
             raise TypeError(f"item takes coordinates by name, {as_in}")
@@ -110,7 +112,7 @@ class ValueMesh(ShapedMesh, Generic[R]):
         return ValueMesh, (self._shape, self.values())
 
     def _repr_html_(self) -> str:
-        """The HTML that a notebook shows: equal values together."""
+        """Return the HTML that a notebook shows, with equal values in one row."""
         from monarch.mesh import html  # In notebooks only.
 
         by_rank = dict(enumerate(self.values()))

@@ -11,15 +11,15 @@ What to open:
     inproc_transport                 within a process, for tests
     framing                          frames on a byte stream
     cork                             write coalescing: small messages share a write
-    taking                           hands what has arrived to its receiver
+    taking                           hands arrived messages to their receiver
     closing                          how a transport ends
     loop, io_loop                    the interface of an I/O loop; the loop
-    poller                           epoll, or what other systems have
+    poller                           epoll, or its substitute on other systems
     poll_turn, guest                 threads that poll in the loop's place
-    lent_selector                    an asyncio loop that does so
+    lent_selector                    an asyncio loop that polls in its place
     eagerness                        whether to spin for a moment before a sleep
     put_off                          signal handlers that wait for the loop's callbacks
-    segment, segment_door            shared memory; how segments of others are taken in
+    segment, segment_door            shared memory; where segments of others arrive
     gateway                          a cluster behind one reachable host
     tunnel, tunnel_far_end           many connections over one stream; its end at the gateway
     resumed_stream                   a stream that outlives its connection

@@ -1,4 +1,4 @@
-"""How a transport ends: its connections here and now, what its loop watches on the loop."""
+"""How a transport is closed: its connections at once, its watched descriptors on the loop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ _LOOP_SECONDS = 1.0
 def close_all(
     loop: Loop, connections: Iterable[Connection], close_watched: Callable[[], None]
 ) -> bool:
-    """Close all of a transport; messages already sent get half a second to leave.
+    """Close all connections and watched descriptors of a transport. Messages already sent get half
+    a second to leave.
 
-    False where the loop is stuck: what it watches is open still, and must not be waited for.
+    Return False if the loop is stuck: the descriptors that it watches stay open, and the caller
+    must not wait for them.
     """
     for connection in list(connections):
         connection.close(linger_seconds=_LINGER_SECONDS)

@@ -2,11 +2,11 @@
 
 Nagle's algorithm does the same inside TCP, where it waits for an acknowledgement instead.
 
-A write costs a system call here and may wake a process there; a burst of small messages spends
-most of its time on that. So a connection writes its first message at once, and keeps what is sent
-next until the sender is about to wait for something: then nothing more will come, and it calls
-``flush``. A sender that never waits is covered by the I/O loop, which writes everything after a
-moment: one timer for all connections, because each one wakes the loop's thread.
+A write costs a system call here and may wake a process there; a burst of small messages spends most
+of its time on that. So a connection writes its first message at once, and keeps the next ones until
+the sender is about to wait for something: then no more will come, and the sender calls ``flush``.
+If the sender never waits, the I/O loop writes everything after 3 ms: one timer for all connections,
+because each timer wakes the loop's thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_HELD_SECONDS = 0.003
 
 
 class Corked(Protocol):
-    """Something that holds small messages back."""
+    """A connection that holds small messages back."""
 
     def uncork(self) -> None: ...
 
@@ -36,7 +36,8 @@ _due = 0.0
 
 
 def cork(connection: Corked, loop: Loop) -> None:
-    """``connection`` holds something back: flush it soon, on ``loop`` at the latest."""
+    """Register a connection that holds messages back: ``flush`` writes them, or ``loop`` after 3
+    ms."""
     global _due
     now = time.perf_counter()
     with _lock:
@@ -50,17 +51,17 @@ def cork(connection: Corked, loop: Loop) -> None:
 
 
 def sent() -> None:
-    """Count a question to a single process, or an answer, that leaves. Casts, marks and orders do
-    not count."""
+    """Count a sent message that is a question to a single process, or an answer. Casts, marks and
+    orders do not count."""
     global _num_sent
     _num_sent += 1
 
 
 def sent_one() -> bool:
-    """Whether exactly one question or answer was sent since the last call of this function: the
-    wait may then be short.
+    """Return whether exactly one question or answer was sent since the last call of this function:
+    the wait may then be short.
 
-    A guess, because other threads may send, too.
+    It is a guess, because other threads may send, too.
     """
     global _num_sent
     is_one, _num_sent = _num_sent == 1, 0
@@ -68,7 +69,8 @@ def sent_one() -> bool:
 
 
 def flush() -> None:
-    """Write all that is held back in this process. Call it before waiting. From any thread."""
+    """Write all messages that are held back in this process. Call it before waiting. From any
+    thread."""
     global waits
     waits += 1
     if _held:

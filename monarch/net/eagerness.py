@@ -1,9 +1,9 @@
-"""Whether to look for an answer for a moment before one sleeps until it comes.
+"""Whether to poll for an answer for a moment before going to sleep until it comes.
 
 To fall asleep and to be woken, on a core that has gone to sleep too, may take longer than a call
-itself. So a thread that has just sent one question, or one answer, looks again and again for a
-moment: the next message may be under way. Where that was in vain (the other side takes its time, or
-waits for the very core that we hold) it is tried more and more rarely.
+itself. So a thread that has just sent one question, or one answer, polls for a moment: the next
+message may be under way. If that was in vain (the other side takes long, or waits for the very core
+that this thread uses) it is tried more and more rarely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_REST = 1024
 
 
 class Eagerness:
-    """One waiter's; ``look`` says whether something has come, and takes no time."""
+    """Decides for one waiting thread whether to poll before it sleeps."""
 
     def __init__(self, look_seconds: float = _LOOK_SECONDS, num_cores: int | None = None) -> None:
         # On one core, the other side cannot even begin while we look.
@@ -28,14 +28,15 @@ class Eagerness:
         self._num_rests = 0
 
     def is_due(self) -> bool:
-        """Whether to look this time. To be asked once for each wait."""
+        """Return whether to poll this time. Call it once for each wait."""
         if self._num_rests:
             self._num_rests -= 1
             return False
         return not self._is_off
 
     def look(self, look: Callable[[], bool]) -> bool:
-        """Look for a moment; whether something has come."""
+        """Call ``look``, which must be quick, again and again for a moment; return whether it
+        returned true."""
         end = time.perf_counter() + self._look_seconds
         while not (has_come := look()) and time.perf_counter() < end:
             pass
@@ -49,7 +50,7 @@ class Eagerness:
 
 
 def _num_cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

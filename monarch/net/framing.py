@@ -1,6 +1,6 @@
-"""Messages on a byte stream: how many frames, how long each is, and then the frames.
+"""Messages on a byte stream: the number of frames, the length of each, and then the frames.
 
-ZeroMQ does this by itself; a Unix stream socket keeps no boundaries.
+ZeroMQ has framing of its own; a Unix stream socket keeps no boundaries.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _sizes_of_few = [struct.Struct(f"<I{count}Q") for count in range(16)]
 
 
 class FramingError(ValueError):
-    """Bytes that came over a stream are not a message."""
+    """Bytes from a stream are no message."""
 
 
 def frame(frames: Frames) -> list[Bytes]:
-    """The bytes to write for one message: a single buffer where it is small."""
+    """Return the bytes to write for one message; a small message is a single buffer."""
     count = len(frames)
     sizes = [len(part) if type(part) is bytes else memoryview(part).nbytes for part in frames]
     head = _sizes(count).pack(count, *sizes)
@@ -39,8 +39,8 @@ def _sizes(count: int) -> struct.Struct:
 class Unframer:
     """Cuts one stream into messages again.
 
-    ``feed`` takes what was read. While a large message is on its way, ``room`` is where the next
-    bytes belong: reading straight into it, and telling ``filled``, saves a copy.
+    ``feed`` takes the bytes that were read. While a large message arrives, ``room`` is the memory
+    for its next bytes: to read straight into it, and then call ``filled``, saves a copy.
     """
 
     def __init__(self, receive: Callable[[Frames], None], max_bytes: int = -1) -> None:
@@ -53,13 +53,13 @@ class Unframer:
 
     @property
     def room(self) -> memoryview | None:
-        """The unfilled rest of a large message, if one is on its way."""
+        """The unfilled rest of a large message; None if no large message is arriving."""
         if not self._body:
             return None
         return memoryview(self._body)[self._num_filled :]
 
     def filled(self, count: int) -> None:
-        """``count`` bytes have been read into ``room``."""
+        """Note that ``count`` bytes have been read into ``room``."""
         self._num_filled += count
         if self._num_filled == len(self._body):
             body, self._body = self._body, bytearray()

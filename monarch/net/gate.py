@@ -1,10 +1,11 @@
 """Admission over TCP: a peer needs the job's secret.
 
-A listener speaks CURVE. A stranger that does not know its public key (it is derived from the secret
-and never sent) fails in ZeroMQ's own thread, before a byte of its messages reaches Python; one that
-does must also own the connectors' key, for which ZeroMQ asks here (ZAP, RFC 27). A peer that is
-turned away is logged once a kind, by address. One of the job that is killed in the handshake looks
-the same: where peers have been let in, only a stranger is there again a second later.
+A listener uses CURVE. A stranger that does not know its public key (which is derived from the
+secret and never sent) fails in ZeroMQ's own thread, before a byte of its messages reaches Python. A
+peer that knows it must also have the connectors' key, which ZeroMQ checks by asking here (ZAP, RFC
+27). A rejected peer is logged once for each kind, by address. A member of the job that is killed
+during the handshake looks the same; so once peers were admitted, a peer is logged only if it tries
+again a second later.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ _adopted: dict[str, int] = {}
 
 
 def adopt(url: str, fd: int) -> None:
-    """``fd`` is a socket that listens at ``url`` already: the next bind there takes it."""
+    """Have the next ``bind`` to ``url`` use ``fd``, a socket that already listens there."""
     _adopted[url] = fd
 
 
 class Gate:
-    """Guards the TCP listeners of one ZeroMQ context. All but ``bind`` is for the I/O loop."""
+    """Guards the TCP listeners of one ZeroMQ context. Call all methods but ``bind`` on the I/O
+    loop."""
 
     def __init__(self, loop: Loop, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._loop = loop
@@ -67,7 +69,8 @@ class Gate:
         self._numbers = itertools.count()
 
     def bind(self, listener: zmq.Socket[bytes], url: str, keys: JobKeys | None) -> None:
-        """Bind to a TCP URL, for holders of ``keys`` alone; ``None`` limits the handshakes only."""
+        """Bind to a TCP URL, and admit only peers with ``keys``. If that is ``None``, admit all,
+        and only limit their handshakes."""
         listener.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         listener.setsockopt(zmq.BACKLOG, _BACKLOG)
         if keys is not None:
@@ -117,7 +120,7 @@ class Gate:
         return any(hmac.compare_digest(z85.encode(key), one) for one in self._allowed)
 
     def _watch(self, listener: zmq.Socket[bytes], url: str) -> None:
-        """Log the peers that ZeroMQ turns away before Python sees anything of them."""
+        """Log the peers that ZeroMQ rejects before Python sees anything of them."""
         name = f"inproc://watch-{next(self._numbers)}"
         listener.monitor(name, _EVENTS)
         events = self._context.socket(zmq.PAIR)
@@ -131,7 +134,8 @@ class Gate:
         watcher.read()
 
     def close(self) -> None:
-        """On the loop, or once it has ended; before the listeners are closed."""
+        """Close the gate's sockets. Call it on the loop, or once the loop has ended, before the
+        listeners are closed."""
         for listener, events in self._watched:
             listener.disable_monitor()
             self._loop.remove_reader(_fd(events))
@@ -194,8 +198,8 @@ class _ListenerWatch:
         return self._lets_peers_in and now - self._first_failure < _SECONDS_TO_ACCUSE
 
     def _send_away(self) -> None:
-        """Hang up on the peer that has waited for longest before the handshake: a real peer comes
-        again. Peers that are through with it are not counted here."""
+        """Hang up on the peer that has waited longest before its handshake; a real peer connects
+        again. Peers that have finished the handshake are not counted here."""
         while self._knocking:
             number = next(iter(self._knocking))
             address, port = self._knocking.pop(number)
@@ -215,7 +219,8 @@ def _fd(socket: zmq.Socket[bytes]) -> int:
 
 
 def _caller(fd: int) -> tuple[str, int]:
-    """The address and port at the other end of a socket of ZeroMQ's, if it is still there."""
+    """Return the address and port at the other end of a ZeroMQ socket; ("somebody", 0) if they are
+    not known."""
     try:
         borrowed = sockets.socket(fileno=fd)
     except OSError:
@@ -231,12 +236,13 @@ def _caller(fd: int) -> tuple[str, int]:
 
 
 def _max_knocking() -> int:
-    """How many peers may be connected before their handshake: each takes a descriptor."""
+    """Return how many peers may be connected before their handshake: each takes a descriptor."""
     return min(_MAX_KNOCKING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 
 def _hang_up(fd: int, address: str, port: int) -> bool:
-    """End a connection of ZeroMQ's, if it is still this one, and is before the handshake."""
+    """End a connection of ZeroMQ's, if the descriptor still belongs to it and the handshake is not
+    finished; return whether it was ended."""
     # The number may be of another connection at any moment; that of a copy stays.
     with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(fd)) as held:
         if held.getpeername()[:2] != (address, port):
@@ -249,13 +255,13 @@ def _hang_up(fd: int, address: str, port: int) -> bool:
 
 
 def _numeric(url: str) -> str:
-    """A TCP URL with its host name resolved: ZeroMQ binds to addresses only."""
+    """Return a TCP URL with its host name resolved: ZeroMQ binds to addresses only."""
     parts = urlsplit(url)
     return f"tcp://{sockets.gethostbyname(parts.hostname or '')}:{parts.port}"
 
 
 def is_loopback(url: str) -> bool:
-    """Whether only this machine can reach a TCP URL."""
+    """Return whether only this machine can reach a TCP URL."""
     try:
         address = urlsplit(_numeric(url)).hostname or ""
         return ipaddress.ip_address(address).is_loopback

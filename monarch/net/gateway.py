@@ -1,9 +1,9 @@
-"""The near end of the way in: one connection to a host that reaches all the others.
+"""The near end of a gateway: one connection to a host that reaches all the others.
 
-A client that reaches only one machine of a cluster speaks to all of them through it. Of each
-address there it has a Unix socket of its own here, to which ZeroMQ connects as it would to the
-address itself; and where others are to reach it, the gateway listens in its stead. Keys stay end to
-end: what passes the gateway is encrypted for its receiver.
+A client that reaches only one machine of a cluster talks to all of them through it. For each
+address in the cluster the client makes a Unix socket, to which ZeroMQ connects as it would to the
+address itself; and the gateway listens in the client's place for connections from the cluster.
+Encryption is end to end: bytes that pass the gateway are encrypted for their receiver.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ class GatewayError(OSError):
 
 
 class Gateway:
-    """``command`` logs in to the gateway and runs the shell command that is appended to it, with
-    our standard input and output: ``["ssh", "login"]``, or ``["kubectl", "exec", "-i", "pod",
-    "--", "sh", "-c"]``. ``python`` is one there, of version 3.8 or later. ``name`` is for errors.
+    """A gateway, and the connection to it.
 
-    Raises ``GatewayError`` where it cannot be reached. When the connection breaks later, another
-    is made, and what was under way goes on: for a minute, as long as the far end waits.
+    ``command`` logs in to the gateway and runs the shell command that is appended to it, with our
+    standard input and output: ``["ssh", "login"]``, or ``["kubectl", "exec", "-i", "pod", "--",
+    "sh", "-c"]``. ``python`` is an interpreter there, of version 3.8 or later. ``name`` is for
+    errors.
+
+    Raises ``GatewayError`` if it cannot be reached. When the connection breaks later, a new one is
+    made and transfers go on, for a minute, which is how long the far end waits.
     """
 
     def __init__(self, command: Sequence[str], name: str, python: str = "python3") -> None:
@@ -79,7 +82,7 @@ class Gateway:
 
     @property
     def num_bytes(self) -> tuple[int, int]:
-        """How many bytes have passed the connection: to the gateway, and from it."""
+        """How many bytes have passed through the connection: to the gateway, and from it."""
         return self._end.num_bytes
 
     def way_to(self, url: str) -> str:
@@ -98,7 +101,8 @@ class Gateway:
         return f"ipc://{way}"
 
     def listen(self, towards: str, port: int) -> str:
-        """The URL at which the machine at ``towards``, a TCP URL, now reaches ``port`` here.
+        """Have the gateway listen for connections to ``port`` here; return the URL at which the
+        machine at ``towards``, a TCP URL, reaches it.
 
         Raises ``GatewayError``.
         """
@@ -112,8 +116,8 @@ class Gateway:
         return f"tcp://{answer}"
 
     def knock(self, url: str, seconds: float) -> str:
-        """ "" where a process listens at ``url``, else why not; "no answer" where that is not
-        known in time."""
+        """Return "" if a process listens at ``url``, else the reason why not; "no answer" if that
+        is not known in time."""
         parts = urlsplit(url)
         target = f"{parts.hostname}:{parts.port}"
         said: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -156,7 +160,7 @@ class Gateway:
         self._hang_up()
 
     def _dial(self, seconds: float) -> socket.socket:
-        """A stream to the far end of this session."""
+        """Return a new stream to the far end of this session."""
         mark = f"monarch-{secrets.token_hex(8)} "
         ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -212,7 +216,7 @@ class Gateway:
             self._errors = None
 
     def close(self) -> None:
-        """The far end, and all that goes through it, ends. Idempotent."""
+        """End the far end, and all connections through it. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -222,7 +226,7 @@ class Gateway:
 
 
 def _first_line(mark: str, session: str) -> str:
-    """A Python literal: the text of the far end."""
+    """Return the text of the far end's program, as a Python literal."""
     texts = {
         module.__name__: Path(str(module.__file__)).read_text(encoding="utf-8")
         for module in (resumed_stream, tunnel, tunnel_far_end)
@@ -242,7 +246,8 @@ def _first_line(mark: str, session: str) -> str:
 
 
 def _answer(ours: socket.socket, mark: bytes, deadline: float) -> str:
-    """The marked line, whatever the login says before; "" where the stream ends first."""
+    """Return the line that begins with the mark, and skip all other output of the login; "" if the
+    stream ends before."""
     said = b""
     while time.monotonic() < deadline:
         data = ours.recv(1)  # No more than the line: what follows is the tunnel's.

@@ -13,7 +13,7 @@ _local = threading.local()
 
 
 def invite(loop: IoLoop | None) -> None:
-    """From here on this thread polls for ``loop`` when it waits."""
+    """Have this thread poll for ``loop`` whenever it waits; with None, no longer."""
     _local.loop = loop
 
 
@@ -25,11 +25,14 @@ def wait_until(
     timeout: float | None = None,
     subscribe: Callable[[Callable[[], None]], None] | None = None,
 ) -> None:
-    """Before this thread blocks: write what is held back, and, if it is a guest of a loop, poll
-    for it until ``done()`` or for ``timeout`` seconds. May return early: block then.
+    """Wait until ``done()``, for ``timeout`` seconds at most. For a thread that is about to block.
 
-    ``subscribe`` is given what must be called when ``done()`` has come true by another thread's
-    doing: the polling thread would not notice.
+    First writes the messages that are held back. If the thread is a guest of a loop, it polls for
+    the loop meanwhile; otherwise this returns at once, and may return early in any case: block
+    then.
+
+    ``subscribe`` is called with a function that another thread must call when it has made
+    ``done()`` true: the polling thread would not notice.
     """
     flush()
     loop: IoLoop | None = getattr(_local, "loop", None)
@@ -40,10 +43,11 @@ def wait_until(
 
 
 def wait_a_moment(done: Callable[[], bool]) -> bool:
-    """Before this thread goes on with an asyncio loop that has nothing to do: write what is held
-    back, and, if it is a guest of an I/O loop, look for an answer that may come at once.
+    """Write the messages that are held back, and poll for a moment for an answer that may come at
+    once, if the thread is a guest of an I/O loop. For a thread whose asyncio loop has nothing to
+    do.
 
-    Whether it is ``done()``.
+    Returns ``done()``.
     """
     flush()
     loop: IoLoop | None = getattr(_local, "loop", None)

@@ -9,10 +9,10 @@ from monarch.wire.keys import SECRET_BYTES
 
 
 def new_uid() -> Uid:
-    """A name that no other process or mesh has: 12 hexadecimal digits."""
+    """Return a name that no other process or mesh has: 12 hexadecimal digits."""
     return secrets.token_hex(6)
 
 
 def new_secret() -> bytes:
-    """A job's secret, of ``SECRET_BYTES`` bytes."""
+    """Return a new secret for a job, of ``SECRET_BYTES`` bytes."""
     return secrets.token_bytes(SECRET_BYTES)

@@ -42,7 +42,7 @@ class InprocNetwork:
 
 
 class InprocTransport:
-    """A transport whose connections hand frames over to another one's I/O loop."""
+    """A transport whose connections hand frames to another in-process transport's I/O loop."""
 
     def __init__(self, loop: Loop, receive: Receive, network: InprocNetwork) -> None:
         self._loop = loop
@@ -64,7 +64,7 @@ class InprocTransport:
         """Does nothing: a transport within one process needs no keys."""
 
     def allow_insecure(self) -> None:
-        """Nothing here is reached from beyond the machine."""
+        """Does nothing: other machines cannot reach a transport within one process."""
 
     def deliver(self, frames: Frames) -> None:
         # Copied, as any transport between processes would: later changes are not seen.

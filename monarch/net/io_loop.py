@@ -1,12 +1,11 @@
-"""Where a process waits for input.
+"""The loop in which a process waits for input.
 
-Sockets, file descriptors, timers and calls handed over from other threads all end here, in
-order of arrival. Callbacks must not block: whatever takes time goes to a thread of its own.
+Events of sockets, file descriptors and timers, and calls from other threads, are all handled here,
+in order of arrival. Callbacks must not block: slow work needs a thread of its own.
 
-The loop has a thread, and may lend its turn: an actor's thread that has nothing to do polls in
-its place, and so gets its next message without a thread switch. While that thread is away, with
-the message, no thread polls; the loop's own thread steps in if it stays away for longer than a
-moment.
+The loop has a thread, and may lend its turn: an actor's thread that has nothing to do polls in its
+place, and so gets its next message without a thread switch. While that thread handles the message,
+no thread polls; the loop's own thread takes over if that lasts longer than a moment.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _log = logging.getLogger("monarch.net")
 
 
 class IoLoop:
-    """Runs callbacks on one thread at a time: when a source is readable, when time is up, when
-    asked. With ``lends``, that may be a thread that calls ``serve``."""
+    """Runs callbacks on one thread at a time: when a source is readable, when a timer is due, or
+    when asked. With ``lends``, that may be a thread that calls ``serve``."""
 
     def __init__(self, name: str = "monarch-io", *, lends: bool = False) -> None:
         self._poll = new_poller()
@@ -73,7 +72,7 @@ class IoLoop:
     def call_soon(self, action: Callable[[], None]) -> bool:
         """Run ``action`` on the loop, in order of the calls. From any thread.
 
-        Once the loop has ended, it is dropped; false says so.
+        Once the loop has ended, the action is dropped, and false is returned.
         """
         if self.is_current():
             self._soon.append(action)
@@ -87,7 +86,7 @@ class IoLoop:
             return True
 
     def _end_poll(self) -> bool:
-        """Interrupt the poll in progress; false once the loop has ended."""
+        """Interrupt the poll in progress; return false if the loop has ended."""
         with self._wake_lock:
             if not self._has_ended:
                 self._wake.set()
@@ -111,7 +110,7 @@ class IoLoop:
         self._watch(fd, is_new)
 
     def remove_reader(self, fd: int) -> None:
-        """Stop watching ``fd``; unknown ones are fine. On the loop only, before it is closed."""
+        """Stop watching ``fd``, if it is watched. On the loop only, before it is closed."""
         if self._readers.pop(fd, None) is not None:
             self._unwatch(fd)
 
@@ -122,7 +121,7 @@ class IoLoop:
         self._watch(fd, is_new)
 
     def remove_writer(self, fd: int) -> None:
-        """Stop watching ``fd``; unknown ones are fine. On the loop only, before it is closed."""
+        """Stop watching ``fd``, if it is watched. On the loop only, before it is closed."""
         if self._writers.pop(fd, None) is not None:
             self._unwatch(fd)
 
@@ -168,7 +167,7 @@ class IoLoop:
         return result[0]
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the thread after what was handed over so far. Idempotent."""
+        """End the thread after the actions that were handed over so far. Idempotent."""
         self.call_soon(self._set_stopping)
         if self._thread.is_alive() and not self.is_current():
             self._thread.join(timeout)
@@ -196,11 +195,13 @@ class IoLoop:
         self._turn.end()
 
     def iterate(self, timeout: float | None) -> None:
-        """Wait for something to do, at most ``timeout`` seconds, and do it. In one's turn only."""
+        """Wait for events, at most ``timeout`` seconds, and handle them. Only for the thread that
+        has the turn."""
         self._handle(self._poll.poll(timeout))
 
     def iterate_eagerly(self) -> bool:
-        """Do what comes in a moment, without sleeping; false if nothing has. In one's turn only."""
+        """Poll for a moment without sleeping, and handle the events; return false if there were
+        none. Only for the thread that has the turn."""
         if self._soon or not self._eagerness.is_due():
             return False
         found: list[tuple[int, int]] = []
@@ -232,10 +233,10 @@ class IoLoop:
     def serve(
         self, until: Callable[[], bool], timeout: float | None = None, *, is_eager: bool = False
     ) -> None:
-        """Poll on this thread until ``until()``, or for ``timeout`` seconds; if it ``is_eager``,
+        """Poll on this thread until ``until()``, or for ``timeout`` seconds; if ``is_eager``, first
         for a moment without sleeping.
 
-        Returns early where the loop does not lend its turn, or another thread has it; on the main
+        Returns early if the loop does not lend its turn, or if another thread has it; on the main
         thread also when a signal has come, after its handler.
         """
         if until():
@@ -269,8 +270,8 @@ class IoLoop:
     def serve_a_moment(self, until: Callable[[], bool]) -> None:
         """Poll on this thread until ``until()``, but only for a moment, and without sleeping.
 
-        For a thread with a loop of its own, which has nothing else to do now. It is left as it is
-        where that was in vain of late, or another thread polls and does not give way.
+        For a thread with a loop of its own, which has nothing else to do now. Returns at once if
+        polling was in vain lately, or if another thread polls and does not give way.
         """
         if until() or self._stopping:
             return
@@ -298,18 +299,20 @@ class IoLoop:
             self._turn.give_back(at_once=not has_come or self._stopping)
 
     def take_turn(self) -> bool:
-        """Whether the caller polls from here on, until it gives the turn back."""
+        """Take the turn for the calling thread; return whether it polls from now on, until it gives
+        the turn back."""
         return self._turn.take(self._end_poll)
 
     def give_turn_back(self) -> None:
         self._turn.give_back(at_once=self._stopping)
 
     def fileno(self) -> int:
-        """A descriptor that can be read when ``iterate`` has something to do."""
+        """Return a descriptor that can be read when ``iterate`` has events to handle."""
         return self._poll.fileno()
 
     def timeout(self) -> float | None:
-        """Seconds until the next timer is due, 0 if something waits already. In one's turn."""
+        """Return the seconds until the next timer is due, 0 if something waits already. Only for
+        the thread that has the turn."""
         if self._soon:
             return 0.0
         if not self._timers:
@@ -346,10 +349,10 @@ _MANY = (65_536, 10_240)  # macOS allows no more than the second, whatever it sa
 
 
 def allow_many() -> None:
-    """Raise this process's own limit as far as the system lets it.
+    """Raise this process's own limit of open files as far as the system allows.
 
     Most systems begin with 1,024, for the sake of programs that use ``select``. A client of a
-    thousand hosts has more connections than that, and no way to go on without one of them.
+    thousand hosts has more connections than that, and cannot work without any of them.
     """
     own, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
     if own == resource.RLIM_INFINITY:
@@ -364,10 +367,10 @@ def allow_many() -> None:
 
 
 def check_room_for(num_here: int, num_elsewhere: int) -> None:
-    """Raise ``OSError`` where this process may not open as many files as so many more procs take,
-    on a host in this process, and on others.
+    """Raise ``OSError`` if so many more procs, on a host in this process and on others, need more
+    open files than this process may have.
 
-    A peer whose connection cannot be taken in would be waited for without end.
+    Without this check, a peer whose connection cannot be accepted would be waited for forever.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

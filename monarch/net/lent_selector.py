@@ -1,4 +1,5 @@
-"""An asyncio loop as the guest of an I/O loop: async actors get messages without a switch."""
+"""An asyncio loop as the guest of an I/O loop: async actors get messages without a thread
+switch."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from monarch.net.io_loop import IoLoop
 
 
 class LentSelector(selectors.DefaultSelector):
-    """Polls for the I/O loop too while asyncio has nothing to do.
+    """Polls for the I/O loop, too, while asyncio has nothing to do.
 
-    Only while ``has_guests``: where no actor is async, a sync actor's thread should have the turn.
+    Only while ``has_guests()``: if no actor is async, a sync actor's thread should have the turn.
     """
 
     def __init__(self, io: IoLoop, has_guests: Callable[[], bool] = lambda: True) -> None:

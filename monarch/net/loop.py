@@ -1,8 +1,5 @@
-"""The interface of a loop: the one place of a node where callbacks run, with the clock they go by.
-
-``IoLoop`` runs on a thread of its own and on the machine's clock; a simulation may run the
-callbacks of many nodes on one thread, and move its clock by hand.
-"""
+"""The interface of a loop: the only place of a node where callbacks run, with the clock they
+use."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ class Timer:
 
 
 class Loop(Protocol):
-    """Runs callbacks one at a time: when a source is readable, when time is up, when asked."""
+    """Runs callbacks one at a time: when a source is readable, when a timer is due, or when
+    asked."""
 
     def start(self) -> None: ...
 
@@ -33,7 +31,7 @@ class Loop(Protocol):
         ...
 
     def time(self) -> float:
-        """Seconds on the loop's clock."""
+        """Return the time on the loop's clock, in seconds."""
         ...
 
     def call_soon(self, action: Callable[[], None]) -> object:

@@ -11,10 +11,11 @@ import secrets
 
 @functools.cache
 def machine_id() -> str:
-    """The same for two processes only if they share a kernel, a pid and a mount namespace.
+    """Return an id that is the same for two processes only if they share a kernel, a pid namespace
+    and a mount namespace.
 
-    Host names lie (containers share them or have several); the boot id with the namespaces'
-    inodes does not. Only then do a process's pid and its Unix sockets mean the same to both.
+    Host names are no proof (containers share them or have several); the boot id with the
+    namespaces' inodes is. Only processes with one id can use each other's pids and Unix sockets.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -26,7 +27,8 @@ def machine_id() -> str:
 
 
 def _boot_without_linux() -> str:
-    """A Mac's boot, by its own name. Elsewhere each process is a machine of its own to others."""
+    """Return the id of a Mac's boot; on other systems a random one, so that each process counts as
+    a machine of its own."""
     import subprocess  # On Linux it is not needed for this.
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):

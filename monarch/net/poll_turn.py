@@ -1,9 +1,9 @@
-"""The right to poll: the loop's own thread has it, or a guest thread with nothing else to do.
+"""The turn to poll: the loop's own thread has it, or a guest thread with nothing else to do.
 
-A guest takes the turn, and gives it back when it goes off with a message; it is expected to be
-back soon, so no thread is woken. An alarm brings the loop's own thread back where it is not. To set
-one costs more than all the rest, so one that is set stays: the thread that it wakes looks how long
-the guest has been away.
+A guest takes the turn, and gives it back when it goes off with a message. It will probably be back
+soon, so no thread is woken. If it is not, an alarm wakes the loop's own thread. Setting the alarm
+is the most expensive part of this, so it stays set: the thread that it wakes checks how long the
+guest has been away.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 
 
 def has_alarms() -> bool:
-    """Only Linux has timers that are file descriptors."""
+    """Return whether the system has timers that are file descriptors; only Linux has."""
     return hasattr(_libc, "timerfd_create")
 
 
@@ -57,7 +57,7 @@ class Alarm:
         _libc.timerfd_settime(self._fd, 0, self._off, None)
 
     def wait(self) -> None:
-        """Block until it goes off."""
+        """Block until the alarm goes off."""
         os.read(self._fd, 8)
 
     def close(self) -> None:
@@ -65,8 +65,8 @@ class Alarm:
 
 
 class PollTurn:
-    """The right to poll; one thread has it, or none for a moment. Lent only if ``lends``,
-    where the system has alarms."""
+    """The right to poll, which at most one thread has. It is lent to guests only if ``lends``, and
+    if the system has alarms."""
 
     def __init__(self, lends: bool) -> None:
         self.holder = 0
@@ -79,13 +79,13 @@ class PollTurn:
         self._has_ended = False
 
     def begin(self) -> None:
-        """On the loop's own thread, which has the first turn."""
+        """Take the first turn. Call it on the loop's own thread."""
         self._turn.acquire()
         self.holder = threading.get_ident()
 
     def take(self, wake: Callable[[], bool]) -> bool:
-        """Take the turn for the calling guest. Returns whether it polls from now on; ``wake`` ends
-        a poll in progress."""
+        """Take the turn for the calling guest; return whether it polls from now on. ``wake`` ends a
+        poll in progress."""
         if self._alarm is None or not self._guest.acquire(blocking=False):
             return False
         if not self._turn.acquire(blocking=False):
@@ -102,7 +102,8 @@ class PollTurn:
         return True
 
     def give_back(self, *, at_once: bool) -> None:
-        """The guest goes away; ``at_once``: and the loop's own thread must not wait for it."""
+        """Give the turn back, because the guest goes away. ``at_once``: have the loop's own thread
+        poll at once."""
         assert self._alarm is not None
         self.holder = 0
         self._left_at = 0.0 if at_once else time.monotonic()
@@ -121,7 +122,7 @@ class PollTurn:
             self._alarm.set(0.0)
 
     def lend(self) -> None:
-        """Let a guest poll. Returns when the turn comes back. Call it on the loop's own thread."""
+        """Let a guest poll; return when the turn comes back. Call it on the loop's own thread."""
         assert self._alarm is not None
         self.is_wanted = False
         self.holder = 0
@@ -143,7 +144,7 @@ class PollTurn:
             self._alarm.set(_AWAY_SECONDS)
 
     def end(self) -> None:
-        """No thread polls any more. On the own thread, in its turn."""
+        """End all polling. Call it on the loop's own thread, in its turn."""
         self._has_ended = True
         self.holder = 0  # A later thread may get our number.
         self._turn.release()

@@ -1,7 +1,7 @@
 """The primitives that a loop waits with: epoll and eventfd on Linux, their stand-ins elsewhere.
 
-Only Linux has those two. An author's laptop may be a Mac; there it is kqueue, through `selectors`,
-and a pipe.
+Only Linux has those two. An author's laptop may be a Mac, where kqueue, through `selectors`, and a
+pipe are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ WRITE = select.POLLOUT
 
 
 class Poller(Protocol):
-    """As ``select.epoll``: what was registered is told by its descriptor, with a mask of events."""
+    """The interface of ``select.epoll``: `poll` returns pairs of a descriptor and a mask of
+    events."""
 
     def register(self, fd: int, events: int) -> None: ...
 
@@ -34,7 +35,7 @@ class Poller(Protocol):
 
 
 class WakeUp(Protocol):
-    """Something that can be read once it was set, until it is cleared."""
+    """A descriptor that can be read once it was set, until it is cleared."""
 
     def fileno(self) -> int: ...
 
@@ -74,7 +75,8 @@ class _SelectorPoller:
         ]  # fmt: skip
 
     def fileno(self) -> int:
-        """Raises ``OSError`` where the system's selector is not itself a descriptor."""
+        """Return the selector's descriptor. Raises ``OSError`` if the system's selector has
+        none."""
         number = getattr(self._selector, "fileno", None)  # kqueue has one
         if number is None:
             raise OSError("this system's selector cannot be waited for")

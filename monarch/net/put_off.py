@@ -1,7 +1,8 @@
-"""The main thread's signal handlers wait while it runs the I/O loop's callbacks.
+"""Delays the main thread's signal handlers while that thread runs the I/O loop's callbacks.
 
-Python calls a handler between any two steps of the main thread, and it may raise: Ctrl-C does, and
-an alarm of the program's own. In the middle of a callback that would lose what others have sent.
+Python calls a handler between any two steps of the main thread, and the handler may raise: the one
+of Ctrl-C does, and that of an alarm of the program. In the middle of a callback that would lose
+messages that others have sent.
 """
 
 from __future__ import annotations
@@ -84,5 +85,6 @@ class PutOff:
 
 
 def handler_of(number: int) -> Any:
-    """The program's handler of a signal, though the signal may be put off now. From any thread."""
+    """Return the program's handler of a signal, also while the signal is delayed. From any
+    thread."""
     return _handlers.get(number) or _signal.getsignal(number)

@@ -1,7 +1,4 @@
-"""A rate-limited log: each kind of warning once, and then how often it came.
-
-Strangers and broken peers could otherwise fill the disk with log lines.
-"""
+"""A rate-limited log: each kind of warning once, and then how often it was repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ _MAX_KINDS = 256
 
 
 class RareLog:
-    """Logs the first of a kind at once, and then at most one line a minute for each kind."""
+    """Logs the first warning of a kind at once, and then at most one line a minute for each
+    kind."""
 
     def __init__(
         self,
@@ -33,7 +31,7 @@ class RareLog:
         self._write(logging.WARNING, kind, text, values, None)
 
     def exception(self, kind: Hashable, text: str, *values: object) -> None:
-        """With the traceback of the exception that is being handled."""
+        """Log an error with the traceback of the exception that is being handled."""
         self._write(logging.ERROR, kind, text, values, True)
 
     def _write(

@@ -1,7 +1,7 @@
 """A stream of frames that goes on over another connection when the first one breaks.
 
-Frames are ``[kind][number][length][payload]``. Those that matter are counted, and kept until the
-other end says that it has them. Over a new connection each end says how many it got, and the rest
+Frames are ``[kind][number][length][payload]``. Frames that must arrive are counted, and kept until
+the other end acknowledges them. Over a new connection each end says how many it got, and the rest
 is sent again. Needs Python 3.8, and only the standard library: see `gateway.py`.
 """
 
@@ -32,10 +32,10 @@ class Broken(Exception):
 
 
 class ResumedStream:
-    """All of it is for one thread.
+    """A stream of frames that survives its connection. For one thread only.
 
-    ``take`` gets the frames that come, ``on_broken`` is called when the connection breaks, and
-    ``begin_anew`` where another end has come in the other one's place, which knows of nothing.
+    ``take`` is called with each frame that arrives, ``on_broken`` when the connection breaks, and
+    ``begin_anew`` when the other end was replaced by a new one, which knows no earlier frame.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ResumedStream:
         self.bytes_in = self.bytes_out = 0
 
     def attach(self, pipe: socket.socket) -> None:
-        """Use this socket from now on."""
+        """Use this socket as the connection from now on."""
         self.detach()
         pipe.setblocking(False)
         self._pipe = pipe
@@ -86,7 +86,8 @@ class ResumedStream:
         return self._pipe is not None
 
     def look_after(self) -> None:
-        """Say what is due, and see whether the connection is still alive. Once each step."""
+        """Send acknowledgements and probes that are due, and check whether the connection is alive.
+        Call it in each step."""
         now = time.monotonic()
         if self._pipe is None:
             return
@@ -105,7 +106,7 @@ class ResumedStream:
         self._on_broken()
 
     def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-        """A frame that must arrive."""
+        """Send a frame that must arrive."""
         frame = _HEAD.pack(kind, stream, len(payload)) + payload
         self._kept.append(frame)
         if self._is_greeted and self._pipe is not None:

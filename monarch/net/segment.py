@@ -1,10 +1,10 @@
 """Memory that processes of one machine share: segments, and views of the regions in them.
 
-A segment is anonymous (a memfd): it has no name that could be left behind, and is gone with the
-last process that maps it, however that ends. It begins with a byte for each *hold*, that of one
-receiver on one region. The owner of the segment sets the byte when it sends; the receiver clears
-it when its last view of the region is gone; the owner looks before it uses a region again. So
-giving back takes no message and no lock, and may happen on any thread that collects garbage.
+A segment is anonymous (a memfd): it has no name that could be left behind, and vanishes with the
+last process that maps it. It begins with a byte for each *hold*, which is one receiver's claim on
+one region. The owner of the segment sets the byte when it sends; the receiver clears it when its
+last view of the region is gone; the owner checks it before it uses the region again. So releasing a
+region needs no message and no lock, and may happen on any thread that collects garbage.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _STRIDE = 16 * 2**20
 
 
 class Segment:
-    """A segment as one process sees it, its owner or another."""
+    """A segment as one process has it mapped, its owner or another."""
 
     def __init__(self, fd: int) -> None:
-        """Map the memory behind ``fd``, which is the segment's once this has returned."""
+        """Map the memory behind ``fd``, which belongs to the segment once this has returned."""
         self.size = os.fstat(fd).st_size
         self.shared = mmap.mmap(fd, self.size)
         self._private: mmap.mmap | None = None
@@ -45,7 +45,8 @@ class Segment:
 
     @classmethod
     def create(cls, size: int) -> Segment:
-        """New memory. It takes up room only where ``back`` has been called. Raises ``OSError``."""
+        """Make a new segment. It uses memory only up to where ``back`` was called. Raises
+        ``OSError``."""
         if not hasattr(os, "memfd_create"):
             raise OSError(errno.ENOSYS, "this system has no memory that can be handed on")
         fd = os.memfd_create("monarch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -61,10 +62,10 @@ class Segment:
 
     @classmethod
     def of_peer(cls, fd: int) -> Segment:
-        """Map what another process has handed in, if reading it can do no harm.
+        """Map a segment that another process has handed over, if it is safe to read.
 
-        Raises ``ValueError`` or ``OSError`` for memory that could be taken from under us: to read
-        what is no longer there ends a process by SIGBUS.
+        Raises ``ValueError`` or ``OSError`` for memory that its owner could take away: reading it
+        then would end this process by SIGBUS.
         """
         if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError("its size is not sealed")
@@ -76,15 +77,15 @@ class Segment:
 
     @property
     def private(self) -> mmap.mmap:
-        """The same memory, copied where we change it: the changes stay private."""
+        """The same memory as a private mapping: what this process writes there stays private."""
         if self._private is None:
             self._private = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_COPY)
         return self._private
 
     def back(self, end: int) -> None:
-        """See to it that there is memory up to ``end``. Raises ``OSError`` where there is not.
+        """Allocate the memory up to ``end``. Raises ``OSError`` if there is not enough.
 
-        Without it, writing where there is none would end the process by SIGBUS.
+        Without it, writing beyond the allocated memory would end the process by SIGBUS.
         """
         end = -(-end // PAGE_BYTES) * PAGE_BYTES
         for start in range(self._backed, end, _STRIDE):
@@ -104,10 +105,10 @@ class Segment:
 def view_region(
     segment: Segment, offset: int, size: int, hold: int, *, private: bool
 ) -> memoryview:
-    """A view of a region, writable. ``hold`` is cleared once the last view of it here is gone.
+    """Return a writable view of a region. ``hold`` is cleared once its last view here is gone.
 
-    Arrays made from the view, and slices of it, count. ``private``: others look at the region
-    too, and must not see what is written to it here.
+    Arrays made from the view, and slices of it, count as views. ``private``: other processes read
+    the region too, and must not see what is written to it here.
     """
     memory = segment.private if private else segment.shared
     size = -(-size // PAGE_BYTES) * PAGE_BYTES
@@ -128,7 +129,7 @@ def _block_type(size: int) -> Any:
 
 
 class _Lease(weakref.ref):  # type: ignore[type-arg]
-    """Notices that the last view of a region is gone."""
+    """A weak reference that clears a region's hold when the last view is gone."""
 
     __slots__ = ("flags", "hold", "pages", "pid")
     flags: mmap.mmap
@@ -153,7 +154,8 @@ def _returned(lease: Any) -> None:
 
 
 def _keep_all() -> None:
-    """A forked child has the same views, and its use of them is not counted."""
+    """Have this parent of a fork never clear the holds: the child has the same views, and nobody
+    counts its use of them."""
     for lease in list(_leases.values()):
         lease.pid = 0
 

@@ -1,7 +1,7 @@
-"""Where a process takes in the segments of others: a datagram socket that descriptors come by.
+"""Where a process receives the segments of others: a datagram socket for descriptors.
 
-A descriptor that was handed in is held by the kernel: it arrives even if the sender has died since.
-A process is handed something by the path alone, which lies in a directory of the user's alone.
+The kernel keeps a descriptor that was handed over: it arrives even if the sender has died since. A
+sender needs only the path of the socket, which is in a directory that only the user can enter.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # Only Linux has it.
 
 
 def door_path(url: str) -> str:
-    """The path of the door of the process that listens at ``url``, an ``ipc://`` one."""
+    """Return the path of the segment door of the process that listens at ``url``, an ``ipc://``
+    URL."""
     return url.removeprefix("ipc://") + ".m"
 
 
 class SegmentDoor:
-    """Takes in descriptors; ``take`` gives those that have come."""
+    """Receives descriptors; ``take`` returns those that have arrived."""
 
     def __init__(self, path: str) -> None:
-        """Raises ``OSError`` where there can be no socket at ``path``, ``PermissionError`` for a
-        folder that others could exchange.
-        """
+        """Make the socket. Raises ``OSError`` if there can be none at ``path``, ``PermissionError``
+        for a folder in which others could replace it."""
         check_folder(path)
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -48,9 +48,10 @@ class SegmentDoor:
         return self._socket.fileno()
 
     def take(self) -> list[tuple[str, int | None]]:
-        """The names and descriptors that have arrived; the caller closes these.
+        """Return the names and descriptors that have arrived; the caller closes the descriptors.
 
-        ``None`` for one that the kernel had to drop, as this process may have no more of them.
+        A descriptor is ``None`` if the kernel had to drop it, because this process has too many
+        open.
         """
         arrived: list[tuple[str, int | None]] = []
         while True:
@@ -67,9 +68,9 @@ class SegmentDoor:
 
 
 def hand_over(path: str, name: str, fd: int) -> None:
-    """Hand ``fd`` to the process behind the door at ``path``. Raises ``OSError`` if it cannot
-    be done now: no process is there, it is another user's, or too much waits there already.
-    """
+    """Hand ``fd`` to the process behind the door at ``path``. Raises ``OSError`` if that is
+    impossible now: there is no process, it belongs to another user, or too many descriptors wait
+    there already."""
     check_owner(path)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:

@@ -1,4 +1,4 @@
-"""Hands what has arrived to its receiver, so that a bad message does no harm."""
+"""Hands an arrived message to its receiver, so that a bad message does no harm."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from monarch.net.transport import Frames, Receive
 
 
 def take(receive: Receive, frames: Frames, peer: Callable[[], str], rare: RareLog) -> None:
-    """Call ``receive``. An error that it raises is logged, once a kind, with the name of the
-    ``peer``.
+    """Call ``receive`` with a message. An error that it raises is logged, once for each kind, with
+    the name of the ``peer``.
 
-    The connection goes on: the next message is a whole one again.
+    The connection goes on: the next message is whole again.
     """
     try:
         receive(frames)

@@ -1,7 +1,7 @@
-"""The interface of a transport: somewhere to listen, and connections to send on.
+"""The interface of a transport: listeners to receive at, and connections to send on.
 
-``UnixTransport`` speaks between the processes of a machine, ``ZmqTransport`` between machines,
-``InprocTransport`` within a process; a contract suite holds all to the same promises:
+``UnixTransport`` connects the processes of a machine, ``ZmqTransport`` machines,
+``InprocTransport`` the nodes within a process; a contract suite holds all to the same promises:
 
 - Frames sent on one connection arrive whole, once and in order.
 - ``send`` may be called from any thread and does not wait for the receiver.
@@ -28,7 +28,7 @@ class Connection(Protocol):
     def send(self, frames: Frames) -> None: ...
 
     def close(self, linger_seconds: float = 0.0) -> None:
-        """Give up the connection; messages already sent get ``linger_seconds`` to leave."""
+        """Close the connection; messages already sent get ``linger_seconds`` to leave."""
         ...
 
 

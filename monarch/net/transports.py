@@ -1,4 +1,4 @@
-"""All the transports of a process behind one: the URL says which."""
+"""All the transports of a process behind one interface: the URL decides."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Transports:
         self._way_to = way_to
 
     def reach_at(self, url: str, here: str) -> None:
-        """Connect to ``here`` in place of ``url`` from now on."""
+        """Connect to ``here`` whenever ``url`` is asked for, from now on."""
         self._here[url] = here
 
     def listen(self, url: str) -> str:
@@ -91,7 +91,7 @@ class Transports:
         )
 
     def close(self) -> None:
-        """Leave the network. Idempotent."""
+        """Close all transports. Idempotent."""
         self._unix.close()
         if self._tcp is not None:
             self._tcp.close()

@@ -1,13 +1,13 @@
-"""One end of a tunnel: TCP connections of many, over one stream of bytes that may break.
+"""One end of a tunnel: many TCP connections over one stream of bytes that may break.
 
-The ends are alike. `gateway.py` sends the text of this file, of `resumed_stream.py` and of
-`tunnel_far_end.py` over a login, so a gateway needs Python 3.8 and nothing of ours: beside these,
-only the standard library is imported here.
+Both ends are alike. `gateway.py` sends the text of this file, of `resumed_stream.py` and of
+`tunnel_far_end.py` over a login, so a gateway needs Python 3.8 and no package of ours: beside these
+files, only the standard library is imported here.
 
 When the stream breaks, the far end lives on for a while, and connections through the tunnel do not
-notice. Only where an end itself has gone, and another has come, are they closed. Each connection
-has a window: what its receiver has not taken yet is at most so much, so that one that stands still
-holds up no other.
+notice. They are closed only if an end itself was replaced by a new one. Each connection has a
+window, which limits the bytes that its receiver has not taken yet, so that a stalled connection
+does not delay the others.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class _Stream:
 
 
 class TunnelEnd:
-    """Everything but ``post`` is for the thread that calls ``step``.
+    """One end of a tunnel. Call everything but ``post`` on the thread that calls ``step``.
 
-    ``on_broken`` is called when the stream breaks. ``target`` is where connections lead that the
-    other end was asked to listen for.
+    ``on_broken`` is called when the stream breaks. Connections that the other end was asked to
+    accept lead to ``target``.
     """
 
     def __init__(self, *, first_stream: int, on_broken: Callable[[], None]) -> None:
@@ -64,13 +64,13 @@ class TunnelEnd:
         self.is_over = False
 
     def post(self, do: Callable[[], None]) -> None:
-        """Have ``do`` called by the end's own thread. From any thread."""
+        """Have the end's own thread call ``do``. From any thread."""
         self._posted.append(do)
         with contextlib.suppress(OSError):
             self._ringer.send(b"!")
 
     def watch(self, source: socket.socket, act: Callable[[int], None]) -> None:
-        """Call ``act`` in each step in which there is something to read."""
+        """Call ``act`` in each step in which ``source`` can be read."""
         self._selector.register(source, selectors.EVENT_READ, act)
 
     def _on_bell(self, events: int) -> None:
@@ -85,15 +85,15 @@ class TunnelEnd:
 
     @property
     def num_bytes(self) -> tuple[int, int]:
-        """How many bytes have left over the stream, and come."""
+        """How many bytes were sent over the stream, and received."""
         return self._stream.bytes_out, self._stream.bytes_in
 
     def attach(self, pipe: socket.socket) -> None:
-        """Use this connection from now on."""
+        """Use this connection as the stream from now on."""
         self._stream.attach(pipe)
 
     def step(self, seconds: float) -> None:
-        """Wait for something to happen, at most so long, and act upon it."""
+        """Wait for events, at most ``seconds``, and handle them."""
         for key, events in self._selector.select(min(seconds, STEP_SECONDS)):
             key.data(events)
         self._stream.look_after()
@@ -128,7 +128,8 @@ class TunnelEnd:
                 self._hand_on(stream)
 
     def _begin_anew(self) -> None:
-        """Another has come in the other end's place: it knows of no connection."""
+        """Close all connections, because the other end was replaced by a new one, which does not
+        know them."""
         for stream in list(self._streams.values()):
             self._close(stream)
         for number, (wish, _, _) in self._listening.items():
@@ -138,9 +139,9 @@ class TunnelEnd:
 
     def connect(self, connection: socket.socket | None, target: str,
                 on_outcome: Callable[[str], None] | None = None) -> int:  # fmt: skip
-        """Lead what comes over ``connection`` to ``target``, HOST:PORT, at the other end.
+        """Connect ``connection`` to ``target``, HOST:PORT, at the other end.
 
-        ``on_outcome`` is called with "" once it stands, or with the reason.
+        ``on_outcome`` is called with "" once it is connected, or with the reason why not.
         """
         number, self._next = self._next, self._next + 2
         stream = self._streams[number] = _Stream(number)
@@ -159,7 +160,7 @@ class TunnelEnd:
             self._close(stream)
 
     def add_way(self, listener: socket.socket, target: str) -> None:
-        """Accepts connections at ``listener`` and leads them to ``target`` at the other end."""
+        """Accept connections at ``listener``, and connect them to ``target`` at the other end."""
 
         def accept(events: int) -> None:
             with contextlib.suppress(OSError):
@@ -170,17 +171,18 @@ class TunnelEnd:
         self._selector.register(listener, selectors.EVENT_READ, accept)
 
     def listen(self, wish: str, target: tuple[str, int], on_outcome: Callable[[str], None]) -> None:
-        """Have the other end listen where ``wish``, HOST:PORT, can reach it.
+        """Have the other end listen at an address that ``wish``, HOST:PORT, can reach.
 
-        What connects there is led to ``target``, here. The outcome is ADDRESS:PORT, or begins with
-        "!".
+        Connections to it lead to ``target``, here. The outcome is ADDRESS:PORT, or an error that
+        begins with "!".
         """
         number, self._next = self._next, self._next + 2
         self._listening[number] = wish.encode(), target, on_outcome
         self._send(_LISTEN, number, wish.encode())
 
     def _listen(self, number: int, wish: str) -> None:
-        """``wish``: the HOST:PORT that is to get in, and perhaps the port that it was before."""
+        """Listen, for the other end, at an address that ``wish`` can reach: HOST:PORT, or
+        HOST:PORT:BEFORE with the port that it had before."""
         try:
             host, port, before = (wish + ":0").split(":")[:3]
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -316,7 +318,7 @@ class TunnelEnd:
             stream.socket = None
 
     def say_goodbye(self) -> None:
-        """The other end need not wait for another stream."""
+        """Tell the other end not to wait for another stream."""
         if self.is_attached:
             self._send(_BYE, 0)
 

@@ -1,6 +1,6 @@
-"""The far end of a tunnel: in a login to the gateway, and after that ends.
+"""The far end of a tunnel. It runs in a login to the gateway, and outlives it for a while.
 
-Its text is sent to the gateway behind that of `tunnel.py`, and needs Python 3.8, as that does.
+Its text is sent to the gateway after that of `tunnel.py`, and needs Python 3.8, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _KEEP_SECONDS = 60.0
 
 
 def far_end(mark: str, session: str) -> None:
-    """Join standard input and output with the session's end here; make that if there is none."""
+    """Connect standard input and output to the session's far end on this machine; start that if
+    there is none."""
     try:
         joined = _joined(_folder(), session)
     except OSError as error:
@@ -66,7 +67,7 @@ def _joined(folder: str, session: str) -> socket.socket:
 
 
 def _live(door: socket.socket, path: str) -> None:
-    """Runs the far end, even when the login ends."""
+    """Run the far end, also after the login ends."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

@@ -27,12 +27,13 @@ _MAX_HELD_MESSAGES = 256
 
 
 class UnixConnection:
-    """Writes on the caller's thread, straight into the kernel's buffer: no thread is woken here.
+    """Writes on the caller's thread, straight into the kernel's buffer, so that no thread is woken
+    here.
 
     In a burst, small messages are held back until the sender waits (see ``monarch.net.cork``).
     Bytes that the kernel does not take are queued, and written by the I/O loop. A connection that
-    breaks, or that finds no listener yet, tries again until it is closed; queued messages stay, a
-    message that was cut is sent again from its start.
+    breaks, or that finds no listener yet, tries again until it is closed; queued messages stay, and
+    a message that was cut off is sent again from its start.
     """
 
     def __init__(self, loop: IoLoop, path: str, forget: Callable[[UnixConnection], None]) -> None:
@@ -85,7 +86,7 @@ class UnixConnection:
                 self._flush()
 
     def _connect(self) -> None:
-        """Under the lock."""
+        """Connect to the listener, or try again later. Call it under the lock."""
         connecting: socket.socket | None = None
         try:
             # Out of descriptors, too, is for a moment only.
@@ -134,7 +135,7 @@ class UnixConnection:
             raise
 
     def _write(self, out: socket.socket) -> None:
-        """Write from the queue's front; raises where the kernel takes nothing."""
+        """Write from the queue's front. Raises if the kernel takes nothing."""
         queue = self._queue
         if len(queue) == 1 and len(queue[0]) == 1 and not self._num_sent:
             count = out.send(queue[0][0])
@@ -149,7 +150,8 @@ class UnixConnection:
         self._num_sent = count
 
     def _drop(self) -> None:
-        """Give up the socket, not the connection. Under the lock."""
+        """Close the socket, but not the connection, which connects again. Call it under the
+        lock."""
         self._num_sent = 0
         broken, self._socket = self._socket, None
         if broken is not None:
@@ -183,7 +185,7 @@ class UnixConnection:
                 self._is_watched = False
 
     def close(self, linger_seconds: float = 0.0) -> None:
-        """Give up the connection; queued messages get ``linger_seconds`` to leave."""
+        """Close the connection; queued messages get ``linger_seconds`` to leave."""
         with self._lock:
             if not self._is_closed and self._socket is not None:
                 self._linger(self._socket, linger_seconds)
@@ -200,7 +202,7 @@ class UnixConnection:
 
 
 def _after(data: Sequence[Bytes], num_sent: int) -> list[Bytes]:
-    """The rest of ``data`` after its first ``num_sent`` bytes."""
+    """Return the rest of ``data`` after its first ``num_sent`` bytes."""
     for index, part in enumerate(data):
         if num_sent < len(part):
             return [memoryview(part)[num_sent:], *data[index + 1 :]]

@@ -1,7 +1,7 @@
 """Unix sockets that only their user can reach.
 
-The mode is right from the first moment, the folder cannot be another user's trap, and a name
-is taken from the dead only. Abstract names, which know no owner, are refused.
+The file mode is right from the first moment, no other user can replace the folder, and a name is
+reused only if its process is dead. Abstract names, which have no owner, are refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _BACKLOG = 4096
 
 
 def open_private(path: str) -> RawSocket:
-    """A listening socket of mode 0600 at ``path``.
+    """Return a listening socket of mode 0600 at ``path``.
 
-    Raises ``OSError`` where a process listens already, ``PermissionError`` for a folder that
-    others could exchange.
+    Raises ``OSError`` if a process listens there already, ``PermissionError`` for a folder in which
+    others could replace the socket.
     """
     check_folder(path)
     if _is_answered(path):
@@ -42,7 +42,7 @@ def open_private(path: str) -> RawSocket:
 
 
 def check_folder(path: str) -> None:
-    """Raise ``PermissionError`` where others could put something else at ``path``."""
+    """Raise ``PermissionError`` if other users could put a socket of theirs at ``path``."""
     if path.startswith("@"):
         raise PermissionError(
             f"ipc://{path} is an abstract name, which any user of this machine could take or "
@@ -59,7 +59,7 @@ def check_folder(path: str) -> None:
 
 
 def check_owner(path: str) -> None:
-    """Raise ``PermissionError`` where the socket at ``path`` is there and is another user's."""
+    """Raise ``PermissionError`` if the socket at ``path`` belongs to another user."""
     try:
         check_folder(path)
         owner = os.lstat(path).st_uid
@@ -72,7 +72,7 @@ def check_owner(path: str) -> None:
 
 
 def _is_answered(path: str) -> bool:
-    """Whether a process listens; a file that a dead process left does not count."""
+    """Return whether a process listens; a file that a dead process left does not count."""
     with RawSocket(AF_UNIX) as probe:
         try:
             probe.connect(path)

@@ -1,11 +1,11 @@
 """The transport between processes of one machine: Unix stream sockets.
 
-ZeroMQ has a thread of its own on both sides of a socket; here the sender writes into the
-kernel's buffer itself, and the receiver's I/O loop reads it: two thread switches a message
-fewer, and two threads a process.
+ZeroMQ has a thread of its own on both sides of a socket. Here the sender writes into the kernel's
+buffer itself, and the receiver's I/O loop reads it: that saves two thread switches for each
+message.
 
-Security: a socket is open to its user alone, lies in a directory that only the user can enter,
-and the kernel's word on the user that connects is checked.
+Security: a socket is open to its user alone, lies in a directory that only the user can enter, and
+the kernel is asked for the user that connects.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class UnixTransport:
         self._is_closed = False
 
     def listen(self, url: str) -> str:
-        """Bind ``ipc://PATH``. Raises ``OSError`` where a process listens already, and
+        """Bind ``ipc://PATH``. Raises ``OSError`` if a process listens there already, and
         ``PermissionError`` in a folder that others can write to."""
         path = url.removeprefix("ipc://")
         try:
@@ -69,7 +69,8 @@ class UnixTransport:
             self._loop.add_reader(listener.fileno(), lambda: self._accept(listener))
 
     def connect(self, url: str) -> Connection:
-        """Raises ``PermissionError`` for a socket of another user."""
+        """Return a connection to ``url``. Raises ``PermissionError`` for a socket of another
+        user."""
         path = url.removeprefix("ipc://")
         check_owner(path)
         connection = UnixConnection(self._loop, path, self._connections.discard)
@@ -79,10 +80,10 @@ class UnixTransport:
         return connection
 
     def use_keys(self, keys: JobKeys) -> None:
-        """Unix sockets need none."""
+        """Does nothing: Unix sockets need no keys."""
 
     def allow_insecure(self) -> None:
-        """Nothing here is reached from beyond the machine."""
+        """Does nothing: other machines cannot reach a Unix socket."""
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -154,7 +155,7 @@ class UnixTransport:
         self._listeners.clear()
 
     def _is_allowed(self, incoming: socket.socket) -> bool:
-        """Whether our own user, or root, is at the other end."""
+        """Return whether the peer is a process of our own user, or of root."""
         try:
             pid, uid = _credentials(incoming)
         except OSError as error:
@@ -173,7 +174,7 @@ def _reader(transport: UnixTransport, incoming: socket.socket, unframer: Unframe
 
 
 def _credentials(incoming: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end, on the kernel's word."""
+    """Return the pid and the user of the peer, as the kernel reports them."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0, _peer_without_linux(incoming)
     size = struct.calcsize("3i")
@@ -183,7 +184,7 @@ def _credentials(incoming: socket.socket) -> tuple[int, int]:
 
 
 def _peer_without_linux(incoming: socket.socket) -> int:
-    """The user at the other end, as BSDs tell. Raises ``OSError`` where they do not."""
+    """Return the user of the peer, as BSD systems report it. Raises ``OSError`` if they do not."""
     user, group = ctypes.c_uint32(), ctypes.c_uint32()
     ask = getattr(ctypes.CDLL(None, use_errno=True), "getpeereid", None)
     if ask is None or ask(incoming.fileno(), ctypes.byref(user), ctypes.byref(group)):

@@ -40,10 +40,11 @@ _MIN_FRAME_BYTES = 4 * 2**20
 
 
 class ZmqTransport:
-    """All ZeroMQ sockets of a process. ``keys`` are a job's; without them it is loopback only.
+    """All ZeroMQ sockets of a process. ``keys`` are the job's; without them it listens on loopback
+    only.
 
-    ``max_frame_bytes`` is what a listener takes in at once, also of peers before their handshake:
-    large messages come in chunks, so it need not hold one. Negative: no limit.
+    ``max_frame_bytes`` is the largest frame that a listener accepts, also from peers before their
+    handshake: large messages come in chunks, so none has to fit. Negative: no limit.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class ZmqTransport:
     def listen(self, url: str) -> str:
         """Bind ``tcp://HOST:PORT`` (port 0: any free one).
 
-        Raises ``PermissionError`` for an address beyond loopback without keys, ``OSError`` for
-        one that is in use.
+        Raises ``PermissionError`` for an address beyond loopback without keys, ``OSError`` for an
+        address in use.
         """
         self._begin()
         socket = self._context.socket(zmq.PULL)
@@ -103,7 +104,8 @@ class ZmqTransport:
         return bound.rstrip(b"\0").decode()
 
     def _begin(self) -> None:
-        """Raises ``OSError`` where there are too few descriptors for ZeroMQ to begin with."""
+        """Check once that this process has enough free descriptors for ZeroMQ. Raises ``OSError``
+        if not."""
         if self._has_begun:
             return
         held: list[int] = []
@@ -145,7 +147,7 @@ class ZmqTransport:
         return connection
 
     def _connected(self, url: str) -> zmq.Socket[bytes]:
-        """Raises ``OSError``."""
+        """Return a new socket that connects to ``url``. Raises ``OSError``."""
         self._begin()
         try:
             socket = self._context.socket(zmq.PUSH)
@@ -205,9 +207,9 @@ def _address_of(frame: zmq.Frame) -> str:
 class ZmqConnection:
     """A PUSH socket and the lock that lets any thread send on it.
 
-    Where something else answers than a member of the job, ZeroMQ gives the connection up for good,
-    with all that was sent. Later frames are dropped too: no frame may arrive after one that is
-    missing. Where the process is out of descriptors, what is sent waits until it has one again.
+    If the listener is no member of the job, ZeroMQ abandons the connection for good, with all
+    frames that were sent. Later frames are dropped too: no frame may arrive after a missing one. If
+    the process is out of descriptors, frames wait until it has one again.
     """
 
     def __init__(
@@ -248,7 +250,8 @@ class ZmqConnection:
                 pass
 
     def send(self, frames: Frames) -> None:
-        """Raises ``ValueError`` for a frame beyond the limit: its receiver would hang up on it."""
+        """Send a message. Raises ``ValueError`` for a frame beyond the limit, on which its receiver
+        would hang up."""
         largest = max(map(len, frames), default=0)
         if 0 <= self._max_frame_bytes < largest:
             raise ValueError(
@@ -264,7 +267,7 @@ class ZmqConnection:
                 self._write(frames)
 
     def _write(self, frames: Frames) -> bool:
-        """Whether ZeroMQ took them. Under the lock."""
+        """Give frames to ZeroMQ; return whether it took them. Call it under the lock."""
         assert self._socket is not None
         last = len(frames) - 1
         try:
@@ -295,7 +298,7 @@ class ZmqConnection:
 
 
 class _Nowhere:
-    """The connections of a transport that is closed already."""
+    """A connection of a transport that is closed already: it drops everything."""
 
     def send(self, frames: Frames) -> None: ...
 

@@ -141,7 +141,7 @@ class ClientAgent(ProcAgent):
 
     @property
     def zygotes_ahead(self) -> set[int]:
-        """The process of a template that was started, and made no procs so far."""
+        """The process of a template that has been started, and has made no procs so far."""
         return self._ahead.pids
 
     @property
@@ -183,7 +183,8 @@ class ClientAgent(ProcAgent):
                 self.link(url)
 
     def _attached(self, link: HostLink) -> None:
-        """A host has taken us: what it has is what others should have, if nothing was pushed."""
+        """Note the state of a host that has accepted us: other hosts should have the same, if
+        nothing was pushed yet."""
         if link.ready.value is None:
             generation, digest = link.info.generation, link.info.digest
             self.workspaces.found(link.address.uid, generation, digest)
@@ -198,7 +199,7 @@ class ClientAgent(ProcAgent):
         self.node.dispatch(envelope)
 
     def visit(self, url: str) -> ProcAddress:
-        """The address of a host agent, to ask it things without becoming its client."""
+        """Return the address of a host agent, to ask it questions without becoming its client."""
         host = HostUrl.parse(url)
         address = host.address(machine_id())
         if url not in self.links or self.links[url].is_lost:
@@ -209,20 +210,20 @@ class ClientAgent(ProcAgent):
         return address
 
     def unlink(self, url: str) -> None:
-        """Forget the tie to a host whose end is no failure."""
+        """Drop the link to a host whose end is no failure."""
         self._find_process.pop(url, None)
         link = self.links.pop(url, None)
         if link is not None:
             link.give_up()
 
     def expect_end(self, url: str) -> None:
-        """The host at ``url`` was asked to end: that it is lost then is no failure."""
+        """Expect the end of the host at ``url``, which was asked to end: its loss is no failure."""
         link = self.links.get(url)
         if link is not None:
             self.node.peer_down.expect_end(link.address.uid)
 
     def use_secret(self, secret: bytes) -> None:
-        """Speak as a member of the job that has this secret."""
+        """Use this job's secret for connections from now on."""
         keys = self.node.keys
         if keys is None:
             self.node.use_keys(JobKeys(secret))
@@ -233,7 +234,7 @@ class ClientAgent(ProcAgent):
             )
 
     def listen_beyond(self, url: str) -> None:
-        """Be reachable from the machine at ``url``, a TCP address."""
+        """Listen at an address that the machine at ``url``, a TCP address, can reach."""
         if any(known.startswith("tcp://") for known in self.node.address.urls):
             return
         bind, advertise = way_in(url, self.node.gateway)
@@ -337,7 +338,7 @@ class ClientAgent(ProcAgent):
 
 
 def client() -> ClientAgent:
-    """The client agent of this program. Raises ``RuntimeError`` inside a proc."""
+    """Return the client agent of this program. Raises ``RuntimeError`` inside a proc."""
     agent = process.current()
     if not isinstance(agent, ClientAgent):
         raise RuntimeError("this needs the client program, and runs inside a proc")

@@ -1,9 +1,9 @@
 """Which code runs on which host, where hosts that belong together run several states of it.
 
-A push to a slice changes the code there; the other hosts go on with theirs. Each part may be called
-by itself. No call may go to both: its collectives would mix two states. Hosts belong together from
-the first push that was for both, or from two pushes of one workspace; a mesh does whose procs were
-spawned for one state. Nothing here has a lock: pictures are replaced, never changed.
+A push to a slice changes the code there; the other hosts keep theirs. Each part may be called by
+itself. No call may go to both: its collectives would mix two states. Hosts belong together once a
+push was for both, or two pushes were of one workspace; so do the hosts of a mesh whose procs were
+spawned for one state. No locks are needed: the records are replaced, never changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from monarch.wire.host_code import HostCode
 
 
 class CodeState(NamedTuple):
-    """The code that processes run, or began with: a generation, and the digest of its workspace."""
+    """The code that processes run, or started with: a generation, and the digest of its
+    workspace."""
 
     generation: int = 0
     digest: str = ""
@@ -69,19 +70,20 @@ class CodeStates:
     # The known states.
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
-        """A host was there with this state before any push; its procs will run that."""
+        """Record the state that a host had before any push; its procs will run that."""
         if generation and host not in self._known:
             self._use({**self._known, host: HostCode(host, generation, digest, f"= {digest}")})
 
     def inherit(self, codes: Iterable[HostCode]) -> None:
-        """Take over the owner's knowledge of divided hosts, from when it spawned this process."""
+        """Take over the owner's records of hosts with different code, from when it spawned this
+        process."""
         self._use({code.host: code for code in codes})
 
     def to_inherit(self) -> tuple[HostCode, ...]:
         return tuple(self._divided.values())
 
     def brought(self, host: Uid, digest: str) -> None:
-        """Record that a host on which nothing ran has got the code that other hosts have."""
+        """Record that a host on which nothing ran has got the same code as other hosts."""
         for code in self._known.values():
             if code.digest == digest and code.host != host:
                 now = HostCode(host, code.generation, digest, code.family)
@@ -105,11 +107,12 @@ class CodeStates:
 
     @property
     def coming(self) -> int:
-        """The generation that is being switched to, or to be given up; 0 without a push."""
+        """The generation of a change in progress, which may be switched to or cancelled; 0 without
+        one."""
         return self._coming[0]
 
     def expect(self, change: CodePush) -> None:
-        """A change of code is coming: it will be switched to, or given up."""
+        """Note a coming change of code, which will be switched to or cancelled."""
         self._coming = change.generation, _divided(self._with(change))
         self._look()
 
@@ -130,15 +133,17 @@ class CodeStates:
     # A call.
 
     def laggards(self, hosts: Iterable[Uid], born: CodeState) -> Laggards | None:
-        """The members of ``hosts`` that run older code than others of their family.
+        """Return the hosts among ``hosts`` that run older code than others of their family; None if
+        none do.
 
-        They are of a mesh whose procs were spawned for the state ``born``: what was pushed
-        before says nothing of them.
+        Their mesh has procs that were spawned for the state ``born``: earlier pushes do not count
+        for it.
         """
         return _laggards(self._divided, hosts, born)
 
     def crossing(self, hosts: Iterable[Uid], born: CodeState) -> int:
-        """The generation that is being switched to, if it will divide these hosts."""
+        """Return the generation of a switch in progress that will divide these hosts; 0 without
+        one."""
         generation, divided = self._coming
         return generation if divided and _laggards(divided, hosts, born) else 0
 
@@ -213,7 +218,7 @@ class WorkspaceStates:
             self._by_host[host] = WorkspaceState(0, generation, digest)
 
     def pushed(self, hosts: Iterable[Uid], generation: int, digest: str) -> None:
-        """Notes that these hosts have been brought to a state."""
+        """Record that these hosts were brought to a state."""
         self._order += 1
         state = WorkspaceState(self._order, generation, digest)
         self._by_host.update(dict.fromkeys(hosts, state))
@@ -226,5 +231,5 @@ class WorkspaceStates:
         return max(known, default=WorkspaceState(0, 0, ""))
 
     def having(self, digest: str) -> list[Uid]:
-        """The hosts that should have this state."""
+        """Return the hosts that should have this state."""
         return [uid for uid, state in self._by_host.items() if state.digest == digest]

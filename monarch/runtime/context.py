@@ -26,12 +26,12 @@ class ActorRecord(NamedTuple):
 
     @property
     def path(self) -> tuple[Ancestor, ...]:
-        """The ancestors of this actor, and then the actor itself."""
+        """Return the ancestors of this actor, and then the actor itself."""
         return (*self.ancestors, self.as_ancestor())
 
     @property
     def title(self) -> str:
-        """This actor, in words that tell it from all others of the program."""
+        """The name of this actor in words, different from all others of the program."""
         return qualified_name(self.path)
 
     def as_ancestor(self) -> Ancestor:
@@ -39,7 +39,7 @@ class ActorRecord(NamedTuple):
 
 
 def qualified_name(path: Sequence[Ancestor]) -> str:
-    """The way from the client to an actor: ``<root>.<module.Class name{'gpus': 0/2}>``."""
+    """Return the path from the client to an actor: ``<root>.<module.Class name{'gpus': 0/2}>``."""
     names = ["<root>"]
     for one in path:
         rank = str(Point(one.rank, Extent(one.labels, one.sizes))) if one.labels else ""
@@ -48,7 +48,7 @@ def qualified_name(path: Sequence[Ancestor]) -> str:
 
 
 class Running(NamedTuple):
-    """The actor, and the rank that the message in hand was sent to."""
+    """The running actor, and the rank that the current message was sent to."""
 
     record: ActorRecord
     instance: object
@@ -61,6 +61,6 @@ running: ContextVar[Running | None] = ContextVar("monarch_running", default=None
 
 
 def sending_actor() -> Uid:
-    """The actor that runs here, or nothing outside of actors."""
+    """Return the uid of the actor that runs here; "" outside of actors."""
     now = running.get()
     return "" if now is None or now.instance is None else now.record.uid

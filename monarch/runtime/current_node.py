@@ -1,4 +1,4 @@
-"""The node of this process, for those that the agents themselves are made of."""
+"""The node of this process, for modules that the agents themselves use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def set_current_node(node: Node | None) -> None:
 
 
 def find_node_by(find: Callable[[], Node] | None) -> None:
-    """Set the function that finds the current node where a process has several: see
+    """Set the function that finds the current node if a process has several: see
     ``process.found_by``."""
     global _find
     _find = find
 
 
 def current_node() -> Node:
-    """The node of this process, which must have joined the network."""
+    """Return the node of this process, which must have joined the network."""
     if _current is not None:
         return _current
     if _find is None:

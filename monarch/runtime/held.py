@@ -1,8 +1,8 @@
 """Finds the references of a process to procs, and whether the user's code runs there outside of
 calls.
 
-References are looked for among all objects of the interpreter, when somebody asks: so none of them
-is counted while programs run. A kind of object that refers to procs says so by ``refers``.
+References are searched for among all objects of the interpreter, only on request: so nothing is
+counted while programs run. Types whose objects refer to procs are registered by ``refers``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _referrers: dict[type, Callable[[Any], Iterable[str]]] = {}
 
 
 def refers(kind: type, procs: Callable[[Any], Iterable[str]]) -> None:
-    """Objects of this very type refer to ``procs`` of theirs, by uid."""
+    """Register a type; ``procs`` returns the uids of the procs that an object of exactly this type
+    refers to."""
     _referrers[kind] = procs
 
 
@@ -139,7 +140,7 @@ own_ports: set[int] = set()
 
 
 def _is_listening(urls: Iterable[str]) -> bool:
-    """Whether this process listens on a port that user code opened.
+    """Return whether this process listens on a port that user code opened.
 
     Once torch.distributed is imported, only sockets of Python count: the ports of its stores and
     backends stay open when a process group has ended, and they serve collectives, which are calls.

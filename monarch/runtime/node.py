@@ -1,7 +1,7 @@
 """One process on the network: its address, its peers, its ports.
 
-Everything that a process sends or receives goes through its node. The agents that register for
-messages decide what they mean.
+Everything that a process sends or receives goes through its node. The agents register handlers for
+the messages.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ Handler = Callable[[Envelope[Any]], None]
 class Node:
     """The network node of this process: its address, connections and ports.
 
-    A simulation passes a ``loop`` with a clock of its own, ``transport``, which makes one for a
-    loop and a receiver, and the name of a ``machine`` whose pids mean nothing here. ``life`` counts
-    the processes that had this uid before.
+    A simulation passes a ``loop`` with a clock of its own, ``transport``, which makes a transport
+    from a loop and a receiver, and the name of a ``machine`` whose pids mean nothing here. ``life``
+    counts the processes that had this uid before.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Node:
         self._transport.allow_insecure()
 
     def reach_at(self, url: str, here: str) -> None:
-        """Connect to ``here`` where others connect to ``url``."""
+        """Connect to ``here`` whenever others would connect to ``url``."""
         assert isinstance(self._transport, Transports)
         self._transport.reach_at(url, here)
 
@@ -195,7 +195,8 @@ class Node:
     def send(
         self, to: ProcAddress, message: Message, payload: Bytes = b"", buffers: Any = ()
     ) -> None:
-        """Send a message. In order for each receiver; never waits for it."""
+        """Send a message. Messages to one receiver keep their order. Never waits for the
+        receiver."""
         envelope = Envelope(to.uid, message, payload, buffers)
         if self.outboxes.is_spilling and self.outboxes.keep_place(to, envelope):
             return
@@ -238,9 +239,10 @@ class Node:
             peer.send(pack(envelope))
 
     def way_to(self, to: ProcAddress) -> Callable[[Envelope[Message]], None]:
-        """A function that takes messages for a process, valid as long as its peer is the same.
+        """Return a function that sends messages to a process, valid as long as its peer is the
+        same.
 
-        Buffers that are borrowed have been taken when it returns.
+        Borrowed buffers have been copied when it returns.
         """
         if to.uid == self.address.uid:
             return self._carry_here
@@ -254,11 +256,11 @@ class Node:
         self.dispatch(envelope)
 
     def report_down(self, down: ProcDown) -> None:
-        """A process is gone."""
+        """Handle the end of a process."""
         self.peer_down.report(down)
 
     def peer_left(self, uid: Uid) -> None:
-        """A process has left in peace: forget it."""
+        """Forget a process that has left as planned."""
         self.peer_down.left(uid)
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
@@ -266,11 +268,12 @@ class Node:
         return self.address_book.failure_of(uid)
 
     def address_of(self, uid: Uid) -> ProcAddress:
-        """The address of a process that has introduced itself."""
+        """Return the address of a process that has introduced itself."""
         return self.address_book.address_of(uid)
 
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
-        """A port for answers from ``targets``. A target that is already dead ends the wait at once.
+        """Open a port for answers from ``targets``, and return its number. A target that is already
+        dead ends the wait at once.
 
         Call before sending: a death is then seen either here or by the sweep that follows it.
         """
@@ -291,7 +294,7 @@ class Node:
         *,
         via: ProcAddress | None = None,
     ) -> Promise[Response[A]]:
-        """Send a request, of which each process that is asked gets a copy of its own.
+        """Send a request; each process that is asked gets its own copy of it.
 
         ``via`` is a proc of the host agent ``to`` whose way the message takes, to keep its place.
         """
@@ -309,7 +312,7 @@ class Node:
         self.send(to, msgspec.structs.replace(request, sender=self.uid), payload, buffers)
 
     def answer(self, request: Request[A], body: A | None = None, error: str = "") -> None:
-        """Answer a request. ``port`` 0 means that no answer is waited for."""
+        """Answer a request. With ``port`` 0 nothing is sent, because no answer is expected."""
         if not request.port:
             return
         asker = request.asker

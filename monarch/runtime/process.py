@@ -21,7 +21,7 @@ _make_client: Callable[[bool], ProcAgent] | None = None
 
 
 def current(*, spawns: bool = False) -> ProcAgent:
-    """The agent of this process. In a program that has none yet, this makes it a client.
+    """Return the agent of this process. In a program that has none yet, this makes it a client.
 
     ``spawns``: the caller is about to spawn procs on this machine.
     """
@@ -45,7 +45,7 @@ def is_bootstrapped() -> bool:
 
 
 def install(agent: ProcAgent) -> None:
-    """Make ``agent`` the one of this process."""
+    """Set the agent of this process."""
     global _current
     _current = agent
     set_current_node(agent.node)
@@ -60,10 +60,10 @@ def uninstall() -> None:
 
 @contextmanager
 def found_by(find: Callable[[], ProcAgent]) -> Iterator[None]:
-    """Within the block ``find`` says which agent the calling thread belongs to.
+    """Have ``find`` return the calling thread's agent within this block.
 
-    The agent that this process had is set aside meanwhile, so that asking for the current one
-    costs nothing more outside of simulations.
+    The process's own agent is set aside meanwhile, so that asking for the current agent costs
+    nothing more outside of simulations.
     """
     global _find
     before, before_find = _current, _find

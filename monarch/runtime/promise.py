@@ -39,7 +39,8 @@ class Promise(Generic[T]):
             callback()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` once the value is there, on the thread that sets it, or now."""
+        """Call ``callback`` when the value is set, on the thread that sets it; at once if it is set
+        already."""
         with self._lock:
             if not self.is_set:
                 self._callbacks.append(callback)
@@ -47,7 +48,7 @@ class Promise(Generic[T]):
         callback()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the value is there; waits up to ``timeout`` seconds for it."""
+        """Wait up to ``timeout`` seconds for the value; return whether it is set."""
         if self.is_set:
             return True
         began = 0.0 if timeout is None else time.monotonic()
@@ -61,6 +62,6 @@ class Promise(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value, which must be there."""
+        """The value, which must be set."""
         assert self.is_set, "asked for a value that is not there yet"
         return self._value  # type: ignore[return-value]

@@ -1,9 +1,10 @@
 """The generation of the workspace that a process runs, and which calls it may run.
 
-Every call carries the generation of the process that sent it. A rank that is behind it would meet
-the others of its mesh on other code, in a collective for instance: it refuses, by name. One that
-is ahead runs the call: old code cannot come back. Generations are counted by the client at the
-root, so those of another client's processes say nothing here.
+Every call carries the generation of the process that sent it. A rank with an older generation would
+run other code than the rest of its mesh, in a collective for instance: so it refuses the call, and
+names the generation. A rank with a newer generation runs the call: old code cannot come back.
+Generations are counted by the client at the root, so those of another client's processes do not
+matter here.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class RunGate:
             self._divided_at = [self._divided_at[-1], generation]
 
     def take_back(self, generation: int, before: int) -> None:
-        """Go back from ``generation`` to ``before``. Calls that ``generation`` sent may still
-        arrive."""
+        """Go back from ``generation`` to ``before``. Calls that processes of ``generation`` sent
+        may still arrive."""
         self._taken_back = max(self._taken_back, generation)
         self.generation = before
         self.code_generation = min(self.code_generation, before)
@@ -54,7 +55,7 @@ class RunGate:
             self._divided_at.pop()
 
     def is_behind(self, call: Call) -> bool:
-        """Whether a call must not run here. Asked only where its generation is above ours."""
+        """Return whether a call must not run here. Call it only if its generation is above ours."""
         return (
             call.generation > self.generation
             and call.root == self.root
@@ -62,9 +63,9 @@ class RunGate:
         )
 
     def has_come_between(self, call: Call) -> bool:
-        """Whether a switch that divides the receivers of a call happened while the call was on its
-        way.
+        """Return whether a switch that divides the receivers of a call happened while the call was
+        under way.
 
-        Ask only for calls with ``crosses`` set.
+        Call it only for calls with ``crosses`` set.
         """
         return call.crosses <= self._divided_at[-1] and call.root == self.root

@@ -1,8 +1,8 @@
-"""Spans and metrics through OpenTelemetry where a provider takes them; otherwise nothing.
+"""Spans and metrics through OpenTelemetry, if the program has set a provider; otherwise nothing.
 
-We make no provider: a program that wants spans or metrics sets one up, as for any library, at any
-time. Until then a call costs nothing more, though OpenTelemetry be installed, as it is wherever
-some other package needs it.
+We set no provider: a program that wants spans or metrics sets one, as for any library, at any time.
+Until then a call costs nothing more, even if OpenTelemetry is installed because another package
+needs it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ _PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
 
 @functools.cache
 def is_installed() -> bool:
-    """Whether there is an OpenTelemetry to report to."""
+    """Return whether OpenTelemetry is installed."""
     return importlib.util.find_spec("opentelemetry") is not None
 
 
 @functools.cache
 def _is_named() -> bool:
-    """Whether the environment names an OpenTelemetry provider, which is loaded on first use."""
+    """Return whether the environment names an OpenTelemetry provider, which is loaded on first
+    use."""
     return _PROVIDER_VARIABLE in os.environ and is_installed()
 
 
 def is_tracing() -> bool:
-    """Whether a provider takes spans now. Runs at each call, so it imports nothing."""
+    """Return whether a provider takes spans now. It runs at each call, so it imports nothing."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return _is_named()  # The program cannot have set one.
@@ -50,7 +51,7 @@ def is_tracing() -> bool:
 
 
 def current_trace() -> str:
-    """The span that runs here, as W3C's ``traceparent``; empty where none is sampled."""
+    """Return the present span as W3C's ``traceparent``; empty if none is sampled."""
     if not is_tracing():
         return ""
     from opentelemetry import trace
@@ -101,10 +102,9 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """A span for a ``with`` block: recorded among this process's last events, for ``monarch query``
-    and ``monarch trace``, and in OpenTelemetry, with the running actor as attributes, if a
-    provider is set.
-    """
+    """Return a ``with`` block that is a span: recorded among this process's last events, for
+    ``monarch query`` and ``monarch trace``, and in OpenTelemetry, with the running actor as
+    attributes, if a provider is set."""
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)
@@ -179,7 +179,8 @@ def _in_spans(fn: Any, begin: Callable[[], AbstractContextManager[Any]]) -> Any:
 
 
 def get_meter() -> Any:
-    """The OpenTelemetry meter of the runtime, or one with the same methods that does nothing.
+    """Return the OpenTelemetry meter of the runtime, or one with the same methods that does
+    nothing.
 
     ``create_counter``, ``create_up_down_counter``, ``create_histogram`` and ``create_gauge`` give
     instruments with ``add``, ``record`` and ``set``.

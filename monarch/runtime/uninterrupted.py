@@ -1,7 +1,7 @@
-"""Ctrl-C waits while something is sent.
+"""Delays Ctrl-C while messages are sent.
 
-It may come between any two steps of the main thread. Half of a cast would leave some ranks in a
-collective with others that were never told of it, and no rank could even save.
+Ctrl-C may come between any two steps of the main thread. Half of a cast would leave some ranks in a
+collective with ranks that never got the message, and no rank could even save.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ class Uninterrupted:
 
 
 def is_uninterrupted() -> bool:
-    """Whether the main thread is inside an `Uninterrupted` block."""
+    """Return whether the main thread is inside an `Uninterrupted` block."""
     return getattr(_signal.getsignal(SIGINT), "__func__", None) is Uninterrupted._note

@@ -1,4 +1,4 @@
-"""Which answers the actors of this process wait for at this moment, by thread or task."""
+"""The answers that the actors of this process wait for at this moment, by thread or task."""
 
 from __future__ import annotations
 

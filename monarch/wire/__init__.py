@@ -3,11 +3,11 @@
 What to open:
 
     codec                       messages to frames, and back
-    layout                      how the pieces of a message lie in memory
+    layout                      the places of a message's pieces in memory
     message/                    every message of the protocol
-    payload, pickler            what of a value is a buffer; what cloudpickle keeps of code
+    payload, pickler            values as pickles with buffers; cloudpickle with file names
     unsendable                  which argument cannot be pickled, and what in it
-    by_value                    classes that travel whole
+    by_value                    classes that are sent by value
     tensors                     torch tensors as pickles with buffers
     large_bytes                 large ``bytes``, made in one copy
     address, host_url           addresses of processes, actors and ports; of host agents

@@ -8,10 +8,10 @@ Uid = str  # of a process or a mesh; no other has it
 
 
 class ProcAddress(msgspec.Struct, frozen=True, array_like=True):
-    """One process: its uid, and where it listens.
+    """The address of one process: its uid, and where it listens.
 
-    ``urls`` is empty while the process is still coming up; then ``host_urls`` says where the
-    host agent listens that knows. ``machine`` tells whether a Unix socket can reach it.
+    ``urls`` is empty while the process is still starting; then ``host_urls`` are those of its host
+    agent, which knows. ``machine`` tells whether a Unix socket can reach it.
     """
 
     uid: Uid
@@ -22,9 +22,9 @@ class ProcAddress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PortAddress(msgspec.Struct, frozen=True, array_like=True):
-    """The address of an answer: a process, and a port number that it gave out.
+    """The address for an answer: a process, and the number of one of its ports.
 
-    ``is_channel``: what arrives is kept until it is asked for.
+    ``is_channel``: messages that arrive are kept until the receiver asks for them.
     """
 
     proc: ProcAddress

@@ -8,13 +8,13 @@ import msgspec
 
 
 class Bulletin(msgspec.Struct, frozen=True):
-    """Something that happened to code on a host.
+    """News about code on a host.
 
-    ``key`` is what it is about, as ``run /home/me/runs/ddp-1`` or ``workspace``, and ``kind`` what
-    has become of that: ``held``, ``mended``, ``committed``. ``text`` is for people, ``data`` for
-    programs, and holds what JSON can hold. It ``stands`` until there is another of its key, or its
-    sender has left: then a later listener is told of it, too. ``number`` and ``time``, in seconds
-    since the epoch, are given to it by the host.
+    ``key`` names the subject, as ``run /home/me/runs/ddp-1`` or ``workspace``, and ``kind`` says
+    what happened to it: ``held``, ``mended``, ``committed``. ``text`` is for people, ``data`` for
+    programs: values that JSON can represent. If it ``stands``, it is sent to later listeners, too,
+    until there is another bulletin with its key or its sender has left. The host assigns ``number``
+    and ``time``, in seconds since the epoch.
     """
 
     key: str

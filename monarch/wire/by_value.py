@@ -1,7 +1,8 @@
-"""Classes that travel whole, because no other process can import them: of scripts and notebooks.
+"""Classes that are sent by value, because no other process can import them: those of scripts and
+notebooks.
 
-cloudpickle numbers them, so that a process that is sent one twice has one class. A new version of
-a class that must take the place of an old one must first arrive beside it.
+cloudpickle numbers them, so that a process that gets the same class twice makes it only once. A new
+version that must replace such a class first has to arrive as a second class beside it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from monarch.wire.pickler import place_of_stray
 
 
 def is_by_value(cls: type) -> bool:
-    """Whether the class is sent whole; others are imported where they arrive."""
+    """Return whether the class is sent by value; other classes are imported by the receiver."""
     return not cloudpickle._should_pickle_by_reference(cls) and place_of_stray(cls) is None
 
 
 def dump_afresh(cls: type) -> list[bytes]:
-    """The class as it is now, for ``load_afresh``."""
+    """Pickle the present version of a class, for ``load_afresh``."""
     with cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
         by_class, by_id = (
             cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS,
@@ -40,14 +41,15 @@ def dump_afresh(cls: type) -> list[bytes]:
 
 
 def load_afresh(pickled: list[bytes]) -> tuple[type, str]:
-    """A class of its own, and the number by which its sender knows it."""
+    """Load a class as a new one beside any older version; return it with its cloudpickle number."""
     data, *buffers = pickled
     cls, number = payload.load(data, buffers)
     return cls, number
 
 
 class _Order:
-    """A class, and arguments that were pickled before: they arrive as they were then."""
+    """A class with pickled arguments: the class arrives as it is now, the arguments as they were
+    when they were pickled."""
 
     def __init__(self, cls: type, arguments: list[bytes]) -> None:
         self._parts = cls, arguments
@@ -63,21 +65,23 @@ def _order(cls: type, arguments: list[bytes]) -> tuple[type, Any, Any]:
 
 
 def dump_arguments(args: Any, kwargs: Any) -> list[bytes]:
-    """Constructor arguments as they are now, for ``dump_order``."""
+    """Pickle constructor arguments as they are now, for ``dump_order``."""
     data, buffers = payload.dump((args, kwargs))
     return [bytes(data), *map(bytes, buffers)]
 
 
 def dump_order(cls: type, arguments: list[bytes]) -> payload.Payload:
-    """Makes an actor: loads as the class as it is now, ``args`` and ``kwargs``.
+    """Pickle an order to make an actor, which loads as the present class, ``args`` and ``kwargs``.
 
-    Loading the first order here to change it would put the class here back to what it was.
+    This process must not load the first order to change it: loading would turn the class here back
+    into what it was.
     """
     return payload.dump(_Order(cls, arguments))
 
 
 def stand_for(number: str, cls: type) -> Any:
-    """From now on, ``cls`` is what a class of that number arrives as; the result undoes it."""
+    """Have a by-value class of that number arrive as ``cls`` from now on; return a function that
+    undoes it."""
     by_id = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     before = by_id.get(number)
     by_id[number] = cls

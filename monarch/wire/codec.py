@@ -1,7 +1,7 @@
 """Messages to frames and back: ``[route][header][payload][buffer]*``.
 
-The route is the uid of the process that the message is for, in front so that an agent that
-forwards need not decode the rest. The header's first byte is the protocol version.
+The route is the uid of the receiving process. It comes first, so that an agent that forwards the
+message need not decode the rest. The header's first byte is the protocol version.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _hello_decoder = msgspec.msgpack.Decoder(Hello)
 
 @functools.cache
 def message_decoder() -> msgspec.msgpack.Decoder[Any]:
-    """Made when it is first used: for so many kinds it takes longer than any import of ours.
+    """Return the decoder of all messages. It is made at the first use: making it for so many kinds
+    takes longer than any of our imports.
 
-    A template makes it ahead of its procs.
+    A template process makes it before it forks procs.
     """
     return msgspec.msgpack.Decoder(functools.reduce(operator.or_, kinds()))
 
@@ -37,7 +38,7 @@ M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 
 class Envelope(msgspec.Struct, Generic[M_co], frozen=True):
-    """A message with what travels beside it."""
+    """A message with its route, its payload and its buffers."""
 
     route: Uid
     message: M_co
@@ -46,7 +47,8 @@ class Envelope(msgspec.Struct, Generic[M_co], frozen=True):
 
 
 class OtherVersion(WireError):
-    """A message of another protocol version. ``hello``: its sender, where known."""
+    """A message has another protocol version. ``hello``: the introduction of its sender, if
+    known."""
 
     def __init__(self, theirs: int | str, hello: Hello | None) -> None:
         super().__init__(
@@ -57,18 +59,19 @@ class OtherVersion(WireError):
 
 
 def pack(envelope: Envelope[Message]) -> list[Bytes]:
-    """The frames of a message; buffers are passed on as they are, not copied."""
+    """Return the frames of a message; buffers are passed on as they are, not copied."""
     header = _VERSION + _encoder.encode(envelope.message)
     return [envelope.route.encode(), header, envelope.payload, *envelope.buffers]
 
 
 def pack_header(message: Message) -> bytes:
-    """The header of a message."""
+    """Return the header of a message as bytes."""
     return _VERSION + _encoder.encode(message)
 
 
 def as_text(value: Any) -> Any:
-    """A value whose strings can travel: bytes of names that are not UTF-8 are escaped."""
+    """Return a value with strings that can be encoded: bytes of names that are not UTF-8 are
+    escaped."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -79,12 +82,12 @@ def as_text(value: Any) -> Any:
 
 
 def encode(message: Message) -> bytes:
-    """A header to be carried inside another one."""
+    """Return a message as bytes, to be carried inside another message."""
     return _encoder.encode(message)
 
 
 def decode(data: bytes) -> Message:
-    """A header that was carried inside another one. Raises ``WireError``."""
+    """Return a message that was carried inside another one. Raises ``WireError``."""
     try:
         message: Message = message_decoder().decode(data)
         return message
@@ -93,7 +96,7 @@ def decode(data: bytes) -> Message:
 
 
 def unpack(frames: Sequence[Bytes]) -> Envelope[Message]:
-    """A message from its frames. Raises ``WireError`` for anything that is not one."""
+    """Return the message in some frames. Raises ``WireError`` if they are none."""
     if len(frames) < 3:
         raise WireError(f"a message has at least three frames, not {len(frames)}")
     header = memoryview(frames[1])
@@ -108,7 +111,7 @@ def unpack(frames: Sequence[Bytes]) -> Envelope[Message]:
 
 
 def _hello(data: memoryview) -> Hello | None:
-    """Whether a header of another version introduces its sender."""
+    """Return the introduction in a header of another version; None if it is no introduction."""
     try:
         hello: Hello = _hello_decoder.decode(data)
         return hello

@@ -8,13 +8,14 @@ from monarch.wire.address import Uid
 
 
 class HoldNote(msgspec.Struct, frozen=True):
-    """One call that stands.
+    """One held call.
 
-    ``actor`` is the name of the actor's mesh, and ``rank`` its place there, with ``labels`` and
-    ``sizes`` of the mesh; ``mesh`` is the uid of its procs' mesh, ``proc`` the proc's own.
+    ``actor`` is the name of the actor's mesh, and ``rank`` its rank there, with ``labels`` and
+    ``sizes`` of the mesh; ``mesh`` is the uid of the procs' mesh, ``proc`` the uid of the proc.
     ``reason`` is ``breakpoint()``, ``train.py:42``, ``error`` or ``stopped by anna``. ``function``
-    and ``line`` are of the innermost frame when it last stopped. ``is_waiting``: for a line; else
-    the call runs on, and may stop again. ``since`` is in seconds since the epoch.
+    and ``line`` are those of the innermost frame when it last stopped. ``is_waiting``: the debugger
+    waits for a line; otherwise the call runs on, and may stop again. ``since`` is in seconds since
+    the epoch.
     """
 
     id: str
@@ -43,7 +44,7 @@ class HoldNote(msgspec.Struct, frozen=True):
 
 
 class LostHold(msgspec.Struct, frozen=True):
-    """A call whose process ended while it stood; ``when`` is in seconds since the epoch."""
+    """A call whose process ended while it was held; ``when`` is in seconds since the epoch."""
 
     hold: HoldNote
     reason: str

@@ -1,4 +1,4 @@
-"""Which code runs on a host, as processes tell one another."""
+"""Which code runs on a host, as processes tell each other."""
 
 from __future__ import annotations
 

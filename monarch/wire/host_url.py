@@ -10,16 +10,16 @@ from monarch.wire.address import ProcAddress
 
 
 class HostUrl(NamedTuple):
-    """``advertise`` is what clients connect to, ``bind`` what the agent listens at."""
+    """Where a host agent is: clients connect to ``advertise``, the agent listens at ``bind``."""
 
     advertise: str
     bind: str
 
     @classmethod
     def parse(cls, text: str) -> HostUrl:
-        """``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else.
+        """Parse ``URL``, or ``ADVERTISED_URL@BOUND_URL``. Raises ``ValueError`` for anything else.
 
-        A process's name in front, as in ``NAME@URL``, is passed over.
+        A process's name in front, as in ``NAME@URL``, is ignored.
         """
         advertise, at, bind = text.partition("@")
         if at and "://" not in advertise:
@@ -28,11 +28,12 @@ class HostUrl(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """The agent's uid, which follows from the URL, so that nothing need be asked first."""
+        """The agent's uid, which is computed from the URL, so that clients need not ask for it."""
         return "h" + hashlib.sha256(self.advertise.encode()).hexdigest()[:11]
 
     def address(self, here: str) -> ProcAddress:
-        """The agent's address. A Unix socket can only be on this machine, whose id is ``here``."""
+        """Return the agent's address. A Unix socket can only be on this machine, whose id is
+        ``here``."""
         machine = here if self.advertise.startswith("ipc://") else ""
         return ProcAddress(self.uid, (self.advertise,), machine)
 

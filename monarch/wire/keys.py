@@ -1,8 +1,8 @@
-"""All keys of a job from its one secret.
+"""All keys of a job, computed from its one secret.
 
-Any 32 bytes are a valid CURVE secret key, so each key is HMAC(secret, label): nothing to
-distribute but the secret, nothing to set up. A process that holds the secret may speak; another
-fails the handshake before a byte of a message is read.
+Any 32 bytes are a valid CURVE secret key, so each key is HMAC(secret, label): only the secret has
+to be distributed. A process that has the secret may send messages; any other fails in the
+handshake, before a byte of a message is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Large ``bytes`` made in one copy, into large pages where the system has them.
+"""Make large ``bytes`` in one copy, in large memory pages if the system has them.
 
-The memory of a large new object is not there until it is first written to, page by page, which
-takes longer than the copy. With pages of 2 MiB there is 500 times less of that.
+The system provides the memory of a large new object only at the first write, page by page, which
+takes longer than the copy. Pages of 2 MiB need 500 times fewer such steps.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _PAGE = mmap.PAGESIZE
 
 
 def as_bytes(view: memoryview) -> bytes:
-    """``bytes(view)``, faster for many MiB; ``view`` must be contiguous.
+    """Return ``bytes(view)``, faster for many MiB; ``view`` must be contiguous.
 
-    Where all of an object of that type is viewed, it is that object, not a copy.
+    If ``view`` shows all of a ``bytes`` object, that object is returned, not a copy.
     """
     whole = view.obj
     if type(whole) is bytes and len(whole) == len(view):

@@ -1,4 +1,4 @@
-"""How the pieces of a message lie in one stretch of memory: one after another, aligned."""
+"""The layout of a message's pieces in one stretch of memory: one after another, aligned."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _ALIGNMENT = 64
 
 
 def total_size(sizes: Sequence[int]) -> int:
-    """How much room pieces of these sizes need, in bytes."""
+    """Return how many bytes pieces of these sizes need."""
     return sum(map(_padded, sizes))
 
 
 def split(memory: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """The pieces' places in ``memory``."""
+    """Return the places in ``memory`` for pieces of these sizes."""
     places = []
     start = 0
     for size in sizes:
@@ -31,7 +31,7 @@ def write(pieces: Sequence[memoryview], memory: memoryview) -> None:
 
 
 def copy(piece: memoryview, place: memoryview) -> None:
-    """Copy bytes; in strides, because no other thread runs Python code during one."""
+    """Copy bytes in steps of 8 MiB, because no other thread runs Python code during one step."""
     for start in range(0, len(piece), _STRIDE):
         place[start : start + _STRIDE] = piece[start : start + _STRIDE]
 

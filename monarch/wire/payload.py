@@ -1,4 +1,4 @@
-"""User data to bytes and back: what arrives for actors is unpickled here, and nowhere else."""
+"""User data to bytes and back. Data for actors is unpickled here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ rely on is marked then."""
 class Borrowed(list[memoryview]):
     """Buffers that are still the sender's own: sending takes them first.
 
-    ``taken`` is for what the runtime makes of them; ``is_shared`` says that it may be one and the
-    same for several receivers.
+    ``taken`` is for the runtime's own copy of them; ``is_shared``: several receivers may share one
+    copy.
     """
 
     def __init__(self, views: Sequence[memoryview] = (), owner: object = None) -> None:
@@ -45,8 +45,8 @@ class Borrowed(list[memoryview]):
         self._owner = owner  # Of the memory behind the views.
 
     def copied(self) -> list[Bytes]:
-        """The bytes as they are now, the same at each call. Buffers that cannot change are not
-        copied."""
+        """Return copies of the buffers, the same ones at each call. Buffers that cannot change are
+        not copied."""
         if self.copies is None:
             self.copies = [as_bytes(view) for view in self]
         return self.copies
@@ -59,14 +59,14 @@ class Payload(NamedTuple):
     buffers: Sequence[Bytes] = ()
 
     def for_many(self, num_receivers: int) -> Payload:
-        """This payload, to be sent to that many receivers one after another."""
+        """Return this payload, to be sent to that many receivers one after another."""
         if isinstance(self.buffers, Borrowed):
             self.buffers.is_shared = num_receivers > 1
         return self
 
 
 def dump(value: Any) -> Payload:
-    """Pickle ``value``: by reference what can be imported, by value what cannot.
+    """Pickle ``value``. Importable functions and classes are pickled by reference, others by value.
 
     Arrays, CPU tensors and large ``bytes`` are not copied but borrowed: send the payload before
     they can change. Raises what pickling raises, and ``TypeError`` for a CUDA tensor.
@@ -83,13 +83,14 @@ def dump(value: Any) -> Payload:
 
 
 def _is_torch_there() -> bool:
-    """Whether there may be tensors: not while another thread is still importing torch."""
+    """Return whether torch is loaded, so that there may be tensors; False while it is being
+    imported."""
     spec = getattr(sys.modules.get("torch"), "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the fast C pickler alone gives the right bytes: the usual (args, kwargs)."""
+    """Return whether C's fast pickler is enough for a value, as for the usual (args, kwargs)."""
     if type(value) is tuple:
         return all(map(_is_plain, value))
     if type(value) is dict:
@@ -102,7 +103,7 @@ def _is_plain_leaf(value: Any) -> bool:
 
 
 def _is_large(value: Any) -> bool:
-    """Whether a value is bytes, in one piece, that should travel beside the pickle."""
+    """Return whether a value is contiguous bytes that should travel beside the pickle."""
     if type(value) not in _PLAIN_BYTES:
         return False
     if type(value) is memoryview:
@@ -111,7 +112,8 @@ def _is_large(value: Any) -> bool:
 
 
 def _has_large(value: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Whether there are large bytes in plain containers. Looks only where they usually are."""
+    """Return whether plain containers have large bytes in them. Looks only where they usually
+    are."""
     if _is_large(value):
         return True
     kind = type(value)
@@ -122,16 +124,15 @@ def _has_large(value: Any, depth: int = _MAX_DEPTH) -> bool:
 
 
 class _Buffers:
-    """Collects the buffers of what is pickled. Not the pickler itself: it would be a circle,
-    and keep the sender's memory until the garbage is collected.
-    """
+    """Collects the buffers of a pickle. It is not the pickler itself: that would be a reference
+    cycle, which keeps the sender's memory until the garbage is collected."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
         self.tensors = TensorReducer() if _is_torch_there() else None
 
     def collect(self, buffer: pickle.PickleBuffer) -> bool:
-        """Keep a buffer, or have it copied into the pickle: true for that."""
+        """Keep a buffer and return False; return True to have it copied into the pickle."""
         # The used part of a storage is known only at the end.
         late = None if self.tensors is None else self.tensors.late(buffer)
         if late is not None:
@@ -156,12 +157,12 @@ class _Pickler(Pickler):
         super().__init__(file, protocol=5, buffer_callback=self._found.collect)
 
     def buffers(self) -> Borrowed:
-        """All that was left out of the pickle."""
+        """Return the buffers that were left out of the pickle."""
         return self._found.borrowed()
 
 
 class _TensorPickler(_Pickler):
-    """Once torch is there: the storages of its tensors are buffers, too."""
+    """The pickler once torch is loaded: the storages of tensors are buffers, too."""
 
     def reducer_override(self, value: Any) -> Any:
         tensors = self._found.tensors
@@ -170,9 +171,9 @@ class _TensorPickler(_Pickler):
 
 
 def _with_bytes(kind: type[_Pickler]) -> type[_Pickler]:
-    """A pickler that leaves large bytes out of the pickle.
+    """Return a pickler class that leaves large bytes out of the pickle.
 
-    It is asked about every object, so it is used only where such bytes were found.
+    It checks every object, so it is used only if there are such bytes.
     """
 
     class WithBytes(kind):  # type: ignore[misc, valid-type]
@@ -222,7 +223,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(data: Bytes, buffers: Sequence[Bytes] = ()) -> Any:
-    """The value of a payload. Raises what unpickling raises."""
+    """Return the value of a payload. Raises what unpickling raises."""
     return _Unpickler(data, buffers).load() if buffers else pickle.loads(data)
 
 

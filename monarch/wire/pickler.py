@@ -1,11 +1,11 @@
-"""cloudpickle, with the names of the files that code came from, and with classes of extensions.
+"""cloudpickle, extended to keep the file names of code, and to find classes of extension modules.
 
 Since 3.1.3 cloudpickle calls every file ``<dynamic-code>``. Tracebacks, the debugger and reload
-find source lines by these names, so here they are kept.
+find source lines by the file name, so it is kept here.
 
-A class that an extension module defines may name a module in which it is not (pyo3 says
-``builtins``). cloudpickle takes it for one that was made here, and sends a copy without its native
-methods. Here it travels as the module and the name under which it is found.
+A class of an extension module may name a module that does not have it (pyo3 says ``builtins``).
+cloudpickle takes it for a class that was made here, and sends a copy without its native methods.
+Here it is sent as the module and the name under which it can be imported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles what cloudpickle does; code keeps its ``co_filename``."""
+    """Pickles like cloudpickle, but code keeps its ``co_filename``."""
 
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduce_code})
 
@@ -54,16 +54,17 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def dumps(value: Any) -> bytes:
-    """``value`` as a pickle of protocol 5, without buffers of its own."""
+    """Return ``value`` as a pickle of protocol 5, with all data in it."""
     file = io.BytesIO()
     Pickler(file, protocol=5).dump(value)
     return file.getvalue()
 
 
 def place_of_stray(cls: type) -> tuple[str, str] | None:
-    """The module and name of a class that is not where it says it is, and can be imported.
+    """Return the module and name at which a class can be imported that names a wrong module; None
+    for other classes.
 
-    Raises PicklingError for a class of an extension that no module has: no other process could
+    Raises PicklingError for a class of an extension that is in no module: no other process could
     make it.
     """
     if cls in _strays:
@@ -112,13 +113,13 @@ def _places_of(cls: type) -> Iterator[tuple[str, str]]:
 
 
 def _by_simplicity(place: tuple[str, str]) -> tuple[int, int, str]:
-    """Public names first."""
+    """Return a sort key that puts public and short names first."""
     whole = ".".join(place)
     return sum(part.startswith("_") for part in whole.split(".")), len(whole), whole
 
 
 def _is_of_extension(cls: type) -> bool:
-    """Whether native code defines it: a class statement makes no native methods."""
+    """Return whether native code defines the class: a class statement makes no native methods."""
     for name, value in vars(cls).items():
         if isinstance(value, _NATIVE):
             if value.__objclass__ is cls and name not in ("__dict__", "__weakref__"):

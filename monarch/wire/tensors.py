@@ -1,9 +1,9 @@
-"""torch tensors as pickles with buffers. torch itself is imported only where tensors arrive.
+"""torch tensors as pickles with buffers. torch itself is imported only when tensors arrive.
 
-Tensors that share a storage share it again after they have travelled in one message. Of a storage,
-only the part that these tensors look at travels, which is known when all of them have been seen:
-each storage is reduced to a buffer that is cut out at the end, and to the number of a row in a
-table, also a buffer, that says where the part begins.
+Tensors that share a storage still share it after they were sent in one message. Only the part of a
+storage that these tensors use is sent, which is known when all of them have been pickled. So each
+storage is pickled as a buffer that is cut out at the end, and as the number of a row in a table,
+also a buffer, which says where the part begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 
 
 class _Storage:
-    """A storage that is being sent, and what is used of it."""
+    """A storage that is being sent, and the range of its bytes that tensors use."""
 
     def __init__(self, storage: Any, table: _StorageTable | None, row: int) -> None:
         self.storage = storage
@@ -69,9 +69,10 @@ class TensorReducer:
         self._late: dict[int, _Storage | _StorageTable] = {}
 
     def reduce(self, value: Any) -> Any:
-        """How to pickle ``value``; ``NotImplemented`` for values that torch or pickle handles.
+        """Return how to pickle ``value``; ``NotImplemented`` for values that torch or pickle
+        handles.
 
-        Raises ``TypeError`` for a tensor that lies on a GPU.
+        Raises ``TypeError`` for a tensor on a GPU.
         """
         torch = self._torch
         kind = type(value)
@@ -88,13 +89,15 @@ class TensorReducer:
         return NotImplemented
 
     def late(self, buffer: pickle.PickleBuffer) -> _Storage | _StorageTable | None:
-        """An object that knows the contents of ``buffer`` once everything has been pickled."""
+        """Return the object that will have the contents of ``buffer`` once everything is pickled;
+        None for other buffers."""
         return self._late.get(id(buffer))
 
     def end(self) -> None:
-        """Everything is pickled: storages and their table need not know each other any more.
+        """Break the reference cycle between the storages and their table, once everything is
+        pickled.
 
-        As a circle they would keep the sender's memory until the garbage is collected.
+        A cycle would keep the sender's memory until the garbage is collected.
         """
         self._table.storages.clear()
 
@@ -150,7 +153,7 @@ def _name(dtype: Any) -> str:
 
 
 class _Arrived:
-    """A storage that has been received, or the part of it that was used."""
+    """A storage that was received: the part of it that was used."""
 
     def __init__(self, buffer: Any, table: Any, row: int) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Which argument of a call cannot be pickled, and what in it."""
+"""Find the argument of a call that cannot be pickled, and the part of it that is to blame."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def dump_or_say(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> payload.Payload:
-    """What ``dump`` gives; where it raises, with the argument at fault and the place in it.
+    """Call ``dump`` and return its payload. If it raises, raise an error of the same type that
+    names the argument at fault and the part in it.
 
-    ``num_own`` parameters of ``function`` are not among the arguments; ``called`` is what is
-    called, in words.
+    The first ``num_own`` parameters of ``function`` are not among the arguments; ``called`` names
+    what is called, for people.
     """
     try:
         return dump()
@@ -40,7 +41,8 @@ def dump_or_say(
 
 
 def answer_words(called: str, value: Any, error: Exception) -> str:
-    """The text of an error where what an endpoint returned cannot be sent."""
+    """Return the text of the error for a value that an endpoint returned and that cannot be
+    sent."""
     what = _found([("", value)])
     return f"{called} returned what cannot be sent: {what or error}"
 
@@ -83,7 +85,8 @@ def _fails(value: Any) -> bool:
 
 
 def _deepest(name: str, value: Any) -> tuple[str, Any]:
-    """The innermost part of ``value`` that cannot be pickled by itself, and where it is."""
+    """Return the innermost part of ``value`` that cannot be pickled by itself, and its name, such
+    as ``data[0].lock``."""
     for _ in range(_MOST_STEPS):
         for place, part in _parts(name, value):
             if part is not value and _fails(part):

@@ -11,21 +11,21 @@ or in two steps, with texts that need not be on disk yet:
 
 In IPython and notebooks, `%load_ext monarch_reload` does it before each cell.
 
-Live objects take the new code in place, top-level statements that did not change keep what
-they bound, and new code that fails leaves the old code whole.
+Live objects take the new code in place, values bound by unchanged top-level statements are kept,
+and if the new code fails, the old code stays as it was.
 
 How an edit gets there:
 
-    source        the text that each module runs, and the text that it shall run (`source.source`)
+    source        the text that each module runs, and its new text (`source.source`)
     statements    both as lists of top-level statements (`source.statements`)
     alignment     which new statement comes from which old one (`source.alignment`)
-    marks         what an edited name does to those who use it; repeated until no mark is new
+    marks         the effect of an edited name on code that uses it; repeated until no mark is new
                   (`plan.dirty_marks`, `plan.propagation`); the marked statements are the plan
-    trial run     the plan runs in a namespace laid over the live one (`trial.stage`); what it does
-                  to live objects meanwhile is taken back and noted (`trial.side_effects`)
-    adopt         what was made is matched with the live objects, as a list of flips (`adopt`)
+    trial run     the plan runs in a namespace laid over the live one (`trial.stage`); its effects
+                  on live objects are noted and taken back (`trial.side_effects`)
+    adopt         the new objects are matched with the live objects, as a list of flips (`adopt`)
     undo log      a commit carries the flips out; each can be put back (`undo_log`)
-    audit         afterwards: what lives is compared with what a fresh import gives (`audit`)
+    audit         afterwards: live objects are compared with what a fresh import gives (`audit`)
 
 Arrows between the rooms point down: trial, plan, live, source; below all of them is `kinds`.
 
@@ -34,9 +34,9 @@ What to open, by what you change:
 - which live object a definition made, and what goes on in which: `adopt.py`, `pairing.py`,
   `successors.py`
 - a module that becomes a package: `reshaping.py`; config files: `data_files.py`
-- what an object is, without waking it: `kinds.py`
+- what type an object has, without loading a lazy one: `kinds.py`
 - whether other threads ran meanwhile: `thread_switches.py`
-- what a reload comes to: `verdicts.py`, `report.py`, `errors.py`
+- the result of a reload: `verdicts.py`, `report.py`, `errors.py`
 - which edits count only when a run begins again: `at_start.py`; whether that could go on from a
   checkpoint: `monarch_recipes/next_start.py`, `monarch_recipes/titan/next_start.py`
 - a class that came by value: `upgrade.py`

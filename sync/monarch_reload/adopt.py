@@ -1,4 +1,5 @@
-"""Turns staged objects into flips: live objects take new insides, the rest is bound anew."""
+"""Turns staged objects into flips: live objects take the new code, and other names are bound to the
+new objects."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from monarch_reload.undo_log import MISSING, Flip, Item
 
 
 class Adoption:
-    """The flips of all modules of a plan, and what they patch."""
+    """Collects the flips for all modules of a plan; `adopt` fills them in."""
 
     def __init__(self, stage: TrialStage, functions: FunctionPatch) -> None:
         self._stage = stage
@@ -51,7 +52,7 @@ class Adoption:
         self.stays: list[str] = []  # what Python cannot change, for people
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
-        """`live` are the edited modules."""
+        """Make the flips of a plan. `live` are the edited modules, by name."""
         for twin, instance in self._stage.stand_ins.pairs:
             self.functions.pair(twin, instance)
         for thing in self._stage.made.values():
@@ -70,14 +71,15 @@ class Adoption:
                 self._displaced[id(value)] = value, before
 
     def before_of(self, value: Any) -> Any:
-        """The object that had the name of this one; numbers and texts are no objects of a name."""
+        """Return the object that was bound to the name that ``value`` takes; MISSING if either is
+        plain data, such as a number or a text."""
         _, before = self._displaced.get(id(value), (value, MISSING))
         return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
 
     def _module(
         self, name: str, plan: ModulePlan, module: LiveModule | None
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yields the new bindings of a module's names: (namespace, name, value)."""
+        """Yield the new bindings of a module's names: (namespace, name, value)."""
         live_names = vars(sys.modules[name])
         self.classes.refused = self.refused.setdefault(name, {})
         pairing = Pairing(
@@ -100,7 +102,7 @@ class Adoption:
     def _bindings(
         self, name: str, plan: ModulePlan, pairing: Pairing, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yields the new bindings of names whose binding statements ran."""
+        """Yield the new bindings of names whose binding statements ran."""
         staged = self._stage.namespaces.get(name, {})
         for bound, (index, statement) in pairing.definitions.items():
             live, value = live_names.get(bound, MISSING), staged.get(bound, MISSING)
@@ -118,7 +120,7 @@ class Adoption:
     def _note_gone(
         self, edit: ModuleEdit, module: LiveModule | None, live_names: Mapping[str, Any]
     ) -> None:
-        """Definitions that have registered themselves and are in the source no more."""
+        """Add to ``gone`` the deleted definitions that had registered themselves."""
         for index, old in enumerate(edit.old):
             if old.name in edit.gone:
                 if registers_itself(old, live_names.get(old.name)):
@@ -134,7 +136,8 @@ class Adoption:
     def _bound_unseen(
         self, name: str, edit: ModuleEdit, live_names: dict[str, Any]
     ) -> Iterator[tuple[dict[str, Any], str, Any]]:
-        """Yields what `exec`, `globals()` and `global` statements bound in the staged namespace."""
+        """Yield the bindings that `exec`, `globals()` and `global` statements made in the staged
+        namespace."""
         staged = self._stage.namespaces.get(name, {})
         seen = {bound for statement in edit.new for bound in statement.binds}
         assigned = self._stage.assigned.get(name, set())
@@ -185,7 +188,8 @@ class Adoption:
         return live
 
     def _is_renamed(self, live: Any, value: Any) -> bool:
-        """Whether the old name stands for a new definition: `Trainer = FastTrainer`."""
+        """Return whether an old name is now bound to a new definition, as by `Trainer =
+        FastTrainer`."""
         if not any(is_a(live, kind) and is_a(value, kind) for kind in (FunctionType, type)):
             return False
         edit = self._edits.get(live.__module__)
@@ -200,7 +204,7 @@ class Adoption:
         return is_new and (is_a(live, FunctionType) or why_not_in_place(live, value, kind) is None)
 
     def _statement_of(self, live: type) -> Statement | None:
-        """The one that defined a class that has left."""
+        """Return the old statement that defined a class that is no longer in its module."""
         statements: Sequence[Statement] = ()
         if live.__module__ not in self.deleted:
             statements = self._edits[live.__module__].old
@@ -210,14 +214,15 @@ class Adoption:
         return next((s for s in statements if s.is_class and s.name == live.__qualname__), None)
 
     def _has_left(self, live: Any) -> bool:
-        """Whether a function or class is defined no longer where it was."""
+        """Return whether a function or class is no longer defined in its module."""
         edit = self._edits.get(live.__module__)
         return live.__module__ in self.deleted or (
             edit is not None and not any(live.__qualname__ in s.defines for s in edit.new)
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Returns the one of two wrappers of a function to bind; holders of the old one follow."""
+        """Return the wrapper of a function to bind: the live one if it may stay, else the new one.
+        Objects that refer to the live wrapper reach the new code in either case."""
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
         pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))
@@ -242,11 +247,11 @@ class Adoption:
         return self._stage.made.get(id(value)) is value
 
     def settle(self) -> None:
-        """Everything that staged code made now belongs to the live modules.
+        """Make the objects that staged code made part of the live modules.
 
-        Functions look names up in the live module, instances are of the live class, and a holder of
-        a staged twin holds the live object. All of it is new and reachable only through new
-        bindings, so there is nothing to undo.
+        Functions get the live module's globals, instances the live class, and references to staged
+        twins are replaced by the live objects. All these objects are new and reachable only through
+        new bindings, so nothing has to be undone.
         """
         homes = {
             id(namespace): vars(sys.modules[name])
@@ -289,11 +294,11 @@ class Adoption:
                 sort_in_again(thing, tuples)
 
     def displaced(self) -> Iterator[Any]:
-        """Yields the objects whose names others take."""
+        """Yield the objects whose names are bound to other objects now."""
         yield from (before for _, before in self._displaced.values())
 
     def let_go(self) -> None:
-        """Hold no object of the trial any more, once it is over."""
+        """Drop all references to objects of the trial."""
         self.classes.flips.clear()
         self.bindings.clear()
         self.gone.clear()
@@ -314,7 +319,7 @@ class Adoption:
                 staged.__dict__["__wrapped__"] = live
 
     def forget_all(self) -> None:
-        """After an abort, the new classes go as well."""
+        """After an abort, detach the new classes as well."""
         self.forget_twins()
         modules = {*self._stage.namespaces, *self._stage.imported}
         for thing in self._stage.made.values() if self._stage.made_is_exact else ():

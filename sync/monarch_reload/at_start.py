@@ -1,4 +1,4 @@
-"""Functions that only count when a run begins: new code in them changes nothing before that."""
+"""Functions that run only when a run begins: new code in them has no effect before that."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _MARK = "__reload_at_start__"
 
 
 def at_start(function: F) -> F:
-    """Mark a function that is called once, when a run begins, as what builds the model.
+    """Mark a function that is called once, when a run begins, such as a function that builds the
+    model.
 
-    A push of an edit says that it counts from the next start. Gives the function back.
+    After an edit of it, a push says that the edit counts from the next start. Returns the function.
     """
     with contextlib.suppress(AttributeError, TypeError):
         setattr(function, _MARK, True)
@@ -56,9 +57,9 @@ def helpers_of_the_start(
     functions: Collection[tuple[str, str]],
     values: Collection[tuple[str, str]],
 ) -> Iterator[str]:
-    """Yields a line about functions and values, by module and name, that only such functions use.
+    """Yield the given functions and values, by module and name, that only such functions use.
 
-    `sources` are the modules of the workspace, as they will be.
+    `sources` are the new sources of the workspace's modules.
     """
 
     if not any(map(_has_marked, sources)):
@@ -78,7 +79,7 @@ def helpers_of_the_start(
 
 
 def _has_marked(module: str) -> bool:
-    """Whether a live module defines any such function: else its text need not be read."""
+    """Return whether a live module defines a marked function; only then is its text read."""
     live = sys.modules.get(module)
     # `vars` would import a lazy one.
     namespace = object.__getattribute__(live, "__dict__") if type(live) is ModuleType else {}
@@ -99,8 +100,8 @@ def _found(module: str, qualname: str) -> object:
 
 
 def _is_part(name: str, ours: Collection[str]) -> bool:
-    """Whether a module beyond the workspace that marks functions may take one of that name from a
-    module that it is given, as recipes do."""
+    """Return whether a module outside the workspace that marks functions mentions this name: it may
+    look the function up in a module that it is given, as recipes do."""
     for known, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
         if not is_marking or known in ours or module.__name__ == __name__:

@@ -20,7 +20,7 @@ SUFFIXES = (".toml", ".json", ".yaml", ".yml", ".ini", ".cfg")
 
 
 def is_config(path: str) -> bool:
-    """Whether a file is of a kind that code reads its settings from."""
+    """Return whether a file is of a kind that code reads its settings from."""
     return path.endswith(SUFFIXES)
 
 
@@ -28,7 +28,7 @@ _NAMED = re.compile(rb"""["']([^"'\n{}]+\.(?:toml|json|ya?ml|ini|cfg))["']""")
 
 
 def named_in(text: bytes, folders: Iterable[str]) -> Iterator[str]:
-    """The existing config files that a source names, looked for in `folders`."""
+    """Yield the existing config files that a source names, searched for in `folders`."""
     names = {os.fsdecode(match) for match in _NAMED.findall(text)}
     for folder in folders if names else ():
         for name in names:
@@ -38,7 +38,7 @@ def named_in(text: bytes, folders: Iterable[str]) -> Iterator[str]:
 
 
 def naming(statements: Iterable[Statement], files: Collection[str]) -> frozenset[int]:
-    """Which statements name one of the files, by its last part."""
+    """Return the indexes of the statements that contain the base name of one of the files."""
     last = {os.path.basename(path) for path in files}
     return frozenset(
         index
@@ -55,7 +55,7 @@ def naming(statements: Iterable[Statement], files: Collection[str]) -> frozenset
 
 @contextlib.contextmanager
 def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Iterator[None]:
-    """In this block, files that this thread opens have `contents` (by real path).
+    """Have files that this thread opens in this block read as `contents` (by real path).
 
     Other threads read the disk. `names` are the builtins of the code that runs.
     """
@@ -97,7 +97,7 @@ def _is_on_disk(path: str, data: bytes) -> bool:
 
 
 def _descriptor_of(data: bytes) -> int:
-    """A file without a name that holds the data; the code that opens it closes it."""
+    """Return the descriptor of a nameless file with the data; the code that opens it closes it."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()

@@ -14,10 +14,10 @@ Phase = Literal["compile", "run", "commit"]
 
 
 class ReloadError(Exception):
-    """The new code was refused; the process still runs the old code, whole.
+    """The new code was refused; the process still runs the old code, unchanged.
 
-    `errors` holds the single refusals where there were several, one per file; `verdicts` what
-    only a new process could take, where that is the reason.
+    `errors` holds the single refusals where there were several, one per file; `verdicts` the
+    changes that only a new process could take, if that is the reason.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class ReloadError(Exception):
         path: str | None = None,
         sources: Mapping[str, bytes] | None = None,
     ) -> ReloadError:
-        """Makes the error from one that new code raised; its place is the deepest frame in `path`,
-        if there is one, else the deepest.
+        """Make the error from an error that new code raised. Its place is the deepest frame in
+        `path`, if there is one, else the deepest frame.
 
         `sources` are the texts being tried: the file on disk may not hold them yet.
         """
@@ -97,7 +97,7 @@ class ReloadError(Exception):
 
     @classmethod
     def of_many(cls, errors: Sequence[ReloadError]) -> ReloadError:
-        """Return one error for all of them, at the place of the first."""
+        """Return one error for all of them, at the place of the first error."""
         if len(errors) == 1:
             return errors[0]
         first = errors[0]
@@ -139,7 +139,7 @@ class NeedsRespawn(ReloadError):
 
     @classmethod
     def of_verdicts(cls, verdicts: Sequence[ModuleVerdict]) -> NeedsRespawn:
-        """Makes the error from the verdicts that ask for a new process, at least one."""
+        """Make the error from the verdicts that ask for a new process; there is at least one."""
         by_reason: dict[str, list[str]] = {}
         for verdict in verdicts:
             by_reason.setdefault(verdict.reason, []).append(verdict.module)
@@ -151,7 +151,7 @@ class NeedsRespawn(ReloadError):
 
 
 def files_of(error: BaseException) -> set[str]:
-    """The files that it has come through, and that of a refusal's own place."""
+    """Return the files in the error's traceback, and the file of a refusal's own place."""
     found = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
     if isinstance(error, ReloadError) and error.path is not None:
         found.add(error.path)
@@ -171,7 +171,7 @@ def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> Re
 
 
 def _without_reloader(traceback: TracebackType | None) -> TracebackType | None:
-    """The part below our own frames: the user's code is what the user wants to see."""
+    """Return the traceback below our own frames: users want to see only their own code."""
     while (
         traceback is not None
         and traceback.tb_next is not None

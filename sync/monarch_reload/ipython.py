@@ -34,12 +34,13 @@ class ReloadBeforeCell:
             self.reload()
 
     def follow_path(self, *_: Any) -> None:
-        """A cell may have put another folder on `sys.path`, and imported from it."""
+        """Follow the present `sys.path`: a cell may have added a folder, and imported from it."""
         for root in project_roots():
             self.reloader.add_root(root)
 
     def reload(self, again: bool = False) -> None:
-        """`again`: also what was refused before and has not been saved since."""
+        """Reload what changed on disk, and print the report or the refusal. `again`: also try files
+        again that were refused and have not been saved since."""
         changed = self.reloader.changed_paths()
         stats = {path: stat_of(path) for path in changed}
         if not changed or (stats == self._refused and not again):
@@ -71,7 +72,7 @@ class ReloadBeforeCell:
     def magic(self, line: str) -> None:
         """%monarch_reload [on | off | now]: reload before each cell, or not, or at once.
 
-        Without an argument, says which.
+        Without an argument, print the present setting.
         """
         word = line.strip().lower()
         if word == "now":
@@ -85,7 +86,7 @@ class ReloadBeforeCell:
 
 
 def project_roots() -> list[str]:
-    """`sys.path` without the standard library and installed packages."""
+    """Return `sys.path` without the standard library and installed packages."""
     paths = sysconfig.get_paths()
     installed = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
     installed += [*site.getsitepackages(), site.getusersitepackages()]
@@ -109,7 +110,7 @@ def load_ipython_extension(ip: Any) -> None:
 
 
 def unload_ipython_extension(ip: Any) -> None:
-    """Take all of that back. IPython calls it at ``%unload_ext``."""
+    """Stop reloading before cells, and remove the magic. IPython calls it at ``%unload_ext``."""
     before_cell = getattr(ip, _ATTRIBUTE)
     ip.events.unregister(_BEFORE, before_cell)
     ip.events.unregister(_AFTER, before_cell.follow_path)

@@ -1,7 +1,8 @@
 """The kind of an object, by its type alone.
 
-`isinstance` asks an object for its `__class__` as well. A lazy object would wake up. A proxy would
-say that it is the function it wraps, and an edit would go to the proxy instead of that function.
+`isinstance` asks an object for its `__class__` as well. A lazy object would load itself. A proxy
+would say that it is the function it wraps, and an edit would go to the proxy instead of that
+function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The new statement that gives each name of a module its value, and the old object it goes on in.
+"""Pairing: which statement binds each name of an edited module, and which live object continues as
+which new one.
 
-A name may be bound by several statements; a function may be held by a registry alone. Both are
-found here, one module at a time; `adopt` binds the names.
+A name may be bound by several statements, and a function may be referred to by a registry alone.
+Both are resolved here, one module at a time; `adopt` binds the names.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from monarch_reload.trial.stage import TrialStage
 
 
 class Pairing:
-    """The pairing of one module's old and new definitions; `made` gives the functions that staged
+    """Pairs the old and new definitions of one module; `made` returns the functions that staged
     code made.
 
-    `definitions`: by name, the statement that binds it at the end, with its index. `strangers`:
-    names whose live object continues under another name. `undecorated`: live objects, each with the
+    `definitions`: by name, the statement that binds it last, with its index. `strangers`: names
+    whose live object continues under another name. `undecorated`: live objects, each with the
     decorators that it has lost.
     """
 
@@ -58,7 +59,7 @@ class Pairing:
         self.undecorated: list[tuple[Any, list[Any]]] = []
 
     def pair(self) -> None:
-        """Look at all statements that ran, in their order."""
+        """Go through all statements that ran, in their order."""
         for index in sorted(self._plan.run | self._plan.twin):
             origin = self._plan.edit.alignment.source_of(index)
             old = None if origin is None else self._plan.edit.old[origin]
@@ -71,7 +72,7 @@ class Pairing:
             self._bind(index, is_stranger)
 
     def _note_decorators(self, index: int, old: Statement) -> None:
-        """A decorator that is taken away takes along what it has registered."""
+        """Note the decorators that a definition has lost: their registrations are removed."""
         statement = self._plan.edit.new[index]
         if index not in self._plan.run or not statement.is_definition:
             return
@@ -81,7 +82,7 @@ class Pairing:
             self.undecorated += [(one, lost) for one in made_by(old, self._module)]
 
     def _pair_functions(self, index: int, old: Statement) -> None:
-        """Functions that registries hold, and that no name leads to, take their new code, too."""
+        """Pair functions to which no name leads because only registries refer to them."""
         if not old.is_function or self._module is None:
             return
         for before, after in self._where_held(self._module, index, old):
@@ -93,7 +94,8 @@ class Pairing:
     def _where_held(
         self, module: LiveModule, index: int, old: Statement
     ) -> Iterator[tuple[FunctionType, FunctionType]]:
-        """Live and staged functions of a definition, and what wraps them: registries hold them."""
+        """Yield (live, staged) pairs of a definition's functions, and of the functions that wrap
+        them, as registries may refer to either."""
         new = self._plan.edit.new[index]
         place = new.name or "", new.first
         for live in module.hidden_of(old) if index in self._plan.run else module.functions_of(old):
@@ -105,7 +107,7 @@ class Pairing:
                     yield from ((wrapper, one) for one in alike)
 
     def _is_stranger(self, index: int, origin: int | None) -> bool:
-        """Whether what is live under the name of a definition goes on in another one."""
+        """Return whether the live object under a definition's name continues under another name."""
         statement = self._plan.edit.new[index]
         left_alone = {i for i, bound in self._left.items() if statement.name in bound}
         return statement.is_definition and has_another_heir(
@@ -113,7 +115,8 @@ class Pairing:
         )
 
     def _pair_by_place(self, index: int, old: Statement) -> None:
-        """The live function is found by where it stands, not by its name."""
+        """Pair a function with the live function that was defined at the same place, whatever its
+        name is bound to."""
         if self._module is None:
             return
         assert old.name is not None
@@ -123,7 +126,7 @@ class Pairing:
             self._functions.function(found[0], value)
 
     def _bind(self, index: int, is_stranger: bool) -> None:
-        """Note the statement for the names that it binds."""
+        """Note that the statement binds its names."""
         statement = self._plan.edit.new[index]
         names: Iterable[str] = sorted(self._bound_by(index))
         if "*" in statement.binds:
@@ -142,7 +145,7 @@ class Pairing:
 def _left_alone(
     edit: ModuleEdit, name: str, left_by: Mapping[tuple[str, int], set[str]]
 ) -> Mapping[int, set[str]]:
-    """Names that statements may bind and left to definitions above them."""
+    """Return, by statement, the names that it might bind but left to definitions above it."""
     above: set[str] = set()
     found: dict[int, set[str]] = {}
     for index, statement in enumerate(edit.new):

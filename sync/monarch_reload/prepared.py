@@ -85,16 +85,16 @@ class Process:
         self._kept: weakref.WeakSet[Prepared] = weakref.WeakSet()
 
     def committed(self, prepared: Prepared) -> None:
-        """Know of a commit that may yet be undone."""
+        """Register a commit that may be undone later."""
         self._kept.add(prepared)
 
     def held(self) -> list[Any]:
-        """The objects that hold what was there before, so that commits can be undone."""
+        """Return the objects that refer to old code and values so that commits can be undone."""
         return [one for prepared in list(self._kept) for one in prepared.held()]
 
 
 class Prepared:
-    """A reload that can still go either way. Made by `Reloader.prepare`."""
+    """A prepared reload, to be committed or aborted. Made by `Reloader.prepare`."""
 
     def __init__(
         self, process: Process, texts: Mapping[str, bytes | None], mode: Mode, budget: Budget
@@ -125,16 +125,16 @@ class Prepared:
 
     @property
     def needs_respawn(self) -> bool:
-        """Whether some module can change only in a new process."""
+        """Whether a module can change only in a new process."""
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
     @property
     def report(self) -> ReloadReport:
-        """The report that a commit will give; its `seconds` are not known yet."""
+        """The report that `commit` will return; its `seconds` are not known yet."""
         return self._report
 
     def patches_as_far_as_possible(self, is_partial: bool) -> None:
-        """Classes that cannot change in place take new methods nevertheless."""
+        """Set whether classes that cannot change in place take at least their new methods."""
         self._adoption.classes.is_partial = is_partial
 
     def respawns(self, names: Collection[str], reason: str) -> None:
@@ -147,10 +147,12 @@ class Prepared:
     def stage_changes(
         self, changed: Mapping[str, ModuleSource], data: Collection[str] = ()
     ) -> None:
-        """`data` are config files that change; on disk they may be as they were.
+        """Plan the changes, run the new code beside the live modules, and make the flips. `data`
+        are config files that change; the disk may still have their old texts.
 
-        Raises ReloadError for what new code raises, OverBudget where it takes too long to decide,
-        and anything else where the reloader itself is at its wits' end. It is aborted then.
+        Raises ReloadError for errors of the new code, OverBudget if the planning takes too long,
+        and any other exception if the reloader itself fails. In all these cases the reload is
+        aborted.
         """
         try:
             self._stage_changes(changed, data)
@@ -187,7 +189,8 @@ class Prepared:
         return live
 
     def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Modules that get another file have it now: new code imports what lies beside it."""
+        """Give modules that move to another file their new path now: new code imports the files
+        beside it."""
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
                 self._places.apply(reshaped(sys.modules[name], source.path))
@@ -198,7 +201,8 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
-        """The edits; and removed assignments, by module, whose old values these do not restore."""
+        """Return the edits; and the removed assignments, by module, whose old values the edits do
+        not restore."""
         edits: list[ModuleEdit] = []
         for name, source in changed.items():
             self._budget.check()
@@ -214,7 +218,7 @@ class Prepared:
         return make_plan(edits, importers, known, self._budget.check)
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
-        """Take out of the plan what cannot run in this process, and note why."""
+        """Remove from the plan what cannot run in this process, and note why."""
         for name, plan in self._plan.modules.items():
             self._adoption.refused[name] = leave_out(plan, vars(sys.modules[name]))
         for name, removed in all_removed:
@@ -226,7 +230,7 @@ class Prepared:
                 self._report.stays.append(f"{name}: {removed}")
 
     def _try_out(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
-        """Run the plan beside the live modules, as if all files were there."""
+        """Run the plan beside the live modules, with all new files as if they were on disk."""
         if not any(plan.is_staged for plan in self._plan.modules.values()):
             return
         running, hook = self._process.sources, self._process.hook
@@ -247,7 +251,7 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         look_at: Callable[[str], LiveModule],
     ) -> None:
-        """Turn what was made into flips of the live objects that it stands for."""
+        """Make the flips that turn live objects into the new versions that the trial made."""
         running = self._process.sources
         self._adoption.deleted = {
             name: running[name]
@@ -267,7 +271,7 @@ class Prepared:
         self._expected = Expected.of(twins, displaced, paths, self._functions.patched)
 
     def _follow(self) -> None:
-        """Functions to which no name leads, as closures and wrappers, follow their source."""
+        """Make the flips of functions to which no name leads, such as closures and wrappers."""
         own = {id(namespace) for namespace in self._stage.namespaces.values()}
         flips = [one for one in self._functions.flips if isinstance(one, Attribute)]
         makers = [(one.owner, one.value) for one in flips if one.name == "__code__"]
@@ -281,7 +285,7 @@ class Prepared:
         self._closures.count()
 
     def _switches(self) -> dict[str, Edit]:
-        """The edits of the modules whose sources change."""
+        """Return the edits of the modules whose sources change."""
         edits = {name: self._plan.modules[name].edit for name in self._sources}
         return {
             name: Edit(
@@ -291,7 +295,8 @@ class Prepared:
         }
 
     def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
-        """Classes that compiled validators and the like go on to use as they were."""
+        """Refuse changes of classes that native code, such as a compiled validator, keeps using in
+        their old form; their methods are changed nevertheless."""
         patched = {id(cls) for cls in self._adoption.classes.patched}
         twins = self._functions.twins.values()
         pairs = [(one, live) for one, live in twins if id(live) in patched and one is not live]
@@ -302,12 +307,12 @@ class Prepared:
             self._adoption.classes.take_methods_only(live)
 
     def _decorates(self, name: str) -> bool:
-        """Whether a decorated statement of the module runs."""
+        """Return whether a decorated statement of the module runs."""
         plan = self._plan.modules[name]
         return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
 
     def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Verdicts and warnings for the report; the caches that a commit clears."""
+        """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
         running = self._process.sources
         judge(
             self._report, self._plan, running, changed,
@@ -354,7 +359,8 @@ class Prepared:
     def _rereading(
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
     ) -> list[ModuleEdit]:
-        """The edits, and more for modules that name one of the files in unedited statements."""
+        """Return the edits, and edits for unchanged modules whose statements name one of the config
+        files."""
         if not data:
             return edits
         changed = {edit.name for edit in edits}
@@ -372,7 +378,7 @@ class Prepared:
         return [edit for edit in edits if edit.rereads or edit.name in changed]
 
     def abort(self) -> None:
-        """Drop it; the process is as if it had never been prepared."""
+        """Drop the reload; the process is as if it had never been prepared."""
         if not self._spent:
             self._spent = True
             self._stage.close(keep_imported=False)
@@ -381,7 +387,8 @@ class Prepared:
             self._let_go()
 
     def commit(self) -> ReloadReport:
-        """Switch to the new code. On an exception everything is put back; raises ReloadError."""
+        """Switch to the new code; return the report. If that fails, undo everything and raise
+        ReloadError."""
         started = time.perf_counter()
         process, report = self._process, self._report
         with process.lock:
@@ -422,13 +429,14 @@ class Prepared:
         return report
 
     def _let_go(self) -> None:
-        """Keep what undoing needs: the rest of the trial would hold what is old, or dead."""
+        """Drop the parts of the trial that an undo does not need; they refer to old or dead
+        objects."""
         self._functions.let_go()
         self._adoption.let_go()
         self._stage.let_go()
 
     def _note(self, before: Mapping[str, ModuleSource]) -> None:
-        """Have the process remember what it ran until now, for an audit."""
+        """Record for audits what the process ran until now."""
         process = self._process
         for name, source in before.items():
             process.history.replaced(name, source, self.label_before)
@@ -439,7 +447,7 @@ class Prepared:
         process.committed(self)
 
     def held(self) -> list[Any]:
-        """What an undoing needs, which holds what is old."""
+        """Return the objects that an undo needs, which refer to old code and values."""
         log, adoption = self._log, self._adoption
         return [*log.held(), self._caches, adoption.classes.patched, self._functions.patched]
 
@@ -487,14 +495,14 @@ class Prepared:
             self._process.generation += 1
 
     def _part_codes(self) -> None:
-        """Have the sources share no code object with live functions."""
+        """Have the sources use copies of the code objects that live functions run."""
         for name, source in self._sources.items():
             for one in (self._process.sources[name], source):
                 one.part_from_functions()
 
     def _refresh(self) -> list[str]:
-        """Drop what others computed from the code that was there a moment ago; returns the
-        functions that torch compiles again."""
+        """Clear caches that were computed from the old code; return the functions that torch
+        compiles again."""
         for clear in self._caches:
             clear()
         if self._mode != "off":

@@ -34,14 +34,14 @@ PathLike = str | os.PathLike[str]
 
 
 class Reloader:
-    """Reloads modules that were loaded from `roots`, now or later, when told that they changed.
+    """Reloads modules that are loaded from `roots`, now or later.
 
-    Make it before the modules are imported where possible: what a module runs is then known
-    from its import, and not from a file that may have changed since. Or say it: `imported`
-    gives the texts that files had when their modules were imported, by `__file__`.
+    Make it before the modules are imported, if possible: then the text that a module runs is known
+    from its import, not from a file that may have changed since. Otherwise `imported` returns the
+    texts that files had when their modules were imported, by `__file__`.
 
-    New code that cannot be prepared in place is tried by `spare`, a fresh process: new code that it
-    imports needs one, and is not refused.
+    New code that cannot be prepared in place is tried by `spare` in a fresh process. If that can
+    import it, the new code is not refused but needs a new process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Reloader:
         sys.meta_path.insert(0, self._hook)
 
     def add_root(self, root: PathLike) -> None:
-        """Follow modules whose files lie in the folder ``root``, too."""
+        """Follow modules whose files are in the folder ``root``, too."""
         with self._lock:
             path = os.path.abspath(os.fspath(root))
             if path not in self._roots:
@@ -84,14 +84,14 @@ class Reloader:
         self.close()
 
     def loaded(self) -> Iterator[tuple[str, ModuleSource]]:
-        """The modules that can be reloaded, with the source that each one runs."""
+        """Yield the modules that can be reloaded, with the source that each one runs."""
         yield from self._sources.running()
 
     def changed_paths(self) -> list[str]:
-        """Files of loaded modules whose text on disk is not the text that runs; a deleted file
-        comes once.
+        """Return the files of loaded modules whose text on disk is not the text that runs; a
+        deleted file is returned once.
 
-        Config files that these modules name are among them, once for every save.
+        Config files that these modules name are included, once for each save.
         """
         with self._lock:
             return self._files.changed()
@@ -99,15 +99,15 @@ class Reloader:
     def reload(self, paths: Iterable[PathLike] | None = None, mode: Mode = "auto") -> ReloadReport:
         """Prepare and commit what is on disk, in this process.
 
-        `paths` are absolute, or relative to a root or the working directory; folders stand for
-        the loaded files in them, deleted and new files are welcome. Left out: `changed_paths`.
+        `paths` are absolute, or relative to a root or the working directory; a folder means all
+        loaded files in it; deleted and new files may be among them. Default: `changed_paths`.
 
-        A config file (toml, json, yaml, ini, cfg) has those top-level statements run again that
-        name it, or that call functions which do.
+        For a config file (toml, json, yaml, ini, cfg), the top-level statements run again that name
+        it, or that call functions which name it.
 
-        Raises ReloadError, and has changed nothing, for code that does not compile or run, and
-        NeedsRespawn for what only a new process could take. Mode "respawn" says in the report
-        what would need one and changes nothing; "off" does nothing.
+        Raises ReloadError, without changing anything, for code that does not compile or run, and
+        NeedsRespawn for a change that only a new process could take. Mode "respawn" says in the
+        report what would need one and changes nothing; "off" does nothing.
         """
         started = time.perf_counter()
         chosen = self.changed_paths() if paths is None else self._resolved(paths)
@@ -133,8 +133,9 @@ class Reloader:
     ) -> AuditReport:
         """Return what still runs old code, of all modules reloaded so far.
 
-        `files` have changed: modules that were loaded from them unnoticed are reported too. `pause`
-        is called between slices of the work, so that other threads can run. Takes part of a second.
+        `files` are further changed files: modules that were loaded from them unnoticed are reported
+        too. `pause` is called between slices of the work, so that other threads can run. Takes part
+        of a second.
         """
         process = self._process
         paths = [os.path.abspath(os.fspath(file)) for file in files]
@@ -182,11 +183,11 @@ class Reloader:
         """Compile, plan and run the new code beside the live modules; ``None`` marks a deleted
         file.
 
-        `arriving` are more files that are not there yet, each with the place where its text lies
-        until then. They are looked at when new code imports them. `folders` will come first on
-        `sys.path`: where the file of a module goes, and a file with another module of its name
-        comes there or elsewhere on `sys.path`, that file is the module from now on. `deleted` are
-        more files that go, and that nothing has loaded.
+        `arriving` are further new files that are not in place yet, each with the path of its text
+        until then. They are read when new code imports them. `folders` will come first on
+        `sys.path`: if a module's file is deleted, and a new file there or elsewhere on `sys.path`
+        has the same module name, the module moves to that file. `deleted` are further files that
+        will be deleted, which no module was loaded from.
 
         Nothing visible changes. Raises ReloadError for code that does not compile or does not run,
         and with mode "patch" for an edit that only a new process could take. A class that cannot
@@ -242,7 +243,7 @@ class Reloader:
         changed: Mapping[str, ModuleSource],
         folders: Sequence[str],
     ) -> list[str]:
-        """Warnings about imports of modules that nobody will find any more."""
+        """Return warnings about imports of modules that can no longer be found."""
         places = list(dict.fromkeys([*folders, *sys.path]))
         there = {name for names in moved.values() for name in names}
         gone: set[str] = set()
@@ -296,8 +297,7 @@ class Reloader:
         arriving: Mapping[str, str],
         folders: Sequence[str],
     ) -> NewState:
-        """The files that will be on disk, and the modules that are loaded and will still be
-        there."""
+        """Return the files that will be on disk, and the loaded modules that will still exist."""
         files: dict[str, bytes | str | None] = {**arriving, **texts}
         paths = {name: path for path, names in moved.items() for name in names}
         modules = [
@@ -319,9 +319,10 @@ class Reloader:
         moved: Mapping[str, list[str]],
         state: NewState,
     ) -> set[str]:
-        """Modules that change, that import such, or in which the attempt in this process failed.
+        """Return the modules that change, that import such modules, or in which the attempt in this
+        process failed.
 
-        All, where a file changes that is no module: its readers are not known.
+        Returns all modules if a changed file is no module: it is unknown which modules read it.
         """
         same = {os.path.realpath(path) for path, text in texts.items() if self._runs(path, text)}
         files = [path for path in state.files if path not in same]
@@ -335,7 +336,7 @@ class Reloader:
         return reached.union(name for path in failed for name in self._sources.names_at(path))
 
     def _runs(self, path: str, text: bytes | None) -> bool:
-        """Whether modules were loaded from the file, and run this text."""
+        """Return whether modules were loaded from the file and run this text."""
         names = self._sources.names_at(path)
         return bool(names) and all(self._sources[name].text == text for name in names)
 
@@ -345,8 +346,9 @@ class Reloader:
         arriving: Mapping[str, str],
         folders: Sequence[str],
     ) -> dict[str, list[str]]:
-        """Modules by the file that is theirs from now on: the one they had is gone, and where
-        they would be found next is one of these. The texts of them that arrive are added."""
+        """Return, by new file, the modules that move there: their file is deleted, and the import
+        system would find them at the new one. Texts that are read from ``arriving`` are added to
+        ``texts``."""
         untold = [other_shape(path) for path, text in texts.items() if text is not None]
         gone = [path for path, text in texts.items() if text is None]
         gone += [path for path in untold if path not in texts and not os.path.exists(path)]
@@ -367,9 +369,9 @@ class Reloader:
         moved: Mapping[str, list[str]],
         budget: Budget,
     ) -> dict[str, ModuleSource]:
-        """New sources by module, for the modules that are loaded and do change.
+        """Return the new sources, by module, of the loaded modules that change.
 
-        Beyond the budget they are not compiled: a fresh process will.
+        When the budget is used up, the rest is not compiled: a fresh process will do it.
         """
         changed: dict[str, ModuleSource] = {}
         errors: list[ReloadError] = []
@@ -431,7 +433,8 @@ def _refuse_what_needs_respawn(prepared: Prepared) -> None:
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """A syntax tree is so many objects that it sets off a full collection, 0.2 s with torch."""
+    """Pause the garbage collector: a syntax tree has so many objects that making it would start a
+    full collection, which takes 0.2 s with torch."""
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -42,16 +42,16 @@ class ReloadReport:
     """Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`.
 
     `verdicts` are by module name, or by path for files that no module was loaded from.
-    `prepare_seconds` passed while the old code ran on, `seconds` in the commit. Prints as a table.
+    `prepare_seconds` is the time that preparing took, while the old code ran; `seconds` that of the
+    commit. Prints as a table.
 
-    `files` are all the files that changed, as absolute paths, config files among them. `undone`:
-    this is told once more because the change was taken back; the old code runs again. `threads`
-    are those that new top-level code started while it was tried: they run on in any case. `stays`
-    tells what statements that are gone have set, where only a new process would be without it.
-    `compiles_again` are the functions that torch.compile compiles again when they are next called.
-    `warnings` say, with file and line, what edited functions will trip over when they are run.
-    `at_start` are functions that took new code and run only when a run begins, `for_next_start`
-    the warnings of that start.
+    `files` are all changed files, as absolute paths, config files included. `undone`: the report
+    was made again because the change was undone; the old code runs. `threads` are the threads that
+    new top-level code started in its trial; they go on in any case. `stays` lists effects of
+    deleted statements that only a new process would be without. `compiles_again` are the functions
+    that torch.compile compiles at their next call. `warnings` say, with file and line, which errors
+    edited functions will raise when they run. `at_start` are functions with new code that run only
+    when a run begins, `for_next_start` the warnings about that start.
     """
 
     modules: list[str] = field(default_factory=list)
@@ -72,9 +72,9 @@ class ReloadReport:
     _undo: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def touches(self, path: str | os.PathLike[str]) -> bool:
-        """Whether a file is among those that changed.
+        """Return whether a file is among those that changed.
 
-        A relative path is one from the working directory, or from a folder of the workspace.
+        A relative path is relative to the working directory, or to a folder of the workspace.
         """
         wanted = os.fspath(path)
         whole = os.path.realpath(wanted)
@@ -97,12 +97,12 @@ class ReloadReport:
                 self.for_next_start.append(text)
 
     def counts_from_next_start(self, name: str, of: str = "the run") -> None:
-        """Warn that the new code of a function is not run before that."""
+        """Warn that the new code of a function does not run before the next start of ``of``."""
         self.warn(f"{name} counts from the next start of {of}", for_next_start=True)
 
     @property
     def needs_respawn(self) -> bool:
-        """Whether something of it only takes effect in a new process."""
+        """Whether a part of it takes effect only in a new process."""
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class ReloadReport:
         return "\n".join([head, *lines, *more])
 
     def _what(self, verdict: ModuleVerdict) -> list[str]:
-        """The patched definitions and the statements that ran, without the module's name."""
+        """Return the patched definitions and the statements that ran, without the module's name."""
         if verdict.action not in ("patch", "rerun"):
             return []
         start = f"{verdict.module}."
@@ -143,7 +143,7 @@ class ReloadReport:
         return [part for part in (definitions, *lines) if part]
 
     def undo(self) -> None:
-        """Put the old code back, because another rank of the transaction failed.
+        """Restore the old code, because another rank failed to take the new.
 
         Only the latest reload can be undone, once, and in the process that made it.
         """

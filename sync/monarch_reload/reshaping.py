@@ -14,13 +14,13 @@ _INIT = "__init__.py"
 
 
 def other_shape(path: str) -> str:
-    """The path of the same module as a package; of a package, as a single file."""
+    """Return the path of the same module as a package; for a package, as a single file."""
     folder, name = os.path.split(path)
     return f"{folder}.py" if name == _INIT else os.path.join(path.removesuffix(".py"), _INIT)
 
 
 def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
-    """Yields the paths at which a module would be found if its file were not there."""
+    """Yield the paths at which a module would be found if its file did not exist."""
     yield other_shape(path)
     if name == "__main__":
         return
@@ -30,7 +30,7 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
-    """Yields the attributes that tell a module where it is and where its submodules lie."""
+    """Yield the new values of the attributes that say where a module's file and submodules are."""
     name, folder = module.__name__, os.path.dirname(path)
     places = [folder] if os.path.basename(path) == _INIT else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)

@@ -1,4 +1,4 @@
-"""The files of running modules that differ from the code that runs, by a look at the disk."""
+"""Which files of running modules differ from the code that runs, found by looking at the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RACY_NS = 50_000_000
 
 
 class RunningFiles:
-    """A stat of every file decides; its text decides where the stat has moved."""
+    """Finds changed files: by a stat of every file, and by the text of those whose stat changed."""
 
     def __init__(self, sources: RunningSources, roots: Sequence[str]) -> None:
         self._sources = sources
@@ -77,8 +77,8 @@ class RunningFiles:
 
 
 def stat_of(path: str) -> _Stat | None:
-    """Times, size and inode, which change whenever the file does; None for a file that is not
-    there."""
+    """Return the times, size and inode of a file, which differ after any change; None if there is
+    no file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,5 @@
-"""Definitions of an edited module: the objects they made, their successors, those that register."""
+"""Questions about the definitions of an edited module: the functions they made, their successors,
+and whether they register themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from monarch_reload.source.statements import Statement
 
 
 def made_by(definition: Statement, module: LiveModule | None) -> Iterator[FunctionType]:
-    """The function that a registry may hold, or what wraps it there."""
+    """Yield the functions that a definition made, and the functions that wrap them, as a registry
+    may refer to either."""
     if definition.is_function and module is not None:
         for function in module.functions_of(definition):
             yield function
@@ -23,10 +25,10 @@ def made_by(definition: Statement, module: LiveModule | None) -> Iterator[Functi
 def has_another_heir(
     edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
 ) -> bool:
-    """Whether the definition that the live module has under its name lives on in another one.
+    """Return whether the live object under a definition's name continues under another definition.
 
-    `def _` may stand there many times, each with a decorator that registers it. `left_alone` are
-    new statements that may bind the name, and do not.
+    `def _` may occur many times, each with a decorator that registers it. `left_alone` are new
+    statements that may bind the name, but did not.
     """
     last = edit.last_binders.get(statement.name or "")
     if last is None or last == origin:
@@ -39,13 +41,13 @@ def has_another_heir(
 def is_decorated_anew(
     live: FunctionType, staged: FunctionType, old: Statement, new: Statement
 ) -> bool:
-    """Whether other decorators, or one more or less, make another function of one definition."""
+    """Return whether one function has new decorators around it, before and after the edit."""
     name = old.name if old.is_function and old.name == new.name else None
     return name is not None and wraps(live, name) and wraps(staged, name)
 
 
 def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
-    """Whether a definition is gone while others of its name are there, as with `def _`."""
+    """Return whether a definition is gone while others of its name remain, as with `def _`."""
     others = edit.binders.get(edit.old[index].name or "", ())
     return index not in edit.alignment.inherited and all(
         edit.new[other].is_definition for other in others
@@ -53,9 +55,10 @@ def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
 
 
 def registers_itself(statement: Statement, live: Any) -> bool:
-    """Whether decorators, base classes or a metaclass of ours had it to register.
+    """Return whether a definition had decorators, base classes or a metaclass of ours register it.
 
-    Others did not register themselves; other code put them where they are.
+    Other definitions did not register themselves: if they are in a registry, other code put them
+    there.
     """
     if statement.is_decorated:
         return True

@@ -22,7 +22,7 @@ _SHORT_SECONDS = 0.001
 
 
 class _Interval:
-    """The switch interval of the process, which several threads may want longer at a time."""
+    """The switch interval of the process, which several threads may lengthen at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ _interval = _Interval()
 
 @contextlib.contextmanager
 def longer_turns() -> Iterator[None]:
-    """Other threads wait while it takes no longer than `_UNDISTURBED_SECONDS`."""
+    """Keep other threads waiting during this block, for at most `_UNDISTURBED_SECONDS`."""
     _interval.lengthen()
     try:
         yield
@@ -57,8 +57,8 @@ def longer_turns() -> Iterator[None]:
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """`worked` are nanoseconds and `places` frames and instructions, by thread; not of the one that
-    asks."""
+    """The state of the process at a moment: `worked` are nanoseconds and `places` frames and
+    instructions, by thread, without the thread that asks."""
 
     when: float
     num_switches: int
@@ -67,13 +67,14 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Turns:
-    """The stretches of work of one thread; it asks whether others may have run meanwhile."""
+    """Tells a thread whether other threads may have run during a stretch of its work."""
 
     def __init__(self) -> None:
         self._began = -_FRESH_SECONDS
 
     def freshen(self) -> bool:
-        """Let others run first, unless that was a moment ago. Whether they may have."""
+        """Let other threads run first, unless that was done a moment ago; return whether they may
+        have run."""
         if time.perf_counter() - self._began < _FRESH_SECONDS:
             return False
         time.sleep(0)
@@ -84,9 +85,9 @@ class Turns:
         return Moment(time.perf_counter(), _num_switches(), _worked(), _places())
 
     def undisturbed_since(self, begin: Moment, seconds: float) -> bool:
-        """No thread of Python ran since but this one.
+        """Return whether no other Python thread has run since ``begin``.
 
-        `seconds` are those in between of code that may have let others run while it worked.
+        `seconds`: how long code ran in between that may have let others run.
         """
         # A machine that itself had no processor for a while does not count that as a switch, but
         # others may have lost their patience with us.
@@ -104,8 +105,8 @@ _CAN_ASK = sys.platform == "linux"
 
 
 def _num_switches() -> int:
-    """How often this thread gave up its processor, for whatever reason; 0 where that cannot be
-    told."""
+    """Return how often this thread gave up its processor, for any reason; 0 if that is not
+    known."""
     if not _CAN_ASK:
         return 0
     usage = resource.getrusage(resource.RUSAGE_THREAD)
@@ -113,15 +114,16 @@ def _num_switches() -> int:
 
 
 def _places() -> dict[int, tuple[FrameType, int]]:
-    """The frame and instruction of each other thread. The frames are kept: a thread that has run
-    since is at another instruction, or in another frame."""
+    """Return the frame and instruction of each other thread. The frames are kept: a thread that has
+    run since is at another instruction, or in another frame."""
     me = threading.get_ident()
     frames = sys._current_frames().items()
     return {thread: (frame, frame.f_lasti) for thread, frame in frames if thread != me}
 
 
 def _worked() -> dict[int, int]:
-    """The processor time of each other thread so far, in nanoseconds, by native thread id."""
+    """Return the processor time of each other thread so far, in nanoseconds, by native thread
+    id."""
     me, found = threading.get_native_id(), {}
     for thread in threading.enumerate() if _CAN_ASK else ():
         number = thread.native_id

@@ -1,7 +1,7 @@
-"""The only ways in which a commit touches anything, each of which can be put back.
+"""The changes that a commit may make to live objects, each of which can be undone.
 
-Every flip is one attribute, item or cell: a thread that runs meanwhile sees the old value or
-the new one. Undoing takes flips back in reverse order, to what was there when they were made.
+Every flip changes one attribute, item or cell: a thread that runs meanwhile sees the old value or
+the new one. An undo reverts the flips in reverse order, to the values from when they were made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISSING: Final = _Missing()
 
 class Flip(Protocol):
     def apply(self) -> Callable[[], None]:
-        """Do it; the result undoes it."""
+        """Make the change; return a function that undoes it."""
 
 
 class Attribute(msgspec.Struct, frozen=True, eq=False):
@@ -69,12 +69,12 @@ class Cell(msgspec.Struct, frozen=True, eq=False):
 
 
 class Action(msgspec.Struct, frozen=True, eq=False):
-    """Anything else: `do` returns what undoes it."""
+    """Any other change: `do` makes it, and returns the function that undoes it."""
 
     do: Callable[[], Callable[[], None]]
 
     def apply(self) -> Callable[[], None]:
-        """Do it; returns a function that undoes it."""
+        """Make the change; return a function that undoes it."""
         return self.do()
 
 
@@ -83,14 +83,14 @@ class UndoLog:
         self._undo: list[Callable[[], None]] = []
 
     def apply(self, flips: Iterable[Flip]) -> None:
-        """All at once, as far as other threads can see."""
+        """Make all changes; other threads see them as one step, unless they take long."""
         with longer_turns():
             Turns().freshen()
             for flip in flips:
                 self._undo.append(flip.apply())
 
     def held(self) -> list[Any]:
-        """What holds the objects that were there before."""
+        """Return the objects that refer to the earlier values."""
         return [self._undo]
 
     def rollback(self) -> None:
@@ -108,14 +108,14 @@ def contents_of(cell: CellType) -> Any:
 
 
 def _own_attributes(owner: Any) -> Any:
-    """The stored attributes of a class; None for any other object."""
+    """Return the stored attributes of a class; None for any other object."""
     if isinstance(owner, type):
         return _ClassAttributes(owner)
     return None
 
 
 class _ClassAttributes:
-    """A class's own attributes, with the ones that live in slots of `type`."""
+    """A class's own attributes, including those that `type` stores in slots."""
 
     def __init__(self, owner: type) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""A class that came by value takes the place of another: no module, no source.
+"""Upgrade a live class to a version that was pickled by value: it has no module and no source.
 
 The methods of the new class arrive with globals of their own, a copy of what its author had. After
 the commit they and the old methods share one namespace, which has the new values.
@@ -20,10 +20,12 @@ from monarch_reload.undo_log import MISSING, Attribute, Flip, Item, UndoLog
 
 
 class ClassUpgrade:
-    """`staged` into `live`, prepared; both are changed by the commit, and put back by its undo.
+    """A prepared upgrade of `live` to `staged`; the commit changes both, and its undo restores
+    them.
 
-    `adds_globals`: what the new methods read from their module comes with them. `also` are further
-    flips of the same commit. Raises NeedsRespawn where live instances cannot become new ones.
+    `adds_globals`: the module's values that the new methods read are added to the live ones. `also`
+    are further flips of the same commit. Raises NeedsRespawn if live instances cannot become new
+    ones.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class ClassUpgrade:
         )
 
     def abort(self) -> None:
-        """Nothing to do: nothing has changed yet."""
+        """Do nothing, as nothing has changed yet."""
 
     def commit(self) -> ReloadReport:
-        """Raises ReloadError, and has put everything back, where something cannot be changed."""
+        """Make the upgrade. Raises ReloadError, with everything restored, if something cannot be
+        changed."""
         started = time.perf_counter()
         log = UndoLog()
         try:
@@ -115,7 +118,8 @@ class ClassUpgrade:
 
 
 def _rename(staged: type, live: type) -> None:
-    """A class that was defined in another function is the same class nevertheless."""
+    """Give the staged class, and the functions and classes in it, the qualified names of the live
+    one, which may have been defined in another function."""
     place, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
     for part in parts_of(staged, staged.__module__):
         if part is not staged and isinstance(part, (FunctionType, type)):
@@ -126,14 +130,14 @@ def _rename(staged: type, live: type) -> None:
 
 
 def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
-    """The qualified prefix of the class, and the name of `part` within it; None where it is
-    elsewhere."""
+    """Return the qualified prefix of the class, and the name of `part` within it; None if it is not
+    in the class."""
     outer, own, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
     return (outer, own + inner) if own else None
 
 
 def _home(cls: type) -> dict[str, Any] | None:
-    """The globals that the methods of a class read."""
+    """Return the globals that the methods of a class read; None if it has no methods."""
     return next((f.__globals__ for f in _functions(cls)), None)
 
 

@@ -1,5 +1,5 @@
 """The result of a reload: a verdict for every module, warnings about edited functions, and the
-caches that hold values of code that is gone."""
+caches that may contain results of old code."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def judge(
 ) -> None:
     """Fill in the report, its verdicts included, from the plan.
 
-    ``refused`` says of each module which classes cannot change in place, and why; ``patched`` are
-    the functions that take new code, ``moved`` the classes that do.
+    ``refused`` has the classes of each module that cannot change in place, with the reasons;
+    ``patched`` are the functions that take new code, ``moved`` the classes that do.
     """
     verdicts = report.verdicts
     for name, module_plan in plan.modules.items():
@@ -88,7 +88,7 @@ def judge(
 
 
 def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource]) -> Iterator[str]:
-    """Yields the names of `__init__` methods that classes of torch modules have gained or lost."""
+    """Yield the names of the `__init__` methods that torch module classes have gained or lost."""
     for name in changed:
         edit = plan.modules[name].edit
         for index, statement in enumerate(edit.new):
@@ -104,7 +104,7 @@ def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource])
 def _actions_of_scripts(
     plan: EditPlan, running: RunningSources, changed: Mapping[str, ModuleSource]
 ) -> Iterator[str]:
-    """Yields the statements of scripts that were edited, and are run once, as a loop."""
+    """Yield the edited statements of scripts that run only once, such as a loop."""
     for name in changed:
         edit = plan.modules[name].edit
         for index, statement in enumerate(edit.new):
@@ -119,8 +119,7 @@ def _helpers(
     changed: Mapping[str, ModuleSource],
     patched: Collection[FunctionType],
 ) -> Iterator[str]:
-    """Yields lines about edited functions and values that only code at the beginning of a run
-    uses."""
+    """Yield the edited functions and values that only code at the start of a run uses."""
     functions = [
         (function.__module__, function.__qualname__)
         for function in patched
@@ -143,7 +142,8 @@ def warnings_of(
     changed: Mapping[str, ModuleSource],
     namespaces: Mapping[str, Mapping[str, object]],
 ) -> Iterator[str]:
-    """Yields warnings about edited functions. ``namespaces`` are those of modules made anew."""
+    """Yield warnings about edited functions. ``namespaces`` are the new namespaces of edited
+    modules."""
 
     def source_of(name: str) -> ModuleSource | None:
         if name in changed:
@@ -164,7 +164,7 @@ def warnings_of(
 
 
 def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
-    """`cache_clear` of everything that behaves differently from now on."""
+    """Yield the `cache_clear` of every cached function that behaves differently now."""
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}

@@ -1,7 +1,7 @@
 """Editable installs: packages of the author's environment that are folders of source code.
 
 The hosts' environments do not have them, or have them from paths that are not there. So those that
-lie outside the workspace come along as folders of their own, ``__editable__.NAME``, from which they
+lie outside the workspace are pushed as folders of their own, ``__editable__.NAME``, from which they
 can be imported. Packages whose names differ from their folders' cannot be brought that way.
 """
 
@@ -24,17 +24,16 @@ _MAPPING = re.compile(r"^MAPPING(?:\s*:[^=\n]*)?\s*=\s*(\{[^\n]*\})", re.MULTILI
 
 
 class Editable(NamedTuple):
-    """``roots``: the folders that it is imported from."""
+    """A package that is installed editable. ``roots``: the folders that it is imported from."""
 
     name: str
     roots: tuple[Path, ...]
 
 
 def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) -> list[Folder]:
-    """The folders of editable installs outside of ``workspace``, with the places where they are to
-    land.
+    """Return the folders of editable installs outside of ``workspace``, with where each lands.
 
-    ``path`` stands in for ``sys.path``. Empty where the workspace does not want them.
+    ``path`` replaces ``sys.path``. The list is empty if the workspace does not want them.
     """
     if not workspace.editable or not workspace.folders:
         return []
@@ -50,7 +49,8 @@ def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) ->
 
 
 def editable_installs(path: Iterable[str] | None = None) -> list[Editable]:
-    """The editable installs among what can be imported from ``path`` (``sys.path``)."""
+    """Return the editable installs among the packages that can be imported from ``path``
+    (``sys.path``)."""
     found: dict[str, Editable] = {}
     for site in dict.fromkeys(sys.path if path is None else path):
         for info in _infos(site):
@@ -71,7 +71,7 @@ def _infos(site: str) -> list[Path]:
 
 
 def _project_of(info: Path) -> Path | None:
-    """The folder that a package was installed from, if its code is still there."""
+    """Return the folder that a package was installed from; None if its code is no longer there."""
     try:
         told = json.loads((info / "direct_url.json").read_bytes())
         if not told["dir_info"]["editable"]:
@@ -83,7 +83,8 @@ def _project_of(info: Path) -> Path | None:
 
 
 def _roots(info: Path) -> Iterator[Path]:
-    """The folders to import from: what its `.pth` file names, or where its finder finds it."""
+    """Yield the folders that a package is imported from: those that its `.pth` file names, or where
+    its import finder finds it."""
     for name in _installed(info):
         file = info.parent / name
         try:

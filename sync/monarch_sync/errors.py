@@ -2,20 +2,20 @@
 
     SyncError
     ├── WorkspaceMissing      a folder of the workspace is not there
-    ├── WorkspaceEmptied      nothing of a folder comes along, and hosts have files of it
+    ├── WorkspaceEmptied      nothing of a folder is synced, and hosts have files of it
     ├── BadManifest           an entry that no manifest may hold
     ├── BadMessage            bytes that are not a message of this protocol
     │   └── VersionMismatch   a message of another protocol version
     ├── MovedUnderfoot        a file changed between the scan and the sending
     ├── PushRefused           a host said no
-    ├── GenerationUnknown     no host remembers what was in a generation
+    ├── GenerationUnknown     no host remembers a generation
     ├── ContentGone           a content that no host has any more
     ├── ReplicaBusy           another process keeps this replica
     ├── WatchEnded            the watched folder is gone
     └── SyncFailed            a report with errors, raised on request
 
-Each carries its fields as attributes and survives pickling with them: the fields are the
-arguments, the text is made from the fields.
+Each carries its fields as attributes and survives pickling with them: the fields are the arguments,
+the text is made from the fields.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkspaceMissing(SyncError):
 
 class WorkspaceEmptied(SyncError):
     """A workspace folder has nothing to be synced, and hosts have files of it. Nothing was changed;
-    a push with ``allow_empty`` empties them."""
+    a push with ``allow_empty`` deletes the files there."""
 
     def __init__(self, folder: str, num_files: int) -> None:
         super().__init__(folder, num_files)
@@ -62,7 +62,8 @@ class WorkspaceEmptied(SyncError):
 
 
 class BadManifest(SyncError):
-    """A manifest holds an entry that could write where it must not, or contradicts another."""
+    """A manifest has an entry that could write outside of its folder, or that contradicts
+    another."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)

@@ -1,7 +1,7 @@
-"""Frames: records in a file that is appended to.
+"""Frames: records in a file that is only appended to.
 
-A frame is its length, a checksum, its bytes. One that was torn ends the file: an appender does
-nothing on the strength of a record before it is written whole.
+A frame is the record's length, a checksum, and its bytes. Reading stops at a torn frame. That loses
+nothing: a program that appends acts on a record only once it is written whole.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _HEAD = struct.Struct("<I16s")
 
 
 def frame(record: bytes) -> bytes:
-    """A record, ready to be appended."""
+    """Return a record as a frame, ready to be appended."""
     return _HEAD.pack(len(record), _checksum(record)) + record
 
 
 def frames_in(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """The sound records at the start of ``data``, each with the place where it ends."""
+    """Yield the intact records at the start of ``data``, each with the offset of its end."""
     at = 0
     while len(data) >= at + _HEAD.size:
         size, checksum = _HEAD.unpack_from(data, at)

@@ -1,10 +1,10 @@
-"""History: which states a replica has had, and the way back to each of them.
+"""History: which states a replica has had, and how to get back to each of them.
 
-A record for every commit, appended once that has been answered: its author, its time, its digest,
-what changed, and the entries that stood there before. Walked from the newest on, and applied to
-what the replica holds now, the records give every earlier state; its digest proves it. The contents
-are the store's business, so a state can be known and yet not be whole. Bounded: the oldest records
-go.
+Each commit is recorded once it has been answered: its author, its time, its digest, what changed,
+and the entries that were there before. Applied to the present manifest from the newest on, the
+records give every earlier state; its digest proves it. The contents are kept elsewhere, in the
+store, so the entries of a state may be known while contents of it are missing. The oldest records
+are dropped when there are too many.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _MAX_PATHS = 20  # named in a record
 
 
 class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
-    """A commit. ``paths`` are the first of the ``num_changed`` files that it changed.
+    """The record of a commit. ``paths`` are the first of the ``num_changed`` files that it changed.
 
-    ``moves_back``, ``put_back`` and ``take_away`` lead to the state before; the first has none.
-    ``takes_back``: the generation before this one was not to stay.
+    ``moves_back``, ``put_back`` and ``take_away`` are the changes that lead back to the state
+    before; the first record has none. ``takes_back``: the commit undid the generation before it,
+    which a process could not switch to.
     """
 
     generation: int
@@ -57,7 +58,7 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
-    """Entries that this replica no longer owns, though no push removed them."""
+    """The record of entries that this replica stopped owning, though no push removed them."""
 
     generation: int
     put_back: list[Row]
@@ -68,11 +69,11 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 
 
 class PastGeneration(NamedTuple):
-    """One generation, as it is remembered. ``seconds`` since the epoch, by this host's clock.
+    """One earlier generation, from the records. ``seconds`` since the epoch, by this host's clock.
 
-    ``manifest`` is None where the records do not lead to it any more. ``missing``: the digests of
-    contents that this host has no more. ``is_taken_back``: it was shown, and a process could not
-    switch to it.
+    ``manifest`` is None if it can no longer be computed from the records. ``missing``: the digests
+    of contents that this host no longer has. ``is_taken_back``: it was shown, and a process could
+    not switch to it.
     """
 
     generation: int
@@ -88,7 +89,7 @@ class PastGeneration(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this host alone could go back to it."""
+        """Whether this host alone could restore it."""
         return self.manifest is not None and not self.missing
 
 
@@ -118,10 +119,10 @@ class History:
         self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float,
         moves: Sequence[tuple[str, str]] | None = None, *, takes_back: bool = False,
     ) -> None:  # fmt: skip
-        """Note a commit, ahead of all that is noted of what comes after it.
+        """Record a commit. Call it before anything that happened after the commit is recorded.
 
-        ``moves``: folders that only got another name, as (old, new), where they are known. They
-        are noted as such, not file by file.
+        ``moves``: the folders that were only renamed, as (old, new), if the caller knows them. They
+        are recorded as moves, not file by file.
         """
         moves, back = _way_back(old, new, moves)
         files = [path for path, now, was in back if _is_file(was) or _is_file(now)]
@@ -151,13 +152,15 @@ class History:
         self.newest = generation
 
     def lost(self, generation: int, entries: list[Entry]) -> None:
-        """Note that this replica no longer owns these entries."""
+        """Record that this replica no longer owns these entries."""
         if entries:
             self._put(_Lost(generation, [entry.to_row() for entry in entries]))
 
     def walk(self, current: Manifest, has: Callable[[bytes], bool]) -> Iterator[PastGeneration]:
-        """The generations, newest first. ``has``: whether this host has a content that is not part
-        of the current state."""
+        """Yield the generations, newest first, starting from the manifest ``current``.
+
+        ``has`` tells whether this host has a content that is not part of the current state.
+        """
         state = current
         missing: dict[str, bytes] = {}
         known = {entry.digest: True for entry in current if entry.is_file}
@@ -247,7 +250,8 @@ def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
 def _way_back(
     old: Manifest, new: Manifest, moves: Sequence[tuple[str, str]] | None
 ) -> tuple[list[tuple[str, str]], list[EntryChange]]:
-    """The way from ``new`` to ``old``: the folders that move first, and the changes after that."""
+    """Return the changes that lead from ``new`` back to ``old``: folders to move first, then the
+    other changes."""
     if moves is None:
         back = find_moved_folders(new, old) if len(old) else []
     else:

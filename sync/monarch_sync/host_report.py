@@ -1,4 +1,4 @@
-"""The report of one host about a push, and the table of all hosts that got something."""
+"""The report of one host about a push, and the table of all hosts that received files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from monarch_sync.words import byte_size, num_cells
 
 @dataclass
 class HostReport:
-    """The changes that one host got. ``kept`` are files that were changed there, saved under other
-    names.
+    """The changes of one push on one host. ``kept`` are files that were changed on the host and
+    were saved under other names.
 
-    The first four numbers are of files. ``num_links``: links that were made, changed or deleted;
-    ``num_modes``: files and folders of which only the mode has changed; ``num_folders``: empty
-    folders that were made or deleted.
+    The first four numbers count files. ``num_links``: links that were made, changed or deleted;
+    ``num_modes``: files and folders of which only the mode changed; ``num_folders``: empty folders
+    that were made or deleted.
     """
 
     host: str
@@ -45,7 +45,7 @@ _BESIDE_FILES = range(4, 7)  # columns that are shown where there is anything to
 
 
 def host_rows(hosts: list[HostReport]) -> list[str]:
-    """A table; hosts that got the same share a row."""
+    """Return a table of the hosts; hosts with the same changes share a row."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for host in hosts:
         numbers = (

@@ -1,7 +1,7 @@
-"""Instalments: a first state on its way to hosts while the author still looks at the rest of it.
+"""Instalments: send a first state to hosts while the author still scans the rest of it.
 
-So a host writes one part while the author reads the next. Nothing depends on them: a host that has
-not kept them says so to the stage, and asks for what it lacks.
+So a host writes one part while the author reads the next. They are only an optimisation: a host
+that has not kept them says so when it gets the stage, and asks for what it lacks.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _BYTES = 2 << 20
 
 
 class Instalments:
-    """To hosts that have nothing, as these ``views`` of them say; ``send`` sends one to each.
+    """Sends a first state, part by part, to hosts that have nothing, as these ``views`` of them
+    say; ``send`` sends an instalment to each host.
 
-    `add` is for `Scanner.scan`, which tells it all that it finds, and `end` for what that finds in
-    the end. After it a `Push` to these views says what has changed since, and brings no more.
+    Pass `add` to `Scanner.scan`, which calls it for each entry; pass the scan's manifest to `end`.
+    A `Push` to these views then sends only what has changed since.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Instalments:
         self._sent: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        """One more entry. Links, and large files, come with the stage or after it."""
+        """Add an entry to the next instalment. Links and large files are left for the stage."""
         if entry.is_file:
             if entry.size >= LARGE_BYTES or self._num_sent > MAX_UNASKED_BYTES:
                 return
@@ -53,7 +54,7 @@ class Instalments:
             self._send_part()
 
     def end(self, manifest: Manifest) -> None:
-        """Send what is left of the state that was found."""
+        """Send the last instalment; ``manifest`` is the state that the scan found in the end."""
         if self._files:
             self._send_part()
         if self._sent:
@@ -63,8 +64,10 @@ class Instalments:
 
     @staticmethod
     def answered(view: HostView, reply: Message) -> None:
-        """Take in a host's answer to an instalment; call it after the `end`, and before the push.
-        Unless the host has kept the instalment, no stage builds on it."""
+        """Take in a host's answer to an instalment. Call it after `end` and before the push.
+
+        If the host has not kept the instalment, the push to it starts from nothing.
+        """
         if reply != Need([]):
             view.ahead = None
 
@@ -84,8 +87,8 @@ class Instalments:
         self._entries, self._files = [], {}
 
     def _sent_of(self, manifest: Manifest) -> Manifest:
-        """Returns the entries that were sent, as a manifest that has as much in common with this
-        one as it can have."""
+        """Return the entries that were sent, as a manifest that shares as many folders as possible
+        with ``manifest``."""
         unsent: list[str] = []
         num_equal = 0
         for entry in manifest:

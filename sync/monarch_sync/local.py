@@ -15,7 +15,7 @@ from monarch_sync.workspace import Workspace
 
 
 def sync_local(workspace: Workspace, replica: Replica) -> SyncReport:
-    """Bring ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``, and
+    """Push ``workspace`` to ``replica``: scan, stage, commit. Raises ``PushRefused``, and
     ``ValueError`` for a workspace without folders."""
     workspace.check()
     started = time.perf_counter()
@@ -33,10 +33,10 @@ def push_local(
     *,
     takes_back: bool = False,
 ) -> SyncReport:
-    """Bring what a scan has found to ``replica``: stage, commit.
+    """Push the result of a scan to ``replica``: stage, commit.
 
-    ``takes_back``: it is a state that the replica had, and its store has what it needs. Raises
-    ``PushRefused``, and ``MovedUnderfoot`` for a file that is no longer as it was found.
+    ``takes_back``: the state is an earlier one of the replica, whose store has its contents. Raises
+    ``PushRefused``, and ``MovedUnderfoot`` for a file that changed after the scan.
     """
     scan = scan.over(replica.manifest)
     manifest = scan.manifest

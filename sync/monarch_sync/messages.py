@@ -1,7 +1,7 @@
 """The messages of a push, between an author and a host's replica.
 
     author                         host
-    Instalment (some entries,   →  Need (what is lacking of them), or Refused
+    Instalment (some entries,   →  Need (what the host lacks of them), or Refused
       and blobs)
     StageRequest (what changes, →  Staged, or Need (more blobs, or the whole manifest), or Refused
       and blobs)
@@ -17,8 +17,8 @@ Questions that change nothing, about what the host has and had:
     AskContent (a piece of one) →  Piece, or Refused
     AskChanges (between two)    →  Changes, or Refused
 
-Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or
-the delta (`delta.py`) to one from one that the host has. ``size`` is what travels.
+Blobs travel beside a message, in the order of its ``blobs``; each is a content, many contents, or a
+delta (`delta.py`) from a content that the host has. ``size`` is the number of bytes sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROTOCOL_VERSION = 5
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
-    """One piece of content that travels beside a message.
+    """One piece of content that is sent beside a message.
 
     ``raw``: a content. ``delta``: pieces, and ``patch``: a frame, that make it from ``base``, a
     content that the host has. ``pack``: ``parts`` one after the other, each (digest, size);
@@ -49,9 +49,9 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
-    """Some entries of a first state, folders before content, with their contents, while the author
-    still looks at the rest of it. It need not be sent, or kept: a stage that builds on what is not
-    there is answered with ``Need``."""
+    """Some entries of a first state, folders before content, with their contents, sent while the
+    author still scans the rest of it. It is optional for both ends: if a stage refers to an
+    instalment that the host has not kept, the host answers with ``Need``."""
 
     generation: int
     author: str
@@ -60,11 +60,13 @@ class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
 
 
 class StageRequest(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Get a state ready. ``base`` empty: ``changed`` is the whole manifest. ``moves``: folders of
-    the base that have another name now, as (old, new); other changes are told as from there.
-    ``takes_back``: what the host shows was not to stay, and this is what was there before it.
-    ``ahead``: the digest of what instalments brought of this first state; ``changed`` and
-    ``removed`` lead from there."""
+    """Ask the host to prepare a state. If ``base`` is empty, ``changed`` is the whole manifest.
+
+    ``moves``: folders of the base that were renamed, as (old, new); the other changes apply after
+    the moves. ``takes_back``: the state restores the one before the host's present generation,
+    which a process could not switch to. ``ahead``: the digest of the entries that instalments
+    brought of this first state; ``changed`` and ``removed`` lead from there.
+    """
 
     generation: int
     author: str
@@ -95,18 +97,20 @@ class Abort(msgspec.Struct, tag=3, array_like=True, frozen=True):
 
 
 class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
-    """Not ready: these contents are missing; or, where ``whole``, the manifest itself is."""
+    """Not ready: these contents are missing, or with ``whole`` the whole manifest."""
 
     digests: list[bytes]
     whole: bool = False
 
 
 class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
-    """Ready. ``files`` gives, for each file that will change, where its new content lies now,
-    an empty place for one that will be gone; as (path below the root, place). Not so those in
-    ``moves``: folders that only get another name, as (old, new). Beside files: links that are made,
-    changed or gone, files and folders of which only the mode changes, empty folders that are made
-    or gone."""
+    """Ready. ``files`` lists each file that will change as (path below the root, path of its new
+    content), with an empty path for a file that will be deleted.
+
+    ``moves``: folders that are only renamed, as (old, new); their files are not in ``files``.
+    Counted separately: links that are made, changed or deleted, files and folders of which only the
+    mode changes, and empty folders that are made or deleted.
+    """
 
     generation: int
     files: list[tuple[bytes, bytes]]
@@ -121,7 +125,7 @@ class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
 
 
 class Committed(msgspec.Struct, tag=6, array_like=True, frozen=True):
-    """Done. ``kept`` are names under which files changed on the host were saved."""
+    """Done. ``kept``: the new names of files that had been changed on the host and were saved."""
 
     generation: int
     kept: list[bytes]
@@ -132,7 +136,8 @@ class Aborted(msgspec.Struct, tag=7, array_like=True, frozen=True):
 
 
 class Refused(msgspec.Struct, tag=8, array_like=True, frozen=True):
-    """No; nothing visible has changed. ``code`` is for programs, ``reason`` for people."""
+    """The host refuses; nothing visible has changed. ``code`` is for programs, ``reason`` for
+    people."""
 
     code: str
     reason: str
@@ -141,7 +146,7 @@ class Refused(msgspec.Struct, tag=8, array_like=True, frozen=True):
 
 
 class AskHistory(msgspec.Struct, tag=40, array_like=True, frozen=True):
-    """Which generations were there? The latest ``limit`` of them."""
+    """Ask for the latest ``limit`` generations of this host."""
 
     limit: int
 
@@ -149,8 +154,9 @@ class AskHistory(msgspec.Struct, tag=40, array_like=True, frozen=True):
 class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
     """A generation that a host had. ``age_seconds`` rather than a time, as clocks differ.
 
-    ``paths`` are the first of ``num_changed`` files. Not ``is_whole``: some of its contents, or the
-    way back to it, are gone from this host. ``is_taken_back``: a process could not switch to it.
+    ``paths`` are the first of ``num_changed`` files. ``is_whole`` is False if the host has lost
+    some of its contents, or the records that lead back to it. ``is_taken_back``: a process could
+    not switch to it.
     """
 
     generation: int
@@ -165,7 +171,7 @@ class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
 
 
 class HistoryReply(msgspec.Struct, tag=41, array_like=True, frozen=True):
-    """Newest first."""
+    """The host's generations, newest first."""
 
     generation: int
     digest: bytes
@@ -173,7 +179,7 @@ class HistoryReply(msgspec.Struct, tag=41, array_like=True, frozen=True):
 
 
 class AskState(msgspec.Struct, tag=42, array_like=True, frozen=True):
-    """Asks for the entries of a generation; 0 means the present one."""
+    """Ask for the entries of a generation; 0 means the present one."""
 
     generation: int
 
@@ -189,13 +195,13 @@ class StateReply(msgspec.Struct, tag=43, array_like=True, frozen=True):
 
 
 class AskMissing(msgspec.Struct, tag=44, array_like=True, frozen=True):
-    """Which of these contents would have to be sent?"""
+    """Ask which of these contents the author would have to send."""
 
     digests: list[bytes]
 
 
 class AskContent(msgspec.Struct, tag=45, array_like=True, frozen=True):
-    """``size`` bytes of a content, from ``offset`` on."""
+    """Ask for ``size`` bytes of a content, from ``offset`` on."""
 
     digest: bytes
     offset: int
@@ -203,21 +209,21 @@ class AskContent(msgspec.Struct, tag=45, array_like=True, frozen=True):
 
 
 class Piece(msgspec.Struct, tag=46, array_like=True, frozen=True):
-    """Shorter than asked for only at the content's end."""
+    """A part of a content. It is shorter than was asked for only at the content's end."""
 
     data: bytes
 
 
 class AskChanges(msgspec.Struct, tag=47, array_like=True, frozen=True):
-    """Asks for the changes from one generation to another."""
+    """Ask for the changes from one generation to another."""
 
     since: int
     generation: int
 
 
 class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
-    """The entries that differ, as they were and as they are in ``generation``. ``digest`` and
-    ``age_seconds`` are of that generation."""
+    """The entries that differ, before and in ``generation``. ``digest`` and ``age_seconds`` are of
+    that generation."""
 
     generation: int
     digest: bytes
@@ -240,7 +246,7 @@ _last_encoded: tuple[Message | None, bytes] = (None, b"")
 
 
 def encode(message: Message) -> bytes:
-    """The message as bytes, with the protocol's version in front."""
+    """Return a message as bytes, with the protocol's version in front."""
     global _last_encoded
     if isinstance(message, Refused):
         message = msgspec.structs.replace(
@@ -256,7 +262,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """The message in ``data``. Raises ``BadMessage``, ``VersionMismatch`` for another version."""
+    """Return the message in ``data``. Raises ``BadMessage``, or ``VersionMismatch`` if it has
+    another version."""
     view = memoryview(data)
     if not view:
         raise BadMessage("it is empty")
@@ -270,5 +277,5 @@ def decode(data: bytes | memoryview) -> Message:
 
 
 def _as_text(text: str) -> str:
-    """Text that can travel: bytes of a name that is not UTF-8 are escaped."""
+    """Return text that can be encoded: bytes of a name that is not UTF-8 are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,8 @@
 """Mounts: file systems that were mounted inside a folder.
 
-A single file or folder that is mounted (a secret, a configuration in a container) can be written
-to, and neither renamed nor replaced nor deleted, on whatever file system it lies. And a disk that
-is mounted over a watched folder hides it without an event.
+A mounted file or folder (a secret, a configuration in a container) can be written to, but not
+renamed, replaced or deleted, whatever its file system. And a disk that is mounted over a watched
+folder hides it without an event.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PIECE = 1 << 16
 
 
 class _MountTable:
-    """All mounts that this process sees. To read them takes the kernel 50 us or more, so it is
-    asked whether there are others now, with a file that stays open."""
+    """All mounts that this process sees. The kernel takes 50 us or more to list them, so the list
+    is read again only when an open file reports that mounts have changed."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -33,8 +33,8 @@ class _MountTable:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process opened it. A forked child must not use it: the first of the two to
-        ask would take a change from the other."""
+        """Whether this process opened the file. A forked child must not use it: parent and child
+        would take the reports of changes from each other."""
         return self._pid == os.getpid()
 
     def inside(self, folder: str) -> set[str]:
@@ -61,8 +61,8 @@ _table: _MountTable | None = None
 
 
 def mounted_inside(folder: str) -> set[str]:
-    """Paths, relative to a folder, that something is mounted at; none where the system does not
-    tell."""
+    """Return the mount points inside a folder, relative to it; none if the system does not list
+    mounts."""
     global _table
     try:
         if _table is None or not _table.is_ours:

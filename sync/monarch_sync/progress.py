@@ -1,4 +1,4 @@
-"""How far a push is, for a program that shows it while it lasts."""
+"""How far a push is, for a program that shows it while the push runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import BinaryIO, cast
 
 @dataclass
 class Progress:
-    """Written by the thread that pushes; may be read by any.
+    """How far one push is. The pushing thread writes it; any thread may read it.
 
-    ``num_listed`` paths were found, ``num_files`` files were read. A large file that is being read
-    is ``path``, of which ``path_bytes_read`` of ``path_bytes`` are. ``bytes_to_send`` is over all
-    hosts; ``num_ready`` of ``num_hosts`` hosts have all of theirs.
+    ``num_listed`` paths were found, ``num_files`` files were read. ``path`` is the large file that
+    is being read, with ``path_bytes_read`` of its ``path_bytes`` read. ``bytes_to_send`` is over
+    all hosts; ``num_ready`` of ``num_hosts`` hosts have all of theirs.
     """
 
     step: str = "scan"
@@ -30,13 +30,14 @@ class Progress:
     num_ready: int = 0
 
     def read(self, num_bytes: int) -> None:
-        """A file was read by the scan."""
+        """Count a file that the scan has read."""
         self.num_files += 1
         self.bytes_read += num_bytes
 
     @contextmanager
     def reading(self, path: str, num_bytes: int, file: BinaryIO) -> Iterator[BinaryIO]:
-        """Within, this large file is being read, through what is yielded, which only reads."""
+        """Show this large file as being read while the block runs; yield the file, which counts the
+        bytes that are read from it."""
         self.path_bytes, self.path_bytes_read, self.path = num_bytes, 0, path
         try:
             yield cast(BinaryIO, _Counted(file, self))

@@ -1,7 +1,7 @@
 """The author's end of a push to one host. No I/O of its own: messages in, messages out.
 
-The author remembers what each host has, so the usual edit is one round trip: what changed, with
-the content that the host lacks. A host that has something else says so and gets the whole.
+The author remembers what each host has, so the usual edit is one round trip: it sends the changes,
+with the content that the host lacks. A host in another state says so, and gets the whole manifest.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ Outgoing = PushMessage  # its former name, which the package still has
 
 
 class HostView:
-    """The author's knowledge of one host: the state it has, as far as it has told. ``is_near``:
-    bytes reach it at the speed of memory, as on one machine, so they are not compressed.
-    ``is_empty``: it said that nothing was pushed to it yet, so that it need not be asked what it
-    lacks. ``ahead``: the part of its first state that it got before there was a push, in
-    ``bytes_ahead`` bytes."""
+    """What the author knows of one host: its state, as of its last answer.
+
+    ``is_near``: bytes reach it at the speed of memory, as on one machine, so they are not
+    compressed. ``is_empty``: it said that nothing was pushed to it yet, so it lacks all contents.
+    ``ahead``: the part of its first state that instalments brought before the push, in
+    ``bytes_ahead`` bytes.
+    """
 
     def __init__(self, *, is_near: bool = False, is_empty: bool = False) -> None:
         self.generation = 0
@@ -66,10 +68,13 @@ class HostView:
 
 
 class _Change(NamedTuple):
-    """The changes that lead from a host's state to the new one, or, to a first one, from the state
-    that went ahead, known by its digest. ``contents`` are those of the files that change, as far as
-    they may be sent unasked; ``unsure`` those of them that the host may have somewhere else, so
-    that it is worth a look; ``replaced`` those of the old state that no file shows any more."""
+    """The changes from a host's state to the new one; for a first state, from the entries that
+    instalments brought, named by their digest.
+
+    ``contents``: the contents of the changed files that may be sent unasked. ``unsure``: those of
+    them that the host may have at another path, so the push looks for them there. ``replaced``:
+    contents of the old state that no file has any more.
+    """
 
     base: bytes
     entries: list[Entry]
@@ -83,10 +88,10 @@ class _Change(NamedTuple):
 
 
 class Push:
-    """One state on its way to one host, up to the point where it is staged.
+    """Pushes one state to one host, until the host has staged it.
 
-    ``contents`` is what the author remembers (`Scanner.contents`); without it every file is read
-    again, and travels whole.
+    ``contents`` is the author's memory of contents (`Scanner.contents`); without it every file is
+    read again and sent whole.
     """
 
     def __init__(
@@ -108,20 +113,21 @@ class Push:
 
     @property
     def base(self) -> Manifest | None:
-        """The state that the host had, as far as that is known."""
+        """The host's state before the push, as far as it is known."""
         return self._base
 
     def first(self, *, brings_content: bool = True) -> PushMessage:
         """Returns the first message. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
 
-        Without ``brings_content`` the host is trusted to have the contents in its store. It has
-        them when it goes back to a state that it had.
+        With ``brings_content`` False no content is sent, because the host has it all in its store:
+        it returns to an earlier state.
         """
         self._brings_content = brings_content
         return self._stage()
 
     def large_in(self, out: PushMessage) -> list[Entry]:
-        """The large files that this brings, as far as the host is not known to have had them."""
+        """Return the large files that a message sends, without those that the host is known to have
+        had."""
         blobs = getattr(out.message, "blobs", ())
         brought = {blob.digest for blob in large_among(blobs) if blob.encoding == "raw"}
         if not brought:
@@ -130,7 +136,8 @@ class Push:
         return [e for e in self._manifest if e.digest in brought and e.path not in base]
 
     def receive(self, reply: Message) -> PushMessage | Staged:
-        """The next message, or ``Staged`` when the host is ready. Raises ``PushRefused``."""
+        """Take in a host's reply; return the next message, or ``Staged`` when the host is ready.
+        Raises ``PushRefused``."""
         self._rounds += 1
         if isinstance(reply, Staged):
             self.staged = reply
@@ -145,7 +152,8 @@ class Push:
         raise PushRefused("confused", f"the host answered {type(reply).__name__}")
 
     def committed(self, reply: Message) -> list[str]:
-        """The host shows the new state; the names of files that it kept. Raises if it does not."""
+        """Take in the answer to the commit; return the new names of files that the host kept.
+        Raises ``PushRefused`` if the host did not commit."""
         if not isinstance(reply, Committed):
             code = reply.code if isinstance(reply, Refused) else "confused"
             reason = reply.reason if isinstance(reply, Refused) else type(reply).__name__
@@ -175,7 +183,7 @@ class Push:
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
     def _elsewhere(self, change: _Change, unsure: frozenset[bytes]) -> frozenset[bytes]:
-        """Which of these contents the host's state has, wherever that is."""
+        """Return those of the ``unsure`` contents that the host's state has at any path."""
         base = self._base
         assert base is not None
         key = (self.generation, change.base, unsure)
@@ -190,8 +198,7 @@ class Push:
         return out
 
     def _shared(self, key: tuple[Hashable, ...], make: Callable[[], _T]) -> _T:
-        """Returns the object made for another host with the same needs; makes it if there is
-        none."""
+        """Return the object under ``key``; make it if no push to another host has made it yet."""
         shared = self._contents.shared
         if key not in shared:
             for other in [other for other in shared if other[0] != self.generation]:
@@ -277,9 +284,8 @@ class Push:
         return PushMessage(message, [content for _, content in made])
 
     def files(self) -> list[tuple[bytes, bytes]]:
-        """The changes of files that the host, once ready, told (`Staged.files`), with those in
-        folders that only get another name; these lie at their old places below the root, by
-        relative path."""
+        """Return the changes of files that the host listed (`Staged.files`), and those of the files
+        in folders that were only renamed, as (path, path of its new content)."""
         if self.staged is None:
             return []
         files = list(self.staged.files)
@@ -293,7 +299,8 @@ class Push:
         return files
 
     def tell(self, report: HostReport) -> None:
-        """Put into the report of this push's host what is staged there, if it lacks anything."""
+        """Write into the host's report what it has staged; if nothing, count all files as
+        unchanged."""
         staged = self.staged
         if staged is None:
             report.num_unchanged = self._manifest.num_files
@@ -316,8 +323,7 @@ class Push:
     def _made(
         self, entries: Iterable[Entry], wanted: frozenset[bytes]
     ) -> list[tuple[Blob, Content]]:
-        """Returns the blobs to send: every wanted content once, as a delta where that is known to
-        do."""
+        """Return the blobs to send: every wanted content once, as a delta if that saves bytes."""
         made: list[tuple[Blob, Content]] = []
         whole: list[Entry] = []
         missing = set(wanted)

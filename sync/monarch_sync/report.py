@@ -28,10 +28,10 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """A path that could not be taken along, and why. The rest of the sync goes on.
+    """A path that could not be synced, and why. The rest of the sync goes on.
 
-    ``is_unreadable``: it is there, and could not be read. ``is_kept``: so hosts keep what they have
-    of it.
+    ``is_unreadable``: it exists and could not be read. ``is_kept``: so hosts keep what they have of
+    it.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Problem:
         return f"{printable(self.path)}: {plain(self.reason)}"
 
     def line(self) -> str:
-        """One line: what a push does about it, and why."""
+        """Return one line: what a push does about the path, and why."""
         return f"{_FATES[self.is_kept]} {self}"
 
 
@@ -52,8 +52,8 @@ _FATES = {True: "hosts keep what they have of", False: "left out"}
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why new code was refused, and by which process. ``path`` as the author knows it; ``line`` and
-    ``column`` count from 1, 0 where it is not about one; ``ranks`` are the processes' names."""
+    """Why new code was refused, and by which process. ``path`` is the author's path; ``line`` and
+    ``column`` count from 1, and are 0 if unknown; ``ranks`` are the processes' names."""
 
     message: str
     path: str = ""
@@ -86,20 +86,19 @@ _WAIT = "_wait"
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
-    ``deleted_files`` are those of ``changed_files`` that are gone. ``seconds`` is the whole,
-    ``seconds_by_step`` its parts. ``errors`` say why a push was
-    refused: then no host and no process changed, and ``generation`` is still the old one;
-    ``refusals`` have what code was refused, with file, line and column. ``notes`` say what to know
-    beside: what came along unasked, a lock file that changed. ``warnings`` are about code that was
-    taken and will fail when it is run, with file and line: names that nowhere exist, calls that do
-    not fit. ``stale`` is what still runs old code, ``kept`` what keeps it by design: an audit looks
-    while all go on, and fills them in (`wait_for_audit`). ``was_taken_back``: it was refused
-    when hosts showed it already, which makes two generations.
-    ``compiles_again`` are the functions that torch.compile compiles when they are next called.
-    ``actors_patched`` is the number of live actors by class. ``needs_respawn`` is what no running
-    process could take, as ``module: reason``; ``procs_respawned`` are the procs that were replaced
-    by new ones because of it, ``actors_respawned`` how many actors of each class were made again
-    in them.
+    ``deleted_files`` are those of ``changed_files`` that were deleted. ``seconds`` is the duration,
+    ``seconds_by_step`` its parts. ``errors`` say why a push was refused: then no host and no
+    process changed, and ``generation`` is still the old one; ``refusals`` name the refused code,
+    with file, line and column. ``notes`` say what else to know: what was synced unasked, a lock
+    file that changed. ``warnings`` are about code that was taken and will fail when it is run, with
+    file and line: names that nowhere exist, calls that do not fit. ``stale`` lists what still runs
+    old code, ``kept`` what keeps it by design: an audit fills them in after the push, while all
+    processes go on (`wait_for_audit`). ``was_taken_back``: the code was refused after hosts showed
+    it, so the push made two generations: the new one and the way back. ``compiles_again`` are the
+    functions that torch.compile compiles when they are next called. ``actors_patched`` is the
+    number of live actors by class. ``needs_respawn`` is what no running process could take, as
+    ``module: reason``; ``procs_respawned`` are the procs that were replaced by new ones because of
+    it, ``actors_respawned`` how many actors of each class were made again in them.
     """
 
     generation: int = 0
@@ -135,16 +134,18 @@ class SyncReport:
 
     @property
     def is_green(self) -> bool:
-        """Whether all went well and, as far as is known by now, nothing runs old code."""
+        """Whether the push succeeded and, as far as the audit has found by now, nothing runs old
+        code."""
         return self.ok and not self.stale
 
     def audit_comes(self, wait: Callable[[float], bool]) -> None:
-        """``wait`` waits so many seconds for the audit, and says whether it is in."""
+        """Set the function that waits for the audit: called with a number of seconds, it returns
+        whether the audit is finished."""
         vars(self)[_WAIT] = wait
 
     def wait_for_audit(self, seconds: float = 10.0) -> bool:
-        """Wait until ``stale`` and ``kept`` are filled in; whether they are. Takes part of a second
-        where code changed, and no time elsewhere."""
+        """Wait until ``stale`` and ``kept`` are filled in; return whether they are. Takes part of a
+        second if code changed, and no time otherwise."""
         wait: Callable[[float], bool] | None = vars(self).get(_WAIT)
         return wait is None or wait(seconds)
 
@@ -152,7 +153,7 @@ class SyncReport:
         return {name: value for name, value in vars(self).items() if name != _WAIT}
 
     def owe(self) -> None:
-        """From here on a refusal is printed on stderr if nobody looks at this report."""
+        """Have the errors printed on stderr later if no program looks at this report."""
         if self.errors:
             vars(self)[_OWED] = True
 
@@ -164,7 +165,7 @@ class SyncReport:
             sys.stderr.write(f"{self}\n")
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The text that a notebook shows."""
+        """Print the text that a notebook shows."""
         printer.text(str(self))
 
     @property
@@ -174,7 +175,7 @@ class SyncReport:
 
     @property
     def bytes_sent(self) -> int:
-        """Content and messages together, over all hosts."""
+        """The bytes of content and messages together, over all hosts."""
         return sum(host.bytes_sent for host in self.hosts)
 
     @property
@@ -189,17 +190,18 @@ class SyncReport:
             raise SyncFailed(tuple(self.errors))
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON data, with ``ok`` and ``bytes_sent``."""
+        """Return all fields as JSON data, with ``ok`` and ``bytes_sent``."""
         return {"ok": self.ok, **dataclasses.asdict(self), "bytes_sent": self.bytes_sent}
 
     def to_json(self) -> str:
-        """``to_dict()`` on one line."""
+        """Return ``to_dict()`` as JSON on one line."""
         return json.dumps(self.to_dict())
 
     def one_line(self, width: int | None = None, *, ascii_only: bool = False) -> str:
-        """``✓ gen 42  3 files → 16 hosts  38 ms  reloaded model.py  patched Trainer×128``
+        """Return the report in one line, such as ``✓ gen 42 3 files → 16 hosts 38 ms reloaded
+        model.py patched Trainer×128``.
 
-        At most ``width`` columns: names give way to numbers first.
+        At most ``width`` columns: names are replaced by numbers first.
         """
         for limit in (3, 2, 1, 0):
             line = "  ".join([self._what_moved(), *self._what_follows(limit)])
@@ -224,7 +226,7 @@ class SyncReport:
         return f"{mark} gen {self.generation}  {moved}  {took(self.seconds)}"
 
     def _what_changed(self) -> str:
-        """``3 files``, ``1 link, 2 modes``."""
+        """Return the changes by kind, as ``3 files`` or ``1 link, 2 modes``."""
         others = [counted(num, noun) for noun, num in self._beside_files() if num]
         files = counted(len(self.changed_files), "file")
         num_deleted = len(self.deleted_files)
@@ -234,7 +236,7 @@ class SyncReport:
         return ", ".join([files, *others] if self.changed_files or not others else others)
 
     def _beside_files(self) -> list[tuple[str, int]]:
-        """How many links, modes and empty folders changed, on the host where most did."""
+        """Return how many links, modes and empty folders changed on the host where most did."""
         return [
             ("link", max((host.num_links for host in self.hosts), default=0)),
             ("mode", max((host.num_modes for host in self.hosts), default=0)),
@@ -242,7 +244,8 @@ class SyncReport:
         ]
 
     def _what_follows(self, limit: int) -> list[str]:
-        """The rest of the line, with that many names in each part; with 0, only numbers."""
+        """Return the parts of the line after the changes, with at most that many names in each;
+        with 0, only numbers."""
         if not self.ok:
             return []
         actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
@@ -268,8 +271,8 @@ class SyncReport:
         ]
 
     def _named(self) -> tuple[list[str], list[str], list[str]]:
-        """The files that a line names where they are few: those that moved, are gone, and the
-        others, but for what was reloaded, which is said anyway."""
+        """Return the files that the line names, if they are few: the moved, the deleted, and the
+        others. Reloaded modules are not among these, as the line names them anyway."""
         if not 0 < len(self.changed_files) <= _MAX_NAMED:
             return [], [], []
         gone = [path for path in self.changed_files if path in self.deleted_files]
@@ -288,7 +291,7 @@ class SyncReport:
         return self.table()
 
     def table(self, width: int | None = None, *, ascii_only: bool = False) -> str:
-        """The line, a row a host, the seconds, and whatever is worth a word."""
+        """Return the table: the line, a row for each host, the seconds, and all further lines."""
         self._seen()
         lines = [self.one_line(width, ascii_only=ascii_only)]
         lines += host_rows([host for host in self.hosts if self.ok and not host.error])
@@ -310,32 +313,33 @@ class SyncReport:
         return "\n".join(lines)
 
     def compile_lines(self) -> list[str]:
-        """A line about functions that are compiled again, if there are any."""
+        """Return a line about functions that are compiled again, if there are any."""
         again = [*map(printable, self.compiles_again)]
         return [f"compiles again: {some(again)}"] if again else []
 
     def warning_lines(self) -> list[str]:
-        """A line for each warning about the new code."""
+        """Return a line for each warning about the new code."""
         return [f"warning: {printable(text)}" for text in self.warnings]
 
     def stale_lines(self) -> list[str]:
-        """A line for each kind of old code that lives on, and for what would end it."""
+        """Return a line for each kind of old code that still runs, and a line about how to end
+        it."""
         lines = [f"old code: {printable(text)}" for text in self.stale]
         if lines:
             lines.append('`sync_workspace(reload="respawn")`, or a restart of the run, ends it')
         return lines
 
     def audit_kept_lines(self) -> list[str]:
-        """A line for each kind of code that lives on by design, as a frame that runs."""
+        """Return a line for each kind of code that stays old by design, as a frame that runs."""
         return [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:
-        """A line for each host that others go on without."""
+        """Return a line for each host that has been left behind."""
         left = [host for host in self.hosts if host.error and self.ok]
         return [f"left behind {printable(host.host)}: {plain(host.error)}" for host in left]
 
     def kept_lines(self) -> list[str]:
-        """A line for each file that was changed on a host."""
+        """Return a line for each file that was changed on a host and kept."""
         kept = ((host.host, printable(name)) for host in self.hosts for name in host.kept)
         return [f"changed on {host}, kept as {name}" for host, name in kept]
 
@@ -345,7 +349,8 @@ def _name(path: str) -> str:
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[str]:
-    """A line each; of many, the first of those that hosts keep, and of the others."""
+    """Return a line for each problem; of many, only the first of those that hosts keep and of the
+    others."""
     in_order = sorted(problems, key=lambda problem: not problem.is_kept)
     lines = [problem.line() for problem in in_order[:_MAX_PROBLEMS]]
     rest = [problem.is_kept for problem in in_order[_MAX_PROBLEMS:]]
@@ -362,7 +367,8 @@ def _unchanged(generation: int) -> str:
 
 
 def _with_carets(lines: list[str], width: int, *, ascii_only: bool) -> list[str]:
-    """Lines of which those with a caret below are cut, so that it points at what it is about."""
+    """Cut long lines. A line with a caret below it is cut around the caret, so that the caret still
+    points at its column."""
     for number, line in enumerate(lines[1:], 1):
         if line.strip() == "^" and "\t" not in line:
             mark = "..." if ascii_only else "…"

@@ -1,4 +1,4 @@
-"""Touched: the paths that may have changed, as a watcher names them."""
+"""Touched: the paths that may have changed, as a watcher reports them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class Touched(AbstractSet[Path]):
-    """Paths that were touched, which are all that may have changed, with what is in them.
+    """Paths that were touched. Nothing but these, and the content of folders among them, has
+    changed.
 
-    ``names``: the same as text, which is what they are kept as: to make a ``Path`` of each takes
-    longer than to look there. ``moves``: folders among them that only got another name, as
-    (old, new), in order. Paths in them need not be looked at, but for those that are named here
-    themselves. A set that is made from this and others knows no moves, and has everything looked
-    at.
+    ``names``: the same paths as text, as they are stored: to make a ``Path`` of each takes longer
+    than to look there. ``moves``: folders among them that were only renamed, as (old, new), in
+    order. Paths in a moved folder need no look, unless they are in the set themselves. A set that
+    is made of this set and others has no moves, so all of its paths are looked at.
     """
 
     __slots__ = ("moves", "names")

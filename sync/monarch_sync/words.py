@@ -1,4 +1,4 @@
-"""Numbers and names as people read them."""
+"""Numbers and names as texts for people."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 file``, ``3 files``."""
+    """Return a number with its noun: ``1 file``, ``3 files``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
-    """The first of them: ``a, b, c and 4 more``."""
+    """Return the first names, and how many more there are: ``a, b, c and 4 more``."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def byte_size(number: float) -> str:
-    """``812 B``, ``1.2 KB``, ``34 MB``."""
+    """Return a number of bytes: ``812 B``, ``1.2 KB``, ``34 MB``."""
     if number < 1000:
         return f"{number:.0f} B"
     power = next((power for power in (1, 2) if number < 999.5 * 1000**power), 3)
@@ -28,7 +28,7 @@ def byte_size(number: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """``0.4 ms``, ``38 ms``, ``2.4 s``, ``3 min 20 s``."""
+    """Return a duration: ``0.4 ms``, ``38 ms``, ``2.4 s``, ``3 min 20 s``."""
     if seconds < 0.0005:
         return "0 ms"
     if seconds < 1:
@@ -41,14 +41,15 @@ def took(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A name that cannot steer a terminal: control characters, and what is no text, escaped."""
+    """Return a name that cannot control a terminal: control characters, and what is no text, are
+    escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
 def plain(text: str) -> str:
-    """A text of several lines that cannot steer a terminal; line ends and tabs stay."""
+    """Return a text of several lines that cannot control a terminal; line ends and tabs stay."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
@@ -59,12 +60,12 @@ def _escaped(char: str) -> str:
 
 
 def num_cells(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return how many columns of a terminal a text takes."""
     return sum(_cells(char) for char in text)
 
 
 def clipped(text: str, width: int, mark: str = "…") -> str:
-    """At most ``width`` columns of a text, the end cut off."""
+    """Return at most ``width`` columns of a text, with ``mark`` in place of the cut-off end."""
     if num_cells(text) <= width:
         return text
     room = max(0, width - len(mark))
@@ -78,8 +79,8 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
 
 
 def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[str, int]:
-    """At most ``width`` columns of a text, with what stands in column ``at`` among them, and the
-    column where that is now. The part before stays as far as there is room; the indent always."""
+    """Return at most ``width`` columns of a text, around the column ``at``, and the column at which
+    that is now. The part before it stays as far as there is room; the indent always."""
     indent = len(text) - len(text.lstrip(" "))
     ahead = at + len(mark) + 2 - width
     if num_cells(text) <= width or ahead <= 0 or at < indent:
@@ -92,7 +93,8 @@ def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[s
 
 
 def wrapped(text: str, width: int) -> str:
-    """A text whose lines are broken between words; the rest has the line's own indent.
+    """Return a text with its long lines broken between words; the continued lines keep the line's
+    indent.
 
     A word that is longer than a line, a path, say, stays whole.
     """

@@ -21,7 +21,7 @@ _IMAGE = "${img_root}"  # torchx puts the place of an image there
 class Folder:
     """One local folder and its landing place, relative to the replica's root ("" = the root).
 
-    ``follows_git``: whether git's rules say what of it comes along; they have no say in what was
+    ``follows_git``: whether git's ignore rules apply to it; they do not apply to files that were
     installed rather than written.
     """
 
@@ -30,8 +30,8 @@ class Folder:
     follows_git: bool = True
 
     def check(self) -> None:
-        """Raise `WorkspaceMissing` unless the local folder is there and can be listed: one that
-        seems to be empty would empty the hosts, too."""
+        """Raise `WorkspaceMissing` unless the local folder exists and can be listed. A missing
+        folder would look empty, and its push would delete the files on the hosts."""
         try:
             os.scandir(self.local).close()
         except FileNotFoundError:
@@ -51,25 +51,26 @@ class Folder:
         return True
 
     def remote_of(self, relative: str) -> str:
-        """The manifest path of a path relative to this folder."""
+        """Return the manifest path of a path relative to this folder."""
         if not self.remote:
             return relative
         return f"{self.remote}/{relative}" if relative else self.remote
 
     def relative_of(self, remote: str) -> str | None:
-        """The path relative to this folder of a manifest path; None if it lies elsewhere."""
+        """Return the path, relative to this folder, that lands at a manifest path; None if that
+        lies elsewhere."""
         if not self.remote or remote == self.remote:
             return remote[len(self.remote) :]
         prefix = self.remote + "/"
         return remote[len(prefix) :] if remote.startswith(prefix) else None
 
     def inside(self, local: str) -> str:
-        """A local path inside this folder, relative to it; "" if it is not inside."""
+        """Return a local path inside this folder, relative to it; "" if it is not inside."""
         above = f"{self.local}/"
         return local[len(above) :] if local.startswith(above) else ""
 
     def overlaps(self, local: str) -> bool:
-        """Whether a local path is this folder's, above it, or inside it."""
+        """Return whether a local path is this folder's, above it, or inside it."""
         mine = str(self.local)
         return f"{mine}/".startswith(f"{local}/") or local.startswith(f"{mine}/")
 
@@ -78,9 +79,9 @@ class Workspace:
     """Local folders that hosts mirror.
 
     `dirs` as a list lands each folder in its own name, as a mapping (local -> remote) where the
-    mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in
-    `.gitignore` syntax, without `!`. `editable` has the author's editable installs come along (see
-    `monarch_sync.editable`). `env` is kept for programs that ask for it, and no push uses it.
+    mapping says; the remote "" is the replica's root itself. `ignore` adds patterns in `.gitignore`
+    syntax, without `!`. `editable` includes the author's editable installs (see
+    `monarch_sync.editable`). `env` is kept for programs that read it; no push uses it.
 
     Raises `ValueError` for an empty local path, a remote path that is absolute or has `..`, two
     listed folders of one name, and for one folder or pattern in place of a list. A missing folder
@@ -110,11 +111,12 @@ class Workspace:
 
     @classmethod
     def null(cls) -> Workspace:
-        """A workspace without folders. It is no more than a value: nothing can be pushed of it."""
+        """Return a workspace without folders. It is only a value: nothing can be pushed from it."""
         return cls()
 
     def check(self) -> None:
-        """Raise `ValueError` for one without folders: its push would empty the hosts."""
+        """Raise `ValueError` if it has no folders: a push of it would delete all files on the
+        hosts."""
         if not self.folders:
             raise ValueError(
                 "this workspace has no folders, so a push of it would delete all that was pushed "
@@ -122,19 +124,20 @@ class Workspace:
             )
 
     def with_folders(self, more: Iterable[Folder]) -> Workspace:
-        """This workspace with further folders behind its own."""
+        """Return this workspace with further folders after its own."""
         new = Workspace(env=self.env, ignore=self.ignore, editable=self.editable)
         new.folders = (*self.folders, *more)
         return new
 
     def ignoring(self, patterns: Iterable[str]) -> Workspace:
-        """This workspace with further patterns of what is left out."""
+        """Return this workspace with further patterns of paths to leave out."""
         new = Workspace(env=self.env, ignore=(*self.ignore, *patterns), editable=self.editable)
         new.folders = self.folders
         return new
 
     def folders_meet(self, touched: Iterable[str]) -> bool:
-        """Whether one folder has something where another lands, or had it until it was touched."""
+        """Return whether one folder has an entry where another lands, or had it until it was
+        touched."""
         for one in self.folders:
             for other in self.folders:
                 inside = one.relative_of(other.remote)
@@ -162,7 +165,8 @@ class Workspace:
             shutil.copytree(folder.local, Path(outdir) / folder.remote, dirs_exist_ok=True)
 
     def set_env_vars(self, appdef: Any) -> None:
-        """Have the roles of a torchx `AppDef` find what `merge` put into their image.
+        """Set environment variables of a torchx `AppDef`'s roles, so that they find what `merge`
+        put into their image.
 
         Sets `WORKSPACE_DIR`, and `CONDA_DIR` if the workspace has an `env`, where a role has none,
         and adds the folders to its `PYTHONPATH`.
@@ -176,7 +180,7 @@ class Workspace:
                 role.env.setdefault("CONDA_DIR", f"{_IMAGE}/conda")
 
     def locate(self, remote: str) -> Iterator[Path]:
-        """The local paths that may be behind a manifest path, first folder first."""
+        """Yield the local paths that a manifest path may come from, first folder first."""
         for folder in self.folders:
             relative = folder.relative_of(remote)
             if relative is not None:

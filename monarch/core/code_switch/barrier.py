@@ -26,10 +26,9 @@ _LOOK_SECONDS = 0.1
 
 class SwitchBarrier:
     """``attempt`` counts the fences of a switch. ``own`` numbers the fence of this process's
-    actors, 0 before it is raised. ``asked`` are the procs that have not reached the fence yet,
-    by number; ``fenced`` are all procs to which the fence holds back our messages. ``seconds``
-    is how long it may delay a sender; ``None`` is without limit.
-    """
+    actors, 0 before it is raised. ``asked`` are the procs that have not reached the fence yet, by
+    number; ``fenced`` are all procs whose messages from us wait behind the fence. ``seconds`` is
+    how long it may delay a sender; ``None`` is without limit."""
 
     def __init__(self, attempt: int, token: int, seconds: float | None, now: float) -> None:
         self.attempt = attempt
@@ -72,7 +71,7 @@ class SwitchBarrier:
         return Reason.PROCS if self.has_own_come else Reason.ACTORS
 
     def answer(self, *reasons: Reason) -> list[Effect]:
-        """Answer the process that ordered it; for a second time, nothing."""
+        """Answer the process that ordered the fence; do nothing if that was done before."""
         token, self.token = self.token, 0
         return answer_to(token, *reasons)
 
@@ -84,7 +83,7 @@ class SwitchBarrier:
         return Do(number, Work.RAISE_FENCE)
 
     def close_gate(self, next_number: Callable[[], int]) -> list[Effect]:
-        """Allow no spawns any longer, once."""
+        """Forbid further spawns, once."""
         if self.gate:
             return []
         self.gate = next_number()
@@ -106,7 +105,7 @@ class SwitchBarrier:
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """Notes that the fence holds a sender up from ``now`` on, if it did not before."""
+        """Note that the fence delays a sender from ``now`` on, if it did not before."""
         if self.held_at is not None:
             return []
         self.held_at = now
@@ -114,7 +113,7 @@ class SwitchBarrier:
 
     @property
     def wakes_at(self) -> float:
-        """When to look whether it holds a sender up, and then, when it has done so for too long."""
+        """Return when to check whether the fence delays a sender; once it does, when to give up."""
         if self.held_at is None:
             return self.look_at
         return math.inf if self.gives_up_at is None else self.gives_up_at
@@ -139,7 +138,7 @@ class Telling:
         self._began = math.inf
 
     def begin(self, now: float) -> None:
-        """A fence is cast. Only the first begins the count."""
+        """Note that a fence was sent at ``now``. Only the first one starts the count."""
         self._began = min(self._began, now)
 
     @property

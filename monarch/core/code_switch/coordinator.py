@@ -1,20 +1,21 @@
-"""The coordinator of a code switch, which is the owner of the procs, orders and decides.
+"""The coordinator of a code switch: the owner of the procs, which gives the orders and decides.
 
-How long a fence may hold a process up:
+How long a fence may delay a process:
 
-- A fence may fall so that one actor stands at it while another, in the middle of a message, waits
-  for that one's next: a deadlock. Or one is in a long message, and for so long all that its owner
-  sends to others would wait.
-- So a fence is lifted that has held a process up for some time and that not all have come to. All
-  go on as before it, and after a pause another is cast. One that holds up no process stays.
-- If all come past it at once when it was lifted, it was a deadlock: the next one comes after a
+- A fence may fall so that one actor waits at it while another, in the middle of a message, waits
+  for the first actor's next answer: a deadlock. Or an actor is in a long message, and all other
+  messages of its owner would wait for its end.
+- So a fence is lifted if it has delayed a process for some time and not all actors have reached it.
+  All go on as before it, and after a pause another fence is sent. A fence that delays no process
+  stays.
+- If all actors pass it as soon as it is lifted, it was a deadlock: the next fence comes after a
   short pause, of random length, and may fall better.
-- Otherwise some process is busy. The pause ends when they come past it, or lasts as long as the
-  next fence may hold one up, which is twice as long as the last. So half of the time all go on,
-  and however long a message takes, there will be a fence that stays until its end.
-- Once all stand, they are halted. An actor that cannot be halted may be waiting for one that
-  stands. Then, too, all go on, and the halt after the next fence may take longer. After some, the
-  switch is refused.
+- Otherwise some process is busy. The pause ends when all have passed the fence, or after the time
+  that the next fence may delay a process, which is twice that of the last. So half of the time all
+  go on, and however long a message takes, some fence stays until its end.
+- Once all actors have reached the fence, they are halted. An actor that cannot be halted may wait
+  for one at the fence. Then, too, all go on, and the halt after the next fence may take longer.
+  After some tries, the switch is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LONGEST_PAUSE_SECONDS = 2.0
 
 
 class Pause(NamedTuple):
-    """Wait, and then call ``woke``."""
+    """Wait for so many seconds, and then call ``woke``."""
 
     seconds: float
 
@@ -47,8 +48,8 @@ Effect = Order | Pause
 class Coordinator:
     """The coordinator of the switch to ``generation``, once all have prepared.
 
-    ``draw`` gives a random number between 0 and its argument. Events are methods; each returns what
-    to do next, an order or a pause; nothing, once it ``is_over``.
+    ``draw`` returns a random number between 0 and its argument. Events are methods; each returns
+    the next order or pause, or None once it ``is_over``.
     """
 
     def __init__(self, generation: int, draw: Callable[[float], float]) -> None:
@@ -67,7 +68,7 @@ class Coordinator:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is certain: all parties are told to continue, or to go back."""
+        """Whether the outcome is certain: all parties are ordered to continue, or to revert."""
         if self.state is CoordinatorState.RELEASING:
             return self._is_released
         return self.state in _TOLERANT or self.is_over
@@ -76,18 +77,18 @@ class Coordinator:
         return self._move(Said.BEGIN)
 
     def releases(self) -> None:
-        """The order to go is sent. From here on, a proc may have gone."""
+        """Note that the first order to go is sent: from now on, a proc may run the new code."""
         self._is_released = True
 
     def voted(self, vote: Vote) -> Effect | None:
-        """Handle the vote of a party on the last order: done, or refused."""
+        """Handle the vote of all parties on the last order; return what to do next."""
         if self.state in _TOLERANT or vote is Vote.YES:
             return self._move(Said.ALL)
         is_last = self.state is CoordinatorState.HALTING and not self._halts
         return self._move(Said.LATE if vote is Vote.LATE and not is_last else Said.NO)
 
     def interrupted(self) -> Effect | None:
-        """The author wants to stop (Ctrl-C). Not to be called once it ``is_decided``."""
+        """Handle an interrupt of the author (Ctrl-C). Not to be called once it ``is_decided``."""
         return self._move(Said.LOST)
 
     def woke(self) -> Effect | None:

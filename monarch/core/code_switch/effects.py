@@ -1,4 +1,5 @@
-"""The effects that a participant of a code switch has carried out, as data. See ``participant``."""
+"""The effects of a participant's events, as data for the driver to carry out. See
+``participant``."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from monarch.wire.message import Order
 
 
 class Work(Enum):
-    """A participant's own work. Work that takes time is answered with ``did``."""
+    """A participant's own work. If it takes time, the driver reports its end by ``did``."""
 
     PREPARE = "prepare"
     RAISE_FENCE = "raise the fence"
@@ -40,7 +41,7 @@ class Reason(Enum):
 
 
 class Do(NamedTuple):
-    """Do this; ``generation`` must be taken back before, if not 0."""
+    """Do this work; ``generation`` must be reverted before, if not 0."""
 
     number: int
     work: Work
@@ -49,7 +50,7 @@ class Do(NamedTuple):
 
 
 class AskProcs(NamedTuple):
-    """Send an order to procs, each with its number, and give the answers to ``voted``."""
+    """Send an order to procs, each with its number, and pass their answers to ``voted``."""
 
     asked: Sequence[tuple[int, str]]
     order: Order
@@ -64,7 +65,8 @@ class TellProcs(NamedTuple):
 
 
 class AnswerOrder(NamedTuple):
-    """Answer the order of this ``token``: with what was heard, and these reasons, with a proc."""
+    """Answer the order with this ``token``: with the vote, and with the reasons, each with a
+    proc."""
 
     token: int
     reasons: Sequence[tuple[Reason, str]] = ()
@@ -72,19 +74,20 @@ class AnswerOrder(NamedTuple):
 
 
 class Say(NamedTuple):
-    """Tell people which actors the switch waits for, and for how long already."""
+    """Show people which actors the switch waits for, and for how long already."""
 
     seconds: float
 
 
 class TellHeld(NamedTuple):
-    """Tell the owner that cast the fence that it holds a sender up."""
+    """Tell the owner that sent the fence that the fence delays a sender."""
 
     attempt: int
 
 
 class Look(NamedTuple):
-    """Check whether the fence holds back a message to an own actor; if it does, call ``held``."""
+    """Check whether a message to an actor of this process waits behind the fence; if so, call
+    ``held``."""
 
 
 Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look
@@ -92,5 +95,6 @@ Effects = Sequence[Effect]
 
 
 def answer_to(token: int, *reasons: Reason) -> list[Effect]:
-    """An answer, where one is waited for: ``token`` is 0 for an order that needs none."""
+    """Return the answer to an order, if one is expected: ``token`` is 0 for an order that needs
+    none."""
     return [AnswerOrder(token, [(reason, "") for reason in reasons])] if token else []

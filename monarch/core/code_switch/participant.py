@@ -1,9 +1,10 @@
-"""A participant of a code switch is an owner or a proc. It does its share, and has the procs that
-it spawned do theirs, so that each order goes down the ownership tree. See ``table``.
+"""A participant of a code switch is an owner or a proc. It carries out each order itself, and
+passes it to the procs that it spawned, so that the order goes down the ownership tree. See
+``table``.
 
-A participant's own actors come to a fence first, and then its procs: an actor that steps them
-within an endpoint needs them until it is done. Procs that are spawned meanwhile have to prepare
-before they come to the fence; from the moment at which all have come, no proc may be spawned.
+A participant's own actors reach a fence first, and then its procs: an actor that calls them within
+an endpoint needs them until it is done. Procs that are spawned meanwhile must prepare before they
+get the fence; once all have reached it, no proc may be spawned.
 """
 
 from __future__ import annotations
@@ -79,15 +80,15 @@ class Participant:
         return self.state is ParticipantState.IDLE
 
     def accepts(self, sender: str) -> bool:
-        """Whether ``PREPARE`` of this one would be obeyed."""
+        """Return whether a ``PREPARE`` of this sender would be obeyed."""
         is_again = sender == self.coordinator and self.state is not ParticipantState.REVERTING
         return self.is_idle or is_again
 
     def on(
         self, order: Order, sender: str, token: int, now: float, leaving: Iterable[str] = ()
     ) -> Effects:
-        """An order has come, which is answered under ``token``, if that is not 0. Raises
-        ``IllegalEvent`` where it is too late, or its sender may not give it.
+        """Handle an order, to be answered under ``token`` if that is not 0. Raises ``IllegalEvent``
+        if it is too late, or if its sender may not give it.
 
         ``leaving`` are the procs on the hosts that are left behind.
         """
@@ -175,7 +176,7 @@ class Participant:
         return effects
 
     def _halt(self, order: Order, token: int, now: float) -> Effects:
-        """Stop all between two messages."""
+        """Halt all actors between two messages."""
         seconds = order.seconds or 0.0
         turn = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
         turn.halts_at = now + seconds
@@ -184,7 +185,8 @@ class Participant:
         return [*effects, Do(self._number, Work.HALT, token)]
 
     def _patch(self, order: Order, token: int, now: float, leaving: Sequence[str]) -> Effects:
-        """Change the code. Procs that are ``leaving`` go back: their hosts do not show it."""
+        """Change the code. Procs that are ``leaving`` revert, because their hosts do not show
+        it."""
         turn = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
         self.replaced.difference_update(leaving)
         effects = self._ask(turn.leaving, SwitchOrder.REVERT, leaving, token)
@@ -194,8 +196,8 @@ class Participant:
         return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def _go(self, token: int) -> Effects:
-        """The switch is decided: runs the new code. A proc that gives way ends in order, on the
-        old."""
+        """Handle that the switch is decided: run the new code. A proc that gives way ends in an
+        orderly way, with its old code."""
         fenced = self._fenced()
         staying = [proc for proc in fenced if proc not in self.replaced]
         going = [proc for proc in fenced if proc in self.replaced]
@@ -206,7 +208,7 @@ class Participant:
         ]  # fmt: skip
 
     def _revert(self, order: Order, token: int, now: float) -> Effects:
-        """Run what ran before."""
+        """Go back to the code from before the switch."""
         effects = [*self._drop_orders()]
         self._go_to(SwitchOrder.REVERT)
         turn = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
@@ -215,7 +217,7 @@ class Participant:
         return [*effects, Do(self._number, Work.REVERT, token, order.generation)]
 
     def did(self, number: int, vote: Vote, now: float) -> Effects:
-        """Own work is done."""
+        """Handle the end of own work, with its vote."""
         self._check(number)
         turn, fence = self._round, self.fence
         if fence is not None and number == fence.own and not fence.has_own_come:
@@ -230,7 +232,8 @@ class Participant:
         return [*turn.did(number, vote), *self._check_round()]
 
     def voted(self, number: int, vote: Vote, now: float, *, gives_way: bool = False) -> Effects:
-        """A proc has answered, or is gone. ``gives_way``: to a new one, when all go on."""
+        """Handle the answer of a proc, or its end. ``gives_way``: a new proc replaces it when all
+        go on."""
         self._check(number)
         turn, fence = self._round, self.fence
         if number in self._preparing:
@@ -253,13 +256,14 @@ class Participant:
         return [*effects, *self._check_round()]
 
     def held(self, attempt: int, now: float) -> Effects:
-        """A fence holds a process up, of ours (``attempt`` 0) or of a process below."""
+        """Note that a fence delays a process: our own fence (``attempt`` 0) or that of a process
+        below."""
         fence = self.fence
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 
     def author_gone(self, uid: str, now: float) -> Effects:
-        """If it is our coordinator: a root takes back what it has begun, and so does any process
-        an upgrade; a proc ends with its owner."""
+        """Handle the end of an author. If it was our coordinator, a root reverts what it has begun,
+        and so does any process an upgrade; a proc ends with its owner."""
         if self.is_idle or self.coordinator != uid or not uid:
             return []
         if self.state is ParticipantState.REVERTING or not (self._is_root or self.generation < 0):
@@ -298,7 +302,7 @@ class Participant:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
     def _knows(self, sender: str, generation: int) -> bool:
-        """Whether this one may give orders."""
+        """Return whether this sender may give orders for the generation."""
         return not self.is_idle and (sender, generation) == (self.coordinator, self.generation)
 
     def _go_to(self, event: SwitchOrder | Said) -> None:
@@ -310,7 +314,7 @@ class Participant:
         return self._round
 
     def _fenced(self) -> list[str]:
-        """The procs that were sent the last fence."""
+        """Return the procs to which the last fence was sent."""
         if self.fence is None:
             return []
         return [proc for proc in self._members() if proc in self.fence.fenced]
@@ -330,12 +334,12 @@ class Participant:
     def _order(
         self, kind: SwitchOrder, seconds: float | None = 0.0, behind: tuple[str, ...] = ()
     ) -> Order:
-        """An order for our procs."""
+        """Return an order for our procs."""
         attempt = self.fence.attempt if self.fence is not None else 0
         return Order(kind, self.generation, attempt, seconds, behind)
 
     def _prepare_new(self, token: int) -> list[Effect]:
-        """Have the procs prepare that have not been asked to yet."""
+        """Ask the procs to prepare that have not been asked yet."""
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
@@ -369,12 +373,12 @@ class Participant:
         return [*effects, *fence.answer()]
 
     def _awaited(self) -> SwitchBarrier | None:
-        """The fence that processes have yet to come to."""
+        """Return the fence that not all processes have passed yet; None if there is none."""
         fence = self.fence if self.state is ParticipantState.FENCING else None
         return fence if fence is not None and fence.is_awaited else None
 
     def _pass(self, fence: SwitchBarrier) -> list[Effect]:
-        """Answer the order that waits until all have come past a lifted fence, if they have."""
+        """Answer the order that waits until all have passed a lifted fence, if they have."""
         if not (fence.is_lifted and fence.is_passed):
             return []
         return [*fence.answer(), *self._end_lift()]
@@ -393,7 +397,7 @@ class Participant:
         return turn.answer()
 
     def _drop_orders(self) -> list[Effect]:
-        """Answer all orders of before, so that no sender waits for them any longer."""
+        """Answer all earlier orders, so that no sender waits for them any longer."""
         effects, fence = self._drop_round(), self.fence
         if fence is not None:
             effects += fence.answer()

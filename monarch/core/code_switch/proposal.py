@@ -1,8 +1,9 @@
-"""The author of a push, as the owners of procs see it: it has all prepare, and then each switch.
+"""The author of a push and the owners of procs: it asks all owners to prepare, and then each to
+switch.
 
-It asks one party at a time. Where one says no, or is lost, it calls the push off: owners that are
-prepared revert, those that have switched already are brought back by another push, and hosts take
-the files back that they show. See ``table``.
+It asks one party at a time. If one refuses, or is lost, it cancels the push: prepared owners
+revert, owners that have switched already are brought back by another push, and hosts restore their
+earlier files. See ``table``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ NOBODY = -1
 
 
 class AskOwner(NamedTuple):
-    """Ask an owner, by its index; ``voted`` takes the answer.
+    """Send a request to an owner, given by its index; pass the answer to ``voted``.
 
-    ``SHOW_FILES`` and ``TAKE_BACK_FILES`` go to hosts: to those of this owner, which is lost, or of
-    ``NOBODY``.
+    ``SHOW_FILES`` and ``TAKE_BACK_FILES`` go to hosts: to those of this owner, if it is lost, or to
+    those of ``NOBODY``.
     """
 
     owner: int
@@ -28,7 +29,8 @@ class AskOwner(NamedTuple):
 
 
 class BringBack(NamedTuple):
-    """Push to this owner what it had before: it has switched, and another one could not."""
+    """Push to this owner the code that it had before: it has switched, and another owner could
+    not."""
 
     owner: int
 
@@ -37,7 +39,7 @@ Request = AskOwner | BringBack
 
 
 class Proposal:
-    """A push to so many owners. Each event returns what to ask next; nothing, once it is over."""
+    """A push to so many owners. Each event returns the next request; None once it is over."""
 
     def __init__(self, num_owners: int) -> None:
         self.state = ProposalState.IDLE
@@ -57,7 +59,8 @@ class Proposal:
 
     @property
     def switching(self) -> int | None:
-        """The owner that was told to switch and has not answered. Only it can be stopped."""
+        """The owner that was told to switch and has not answered. Only this owner can be
+        stopped."""
         request = self._open
         is_switch = isinstance(request, AskOwner) and request.order is SwitchOrder.SWITCH
         return request.owner if is_switch and request is not None else None
@@ -67,11 +70,11 @@ class Proposal:
 
     @property
     def is_last(self) -> bool:
-        """Whether the owner that prepares is the last that is asked to."""
+        """Whether the owner that prepares is the last to be asked."""
         return self.state is ProposalState.PREPARING and not self._todo
 
     def voted(self, vote: Vote) -> Request | None:
-        """The party that was asked last has answered, or is gone."""
+        """Handle the vote, or the loss, of the party that was asked last."""
         request, self._open = self._open, None
         assert request is not None
         if self.state is ProposalState.CALLING_OFF:
@@ -97,15 +100,16 @@ class Proposal:
         return self._next()
 
     def unchanged(self) -> Request | None:
-        """All parties have prepared, and no process has code to switch."""
+        """Handle that all owners have prepared, and none has code to switch."""
         return self._move(Said.UNCHANGED)
 
     def refused(self) -> Request | None:
-        """The author refuses, though all have voted yes."""
+        """Handle that the author refuses, though all have voted yes."""
         return self._move(Said.NO)
 
     def interrupted(self) -> Request | None:
-        """Ctrl-C. While an owner switches, it must be stopped, and its answer waited for."""
+        """Handle Ctrl-C. While an owner switches, it must be told to stop, and its answer
+        awaited."""
         self._is_interrupted = True
         if self.is_over or self.state is ProposalState.CALLING_OFF or self.switching is not None:
             return None

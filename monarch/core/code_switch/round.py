@@ -14,7 +14,7 @@ class Round:
     """The round of ``order``, answered under ``token`` when all have voted.
 
     ``own`` numbers the participant's own work, ``asked`` the procs that have not voted yet,
-    ``leaving`` the procs that must go back before the others patch. At ``halts_at`` an actor that
+    ``leaving`` the procs that must revert before the others patch. At ``halts_at`` an actor that
     has not halted is late; at ``ends_at`` a proc that has not voted counts as a no. ``next_number``
     numbers further work.
     """
@@ -58,7 +58,7 @@ class Round:
             self.vote = vote
 
     def did(self, number: int, vote: Vote) -> list[Effect]:
-        """A piece of own work is done."""
+        """Handle the end of a piece of own work, with its vote."""
         self.own.discard(number)
         self.add(vote)
         if self.order is SwitchOrder.HALT and self.halts_at is not None:
@@ -88,7 +88,8 @@ class Round:
         return []
 
     def tick(self, now: float, preparing: dict[int, str]) -> list[Effect]:
-        """Time has passed. ``preparing`` are the procs that have yet to prepare."""
+        """Handle everything that is due at ``now``. ``preparing`` are the procs that must still
+        prepare."""
         if self.halts_at is not None:
             if now >= self.halts_at:
                 self.halts_at = None
@@ -99,7 +100,7 @@ class Round:
         return self._end(preparing) if now >= self.ends_at else []
 
     def _end(self, preparing: dict[int, str]) -> list[Effect]:
-        """Wait no longer for the procs that have not answered."""
+        """Stop waiting for the procs that have not answered."""
         silent = [*self.asked.values()]
         if self.order is SwitchOrder.PREPARE:
             silent += preparing.values()

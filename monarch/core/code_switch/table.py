@@ -1,25 +1,26 @@
-"""The tables of the code switch: its parties, orders, votes and states, and what leads where.
+"""The tables of the code switch: its parties, orders, votes and states, and all transitions.
 
 The orders, and what each means, are in ``monarch.wire.message.generations``.
 
 It is a two-phase commit. The *author* of a push asks the *owners* of procs, which are programs, to
-prepare; one vote of no keeps all from it. Then it has each owner switch. The owner is the
-*coordinator* of its own process and of its procs, the *participants*: it casts a *fence* into the
-order of its messages, and then *halts* all actors. Its hosts show the new files, and the
-participants patch their code. Only when all have done so may any of them run it (``GO``): to send
-the first of these orders is the decision.
+prepare; if one votes no, none switches. Then it tells each owner to switch. The owner is the
+*coordinator* of its own process and of its procs, the *participants*: it sends a *fence* among its
+messages, and then *halts* all actors. Its hosts show the new files, and the participants patch
+their code. Only when all have done so may any of them run it (``GO``): to send the first of these
+orders is the decision.
 
-- Before the decision every vote of no and every interrupt leads back: first the files, while no
-  code runs, and then the code. After it nothing does.
-- Nobody has to succeed a coordinator that has died: its procs end with it. Its author is told, and
-  has the hosts take their files back.
-- An owner that is prepared reverts when its author dies. One that was told to switch goes on alone.
+- Before the decision, every vote of no and every interrupt makes all revert: first the files, while
+  no code runs, and then the code. After it, nothing does.
+- No process succeeds a coordinator that has died: its procs end with it. Its author is told, and
+  has the hosts restore their files.
+- An owner that is prepared reverts when its author dies. An owner that was told to switch goes on
+  alone.
 - A participant obeys one coordinator at a time; to others it is busy.
 - No participant commits unless all have prepared and were halted. A dead one does not count.
-- A fence that holds a sender up while others have not come to it is lifted, and cast again.
+- A fence that delays a sender while others have not reached it is lifted, and sent again.
 
-An event that the tables do not have raises ``IllegalEvent``. Messages that arrive over the network
-may be late or wrong, so the driver drops those there.
+An event that the tables do not have raises ``IllegalEvent``. Messages from the network may be late
+or wrong, so the driver drops those there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from monarch.wire.message import SwitchOrder
 
 
 class Vote(Enum):
-    """The answer to an order. A participant that is gone has no vote, and the switch goes on."""
+    """The answer to an order. A participant that has ended has no vote, and the switch goes on."""
 
     YES = "yes"
     LATE = "late"
@@ -41,7 +42,8 @@ class Vote(Enum):
 
 
 class Said(Enum):
-    """Events: the sum of all answers to an order, and whatever else happens."""
+    """Events of the state machines: the combined answers to an order, and everything else that
+    happens."""
 
     BEGIN = "begin"
     ALL = "all: yes"
@@ -53,7 +55,7 @@ class Said(Enum):
 
 
 class ProposalState(Enum):
-    """How far an author is with its owners."""
+    """The states of an author's push to its owners."""
 
     IDLE = "idle"
     PREPARING = "preparing"
@@ -65,7 +67,7 @@ class ProposalState(Enum):
 
 
 class CoordinatorState(Enum):
-    """How far a coordinator is."""
+    """The states of a coordinator."""
 
     IDLE = "idle"
     FENCING = "fencing"
@@ -82,7 +84,7 @@ class CoordinatorState(Enum):
 
 
 class ParticipantState(Enum):
-    """How far a participant is."""
+    """The states of a participant."""
 
     IDLE = "idle"
     PREPARING = "preparing"
@@ -164,11 +166,11 @@ _E = TypeVar("_E", Said, "SwitchOrder | Said")
 
 
 class IllegalEvent(Exception):
-    """This party does not expect this in the state that it is in."""
+    """A party does not expect this event in its present state."""
 
 
 def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:
-    """The state that an event leads to. Raises ``IllegalEvent``."""
+    """Return the state that an event leads to. Raises ``IllegalEvent``."""
     following = table[state].get(event)
     if following is None:
         raise IllegalEvent(f"a party that is {state.value!r} has no {event.value!r}")
@@ -176,7 +178,7 @@ def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:
 
 
 def as_markdown() -> str:
-    """The tables, for the documentation."""
+    """Return the tables as Markdown, for the documentation."""
     parts = []
     tables: tuple[tuple[str, Mapping[Any, Mapping[Any, Any]]], ...] = (
         ("author", PROPOSAL), ("coordinator", COORDINATOR), ("participant", PARTICIPANT),

@@ -1,11 +1,11 @@
-"""Actors in their process: each has a cell that runs what it is sent, one message after another.
+"""Actors in their process: each has a cell that runs its messages, one after another.
 
 What to open:
 
     cell_table                  which actor a message is for; calls that come too early or too late
     actor_cell                  how an actor takes and runs a message
     cell_runners, actor_loops   actors on threads and on loops; the loops
-    cell_answers                what a caller is answered
+    cell_answers                the answers to callers
     undelivered                 messages that could not be delivered
     cell_work                   an actor's work besides messages, and endpoints that run as tasks
     hooks                       how an actor's hooks are run

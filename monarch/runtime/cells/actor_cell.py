@@ -1,7 +1,7 @@
-"""One actor: its mailbox, its state, and what it does with a message.
+"""One actor: its mailbox, its state, and how it handles a message.
 
-Messages run strictly one at a time. The work of an actor is written once, as coroutines, for
-actors with a thread of their own and for those on the asyncio loop; ``cell_runners`` has the two.
+Messages run strictly one at a time. The work of an actor is written once, as coroutines, for actors
+with a thread of their own and for those on the asyncio loop; ``cell_runners`` has the two.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ _loading = threading.RLock()
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Within, classes are imported on one thread alone. Where one imports a package and another a
-    part of it, each waits for a lock that the other has; Python then goes on with half a package,
-    and torch, for one, does not survive that. Not for ever: an import may run a user's code."""
+    """Let only one thread at a time import classes in this block.
+
+    If one thread imports a package and another a part of it, each waits for a lock that the other
+    has; Python then goes on with half a package, which torch, for one, does not survive. The wait
+    has a limit, as an import may run a user's code.
+    """
     has_turn = _loading.acquire(timeout=_LOADING_SECONDS)
     try:
         yield
@@ -110,44 +113,46 @@ class ActorCell:
 
     @property
     def is_holding(self) -> bool:
-        """Whether something waits behind a fence that it stands at. From any thread."""
+        """Whether a message waits behind a fence that the actor has reached. From any thread."""
         return self._mailbox.is_holding
 
     @property
     def thread_id(self) -> int:
-        """The thread that runs it, or its loop; 0 before it has one. From any thread."""
+        """The thread that runs the actor, or its loop; 0 before there is one. From any thread."""
         raise NotImplementedError
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The asyncio task that it runs in where it is on a loop. From any thread."""
+        """The asyncio task of an actor that runs on a loop; None for others. From any thread."""
         return None
 
     def wait_in_hand(self) -> Wait | None:
-        """The call's answer that the message in hand waits for, if it does. From any thread."""
+        """The answer that the current message waits for; None if it waits for none. From any
+        thread."""
         raise NotImplementedError
 
     def _wait_by(self, who: Hashable) -> Wait | None:
-        """The wait of a thread or a task of this actor."""
+        """Return the wait of a thread or a task of this actor; None if it does not wait."""
         wait = waits.get(who)
         is_ours = wait is not None and wait.running.record.uid == self.record.uid
         is_over = self.is_ending or self.is_ended or wait is None or wait.promise.is_set
         return wait if is_ours and not is_over else None
 
     def deliver(self, event: Event) -> None:
-        """Put something into the inbox. From any thread."""
+        """Put an event into the inbox. From any thread."""
         raise NotImplementedError
 
     def _take(self) -> Event | None:
-        """The next event of the inbox, if there is one. From any thread."""
+        """Return the next event of the inbox; None if it is empty."""
         raise NotImplementedError
 
     async def _wait(self, ends: list[Promise[Any]]) -> None:
-        """Wait until all ``ends`` are set, but not for ever."""
+        """Wait until all ``ends`` are set, but only for a limited time."""
         raise NotImplementedError
 
     async def _settle(self, result: Awaitable[Any] | Any, seconds: float | None = None) -> Any:
-        """The value of what user code returned, awaited for ``seconds`` at most."""
+        """Return the result of user code; if it must be awaited, await it for ``seconds`` at
+        most."""
         raise NotImplementedError
 
     def surround(self, wrap: Wrap) -> None:
@@ -157,11 +162,11 @@ class ActorCell:
         self._endpoint = surrounded(self._endpoint, wrap)
 
     def judge(self, judge: Judge) -> None:
-        """Ask ``__supervise__`` when the message in hand is done. From any thread."""
+        """Call ``__supervise__`` once the current message is done. From any thread."""
         self.deliver(Delivery("supervision", judge, is_urgent=True))
 
     def fail(self, fail: Fail) -> None:
-        """Fail for a reason that lies elsewhere, when the message in hand is done."""
+        """Fail, for a reason outside of this actor, once the current message is done."""
         self.deliver(Delivery("supervision", fail, is_urgent=True))
 
     @property
@@ -169,7 +174,7 @@ class ActorCell:
         return len(self._mailbox)  # Those that wait for their turn. From any thread.
 
     def doom(self, reason: str) -> None:
-        """Fail once the message in hand is done. On the actor's own thread or task."""
+        """Fail once the current message is done. Call it on the actor's own thread or task."""
         self._doom = self._doom or reason
 
     async def _perform(self, work: Work) -> bool:
@@ -270,7 +275,8 @@ class ActorCell:
         return False
 
     def _again(self, item: Delivery) -> None:
-        """Run a call again: what came for the actor meanwhile, code perhaps, is seen first."""
+        """Queue a call to be run again, after the events that have arrived meanwhile, such as new
+        code."""
         assert self._host.watch is not None
         self._host.watch.await_code(self.record.uid)
         while (event := self._take()) is not None:
@@ -300,7 +306,7 @@ class ActorCell:
             await self._raised(call, spec, error)
 
     async def _raised(self, call: Call, spec: EndpointSpec | None, error: BaseException) -> None:
-        """An endpoint raised: tell the caller that waits; fail where none does."""
+        """Handle an error of an endpoint: send it to the caller if it waits, else fail."""
         self.in_hand.ends(id(call), call.generation, is_ok=False)
         is_cut_off = self._is_cut_off and isinstance(error, asyncio.CancelledError)
         if self.failure is not None or is_cut_off:
@@ -367,8 +373,8 @@ class ActorCell:
         self._let_go()
 
     def _let_go(self) -> None:
-        """An actor that has failed runs nothing more: what it holds (a model, say) is free from
-        here on."""
+        """Drop the instance of a failed actor, so that its memory (a model, say) is free from now
+        on."""
         self.instance = None
         running.set(None)
 
@@ -394,7 +400,7 @@ class ActorCell:
         conclude("")
 
     def cut_off(self) -> None:
-        """The time to stop is up: no call begins any more. From any thread."""
+        """Begin no further call, because the time to stop is up. From any thread."""
         self._is_cut_off = True
 
     def end(self) -> None:
@@ -407,7 +413,7 @@ class ActorCell:
         self.turn_away()
 
     def turn_away(self) -> None:
-        """Answer what arrived after the end. From any thread."""
+        """Refuse the messages that arrived after the end. From any thread."""
         while (event := self._take()) is not None:
             self._turn_away(event)
 

@@ -1,7 +1,7 @@
 """Python log records say which actor they come from: ``[actor=<root>.<module.Class name>] ``.
 
-Done where records are made, so that every handler shows it, whenever it was added. Records
-without a message stay so: some libraries carry structured data in them.
+Records are marked when they are made, so that every handler shows it, whenever it was added.
+Records without a message are left alone: some libraries carry structured data in them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _is_on: Callable[[], bool] = _always
 
 
 def set_switch(is_on: Callable[[], bool]) -> None:
-    """Where to look up, for each record, whether to mark it."""
+    """Set the function that decides, for each record, whether to mark it."""
     global _is_on
     _is_on = is_on
 
 
 def name_the_client() -> None:
-    """Marks records from outside of actors too: the client has asked for its own context."""
+    """Mark records from outside of actors too: the client has asked for its own context."""
     global _client_name
     _client_name = "<root>"
     start()

@@ -1,8 +1,8 @@
-"""The asyncio loops of a process's async actors: one for each, so that no actor can hold up
-another.
+"""The asyncio loops of a process's async actors: one for each, so that no actor can delay another.
 
-The first has the loop of the process's main thread, where there is one; each of the others has a
-thread. Their loops cost no descriptor as long as the actor opens none: there may be thousands.
+The first actor uses the loop of the process's main thread, if there is one; each of the others gets
+a thread. A loop uses no descriptor as long as its actor opens none: there may be thousands of
+loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from monarch.net.poller import WakeUp, new_wake_up
 
 
 class ActorLoop(NamedTuple):
-    """``release`` is called on the loop when the actor has ended."""
+    """A loop for one actor. ``release`` is called on the loop when the actor has ended."""
 
     loop: asyncio.AbstractEventLoop
     release: Callable[[], None]
@@ -37,11 +37,12 @@ class ActorLoops:
         self.is_main_taken = False
 
     def use_main(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that the main thread runs."""
+        """Set the loop that the main thread runs."""
         self._main = loop
 
     def take(self, name: str, io: IoLoop | None) -> ActorLoop:
-        """A loop for an actor called ``name``. While it has nothing to do, it polls for ``io``."""
+        """Return a loop for an actor called ``name``. While it has nothing to do, it polls for
+        ``io``."""
         with self._lock:
             if self._main is not None and not self.is_main_taken:
                 self.is_main_taken = True
@@ -55,7 +56,7 @@ class ActorLoops:
 
 
 class _QuietLoop(asyncio.SelectorEventLoop):
-    """Is woken without a pipe to itself."""
+    """An asyncio loop that is woken without a pipe to itself."""
 
     _selector: _QuietSelector
 
@@ -77,7 +78,7 @@ class _QuietLoop(asyncio.SelectorEventLoop):
 
 
 class _QuietSelector(selectors.BaseSelector):
-    """Waits on a lock, or as the guest of an I/O loop; with a poller once it has a descriptor."""
+    """Waits on a lock, or as the guest of an I/O loop; once it has a descriptor, with a poller."""
 
     def __init__(self, io: IoLoop | None) -> None:
         self._io = io
@@ -90,7 +91,7 @@ class _QuietSelector(selectors.BaseSelector):
         self._wake_lock = threading.Lock()
 
     def wake(self) -> None:
-        """End the wait that is, or the next one. From any thread."""
+        """End the present wait, or the next one. From any thread."""
         self._is_woken = True
         with self._wake_lock:
             if self._wake_up is not None:
@@ -178,7 +179,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _wind_up() -> None:
-    """End what the actor has left running on its loop."""
+    """Cancel everything that the actor has left running on its loop."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

@@ -8,14 +8,14 @@ from monarch.runtime.cells.hooks import users_part
 
 
 class RunAgain(BaseException):
-    """The call in hand ends here, and must be run again from its beginning."""
+    """Raised to end the current call, which must be run again from its beginning."""
 
 
 class CallWatch(Protocol):
     """Watches the calls of an actor. All methods run on the thread that runs the call."""
 
     def begins(self) -> None:
-        """The call in hand begins."""
+        """Called when a call begins, before its endpoint runs."""
         ...
 
     def raised(self, error: BaseException) -> bool:
@@ -25,17 +25,17 @@ class CallWatch(Protocol):
         ...
 
     def ended(self) -> None:
-        """A call is over, and is answered next."""
+        """Called when a call has ended, before its answer is sent."""
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Whether a call that must run again was released before the code that it waits for
-        arrived.
-        """
+        """Return whether a call that must run again was released before the code that it waits for
+        arrived."""
         ...
 
     def await_code(self, actor: str) -> None:
-        """A call of this actor must be run again: wait a while for new code, if none is there."""
+        """Before a call of this actor is run again: wait a while for new code, if none has
+        arrived."""
         ...
 
 

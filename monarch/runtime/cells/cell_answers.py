@@ -1,4 +1,4 @@
-"""An actor's answers to its callers: a value, an error, or that it will not run the call."""
+"""An actor's answers to its callers: a value, an error, or a refusal to run the call."""
 
 from __future__ import annotations
 
@@ -44,9 +44,8 @@ class Named(NamedTuple):
 
 
 class CellAnswers:
-    """The answers of one actor. A sender that waits for no answer is told of refusals where
-    possible.
-    """
+    """The answers of one actor. A sender that expects no answer gets refusals if that is
+    possible."""
 
     def __init__(
         self, record: ActorRecord | Named, host: Carrier, in_hand: CallsInHand | None = None
@@ -56,7 +55,8 @@ class CellAnswers:
         self._in_hand = in_hand or CallsInHand(None, "", 0)
 
     def returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
-        """An endpoint has returned; one with a port of its own has sent what it has to say."""
+        """Answer that an endpoint has returned ``value``. An endpoint with a port of its own sends
+        its answers itself."""
         # Before the answer: a caller that has it, and asks for rows, finds this one.
         self._in_hand.ends(id(call), call.generation, is_ok=True)
         if call.port and not spec.explicit_response_port:
@@ -81,7 +81,7 @@ class CellAnswers:
         self._fail(call, dump_error(error), refused=False)
 
     def refuse(self, call: Call, failure: MeshFailure | None) -> None:
-        """To a call of an actor that has failed or, without a ``failure``, was stopped."""
+        """Refuse a call: the actor has failed or, without a ``failure``, was stopped."""
         if call.port:
             self._fail(call, dump_error(self._refusal(call, failure)), refused=True)
 
@@ -90,7 +90,7 @@ class CellAnswers:
         self._refuse_by_name(call, self._host.gate.why_behind)
 
     def refuse_crossing(self, call: Call) -> None:
-        """While the call was under way, some of its receivers got code that others did not."""
+        """Refuse a call during which some of its receivers got new code and others did not."""
         self._refuse_by_name(call, "which went to a part of this mesh while the call was under way")
 
     def _refuse_by_name(self, call: Call, why: str) -> None:
@@ -105,7 +105,8 @@ class CellAnswers:
             self._host.return_call(call, self._record.title, str(error))
 
     def give_back(self, call: Call, failure: MeshFailure | None) -> None:
-        """A call came too late: tell the caller that waits for its answer, or else the sender."""
+        """Refuse a call that came too late: answer a caller that waits, or else notify the
+        sender."""
         if call.port:
             self.refuse(call, failure)
         elif call.sender_actor:
@@ -113,7 +114,7 @@ class CellAnswers:
             self._host.return_call(call, self._record.title, why)
 
     def receiver_of(self, call: Call) -> ProcAddress:
-        """The process whose port the answers go to."""
+        """Return the process that the answers to a call go to."""
         return call.port_proc or self._host.address_of(call.sender)
 
     def _fail(self, call: Call, data: payload.Payload, *, refused: bool) -> None:
@@ -137,13 +138,13 @@ class CellAnswers:
 
 
 def failed_in_words(record: ActorRecord, method: str, error: BaseException) -> str:
-    """The sentence that says that an endpoint has raised."""
+    """Return the sentence for people which says that an endpoint raised ``error``."""
     ending = "failed." if isinstance(error, Exception) else "failed with BaseException."
     return f"Actor call {record.name}.{method} {ending}"
 
 
 def error_of_rank(record: ActorRecord, error: Exception, message: str) -> ActorError:
-    """The error for the caller; of an actor of a mesh, with its rank."""
+    """Return the error for the caller; it names the rank if the actor is in a mesh."""
     if record.labels:
         where = Point(record.rank, Extent(record.labels, record.sizes))
         message = f"{message} It was rank {record.rank} {where}."

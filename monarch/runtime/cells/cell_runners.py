@@ -229,7 +229,7 @@ class AsyncCell(ActorCell):
         self._soon(self._fail_now, fail)
 
     def _fail_now(self, fail: Fail) -> None:
-        """End the current message; its caller is told of the failure instead."""
+        """Cancel the current message; its caller gets the failure as its answer."""
         if self.failure is None and not self.is_ended:
             self._mark_failed(fail.reason, fail.cause)
             self._cancel_call()
@@ -248,7 +248,7 @@ class AsyncCell(ActorCell):
 
 
 def _waiter(end: Promise[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """A future of ``loop`` that is done once the promise is set."""
+    """Return a future of ``loop`` that is done once the promise is set."""
     waiter: asyncio.Future[None] = loop.create_future()
 
     def set_result() -> None:
@@ -264,7 +264,8 @@ def make_cell(
     host: CellHost,
     loop: Callable[[str], ActorLoop],
 ) -> ActorCell:
-    """The kind of cell that the class's endpoints ask for; ``loop`` gives one to an actor."""
+    """Make the kind of cell that the class's endpoints need; ``loop`` returns a loop for an
+    actor."""
     if spawn.is_async:
         return AsyncCell(record, host, loop(f"actor {record.name} {record.rank}"))
     return SyncCell(record, host)

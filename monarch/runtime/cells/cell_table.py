@@ -1,4 +1,4 @@
-"""The actors of a process: present, yet to come, and ended."""
+"""The actors of a process: present, expected, and ended."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ class CellTable:
         return self._cells.get(actor)
 
     def on_demand(self, actor: Uid, spawn: Callable[[], None]) -> None:
-        """``spawn`` makes the actor of this uid, whenever it is called and is not there."""
+        """Call ``spawn`` to make the actor of this uid whenever it is called and does not exist."""
         self._on_demand[actor] = spawn
 
     def enter(self, cell: ActorCell, order: Envelope[Message], first: Callable[[], None]) -> None:
-        """An actor comes with the order to make it; ``first`` is done before it gets anything."""
+        """Add an actor, with the order to make it; call ``first`` before the actor gets any
+        message."""
         record = cell.record
         actor, owner = record.uid, record.owner
         if self._host.ring is not None:
@@ -65,7 +66,7 @@ class CellTable:
             self._cells[actor] = cell
 
     def remove(self, cell: ActorCell) -> None:
-        """An actor was stopped; one that failed stays, to refuse by itself."""
+        """Remove an actor that was stopped. A failed actor stays, to refuse calls itself."""
         record = cell.record
         with self.lock:
             self._cells.pop(record.uid, None)
@@ -100,8 +101,8 @@ class CellTable:
                 cell.turn_away()
 
     def _cut_off(self, cell: ActorCell) -> None:
-        """The time to stop is up. An ``__init__`` that has not returned, and may never, is left
-        behind on its thread."""
+        """Stop waiting for an actor, because the time to stop is up. An ``__init__`` that has not
+        returned, and may never, is left behind on its thread."""
         cell.cut_off()
         if not cell.is_made and not cell.is_ended:
             _log.warning(

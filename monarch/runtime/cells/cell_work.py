@@ -14,28 +14,28 @@ from monarch.wire.message import Call, Message
 
 
 class Judge(NamedTuple):
-    """Ask ``__supervise__`` about a failure; pass on what it says, or what it raised."""
+    """Work: ask ``__supervise__`` about a failure; pass on its answer, or its error."""
 
     failure: MeshFailure
     verdict: Callable[[bool, str], None]
 
 
 class Reloaded(NamedTuple):
-    """Code was patched: tell the instance, and say what its hook raised."""
+    """Work: notify the instance that code was patched; pass on the error of its hook, if any."""
 
     change: Any
     heard: Callable[[BaseException | None], None]
 
 
 class Fail(NamedTuple):
-    """The actor fails, because of ``cause`` or of an error of its own, or of both."""
+    """Work: fail, because of ``cause``, or of an error of the actor's own, or of both."""
 
     cause: MeshFailure | None
     reason: str
 
     @property
     def error(self) -> Exception:
-        """The error that its hooks get."""
+        """The error that the actor's hooks get."""
         if self.cause is None:
             return RuntimeError(self.reason)
         return SupervisionError(self.cause.report(), failure=self.cause)
@@ -48,7 +48,8 @@ Event = Delivery | Fence | Lift | Halt | Resume
 
 
 class CellTasks:
-    """``refuse`` answers the call of a task that was cancelled."""
+    """The running tasks of concurrent endpoints. ``refuse`` answers the call of a cancelled
+    task."""
 
     def __init__(self, refuse: Callable[[Call], None]) -> None:
         self._refuse = refuse

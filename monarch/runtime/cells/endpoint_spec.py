@@ -16,9 +16,9 @@ from monarch.wire.message import PING, Call
 class EndpointSpec(msgspec.Struct):
     """A method that may be called from elsewhere.
 
-    ``is_concurrent``: the next message need not wait for this one to finish. ``instrument``:
-    where OpenTelemetry is installed, each call is a span. ``propagate`` says what tensors come out,
-    where the caller makes distributed tensors of them.
+    ``is_concurrent``: the next message need not wait for this one to finish. ``instrument``: each
+    call is a span, if OpenTelemetry is installed. ``propagate`` tells which tensors the endpoint
+    returns, for callers that make distributed tensors of them.
     """
 
     method: Callable[..., Any]
@@ -33,7 +33,8 @@ class EndpointSpec(msgspec.Struct):
 
 
 def endpoint_specs(cls: type) -> dict[str, EndpointSpec]:
-    """The endpoints of a class by name. Looked up anew each time, so that reloads show."""
+    """Return the endpoints of a class by name. They are looked up at each call, so that reloads
+    count."""
     found: dict[str, EndpointSpec] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
@@ -46,14 +47,15 @@ def endpoint_specs(cls: type) -> dict[str, EndpointSpec]:
 
 
 def is_async_actor(cls: type) -> bool:
-    """Whether the actor's endpoints run on the asyncio loop instead of a thread of its own."""
+    """Return whether the actor's endpoints run on an asyncio loop instead of a thread of its
+    own."""
     return any(spec.is_async for spec in endpoint_specs(cls).values())
 
 
 def check_actor_class(cls: type, reserved: Callable[[str], bool]) -> None:
     """Raise ``ValueError`` for a class that cannot be an actor.
 
-    ``reserved`` tells which names an actor mesh needs for itself.
+    ``reserved`` returns whether an actor mesh needs a name for itself.
     """
     specs = endpoint_specs(cls)
     for name in specs:
@@ -86,8 +88,8 @@ FindEndpoint = Callable[[Call], EndpointSpec]
 
 
 def finder(name: str, cls_now: Callable[[], type | None]) -> FindEndpoint:
-    """A function that finds the endpoint that a call of the actor ``name`` is for, in the class
-    that the actor has by then. Without a provider of telemetry, a call costs nothing more."""
+    """Return a function that finds the endpoint for a call of the actor ``name``, in the present
+    version of its class. Without a telemetry provider, it adds nothing to the cost of a call."""
 
     def find(call: Call) -> EndpointSpec:
         cls = cls_now()
@@ -133,7 +135,7 @@ def _traced(name: str, plain: FindEndpoint) -> FindEndpoint:
 
 
 def surrounded(plain: FindEndpoint, wrap: Wrap) -> FindEndpoint:
-    """A finder as ``plain``, whose endpoints are each what ``wrap`` makes of them."""
+    """Return a finder like ``plain`` that passes each endpoint through ``wrap``."""
 
     def find(call: Call) -> EndpointSpec:
         if call.method == PING:

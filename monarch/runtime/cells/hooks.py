@@ -32,15 +32,15 @@ class Hooks:
         self._settle = settle
 
     def quiesce(self, instance: Any) -> None:
-        """Wait, on the actor's thread, for work that the actor does on its own threads; then it has
-        reached the fence or halt. ``__quiesce__`` must not raise; few actors have it.
-        """
+        """Wait, on the actor's thread, for work on the actor's own threads (``__quiesce__``). After
+        that, the actor has reached the fence or halt. The hook must not raise; few actors have
+        it."""
         hook = getattr(instance, "__quiesce__", None)
         if hook is not None:
             hook()
 
     async def reloaded(self, instance: Any, change: Any) -> BaseException | None:
-        """Tell an actor of new code; what its hook raised."""
+        """Notify an actor of new code; return the error of its hook, if any."""
         try:
             await self._call(instance, "__reload__", change)
         except BaseException as error:
@@ -49,7 +49,8 @@ class Hooks:
         return None
 
     async def supervise(self, instance: Any, failure: MeshFailure) -> tuple[bool, str]:
-        """Whether the actor handles a failure of what it owns, and what its hook raised."""
+        """Return whether the actor handles a failure of something that it owns, and the error of
+        its hook."""
         try:
             return bool(await self._call(instance, "__supervise__", failure)), ""
         except BaseException as error:
@@ -121,7 +122,7 @@ class Hooks:
 
 
 def users_part(error: BaseException) -> Any:
-    """The traceback without our own frames above the user's."""
+    """Return the traceback without our own frames above the user's."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_RUNTIME):
         traceback = traceback.tb_next

@@ -1,7 +1,7 @@
 """Calls whose arguments are lent by another part of this process, which is told when they end.
 
-Distributed tensors are handed to actors so. The code that unpickles such an argument notes a
-callback here; the cell takes the callbacks when it has the arguments, and calls them with the
+Distributed tensors are passed to actors in this way. The code that unpickles such an argument notes
+a callback here; the cell takes the callbacks when it has the arguments, and calls them with the
 outcome of the call.
 """
 
@@ -28,7 +28,7 @@ _used = _Used()
 
 
 def note(ended: Ended) -> None:
-    """Call ``ended`` when the call ends whose arguments this thread is unpickling."""
+    """Have ``ended`` called at the end of the call whose arguments this thread is unpickling."""
     _used.is_used = True
     if _loans.noted is None:
         _loans.noted = []
@@ -36,7 +36,7 @@ def note(ended: Ended) -> None:
 
 
 def noted() -> list[Ended]:
-    """The callbacks that were noted for the call that was just unpickled."""
+    """Return the callbacks that were noted for the call that was just unpickled."""
     if not _used.is_used or not _loans.noted:
         return []
     found, _loans.noted = _loans.noted, None
@@ -50,8 +50,8 @@ def end(loans: list[Ended], result: Any, error: BaseException | None = None) -> 
 
 
 def failed(loans: list[Ended], error: BaseException) -> list[Ended]:
-    """The call has raised, or could not be unpickled: tells ``loans``, or those noted, and returns
-    them. Loans are given back with it, so that such a call cannot be run again."""
+    """Call ``loans``, or the noted callbacks, with the error of a call that raised or could not be
+    unpickled; return them. This returns the loans, so such a call cannot be run again."""
     told = loans or noted()
     end(told, None, error)
     return told

@@ -1,7 +1,7 @@
 """Runs the ``__reload__`` hooks of all actors of a process, one after another, with a time limit.
 
-They run ``__reload__`` in the order in which they were spawned, each where its endpoints run. The
-first that raises, or does not return in time, ends the round: the new code is refused.
+Actors run it in the order in which they were spawned, each on the thread or loop of its endpoints.
+The first hook that raises, or does not return in time, ends the round: the new code is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReloadRound:
     """Runs the hooks of those ``cells`` that have one, each within ``seconds``.
 
     ``done`` is called once, on any thread: with the actor that refuses and its reason, or with
-    ``None``. ``told`` are the actors whose hook has completed.
+    ``None`` if none does. ``told`` are the actors whose hook has completed.
     """
 
     def __init__(

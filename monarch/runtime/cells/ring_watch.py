@@ -1,6 +1,6 @@
-"""Follows the waits of this process's actors that last: see ``core.rings``.
+"""Follows the waits of this process's actors that take long: see ``core.rings``.
 
-No actor is looked at before one waits. Everything here runs on the node's I/O loop.
+No actor is looked at before one waits. All methods run on the node's I/O loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RingWatch:
         node.handle(Chase, self._on_chase)
 
     def wake(self) -> None:
-        """An actor waits: look whether that lasts. From any thread."""
+        """Begin to watch an actor that waits, in case the wait takes long. From any thread."""
         if not self._is_awake:
             self._is_awake = True
             self._node.loop.call_soon(self._begin)
@@ -62,7 +62,7 @@ class RingWatch:
             self._begin()
 
     def _waiter(self, cell: ActorCell) -> Waiter | None:
-        """The call that an actor waits in, if any."""
+        """Return the call that an actor waits in; None if it does not wait."""
         wait, record = cell.wait_in_hand(), cell.record
         number = self._waits.number(record.uid, wait, self._node.loop.time())
         if not number:
@@ -80,7 +80,7 @@ class RingWatch:
         )
 
     def _still(self, waiter: Waiter) -> ActorCell | None:
-        """The actor, if it is in the same wait as when ``waiter`` was written."""
+        """Return the actor, if it is in the same wait as when ``waiter`` was made; else None."""
         cell = self._cells.get(waiter.actor)
         now = None if cell is None else self._waiter(cell)
         return cell if now is not None and now.number == waiter.number else None
@@ -92,7 +92,7 @@ class RingWatch:
                 self._ask(path, attempt, asked)
 
     def asked(self, wait: Wait) -> list[Asked]:
-        """The actors whose answers, all of them, a wait is for."""
+        """Return the actors whose answers a wait is for, all of them."""
         for sink in self._node.calls.sinks():
             if getattr(sink, "awaits", None) is not None:
                 asked: list[Asked] = sink.awaits(wait.promise)  # type: ignore[attr-defined]
@@ -147,7 +147,8 @@ class RingWatch:
 
 
 def _holds_up(cell: ActorCell, method: str) -> bool:
-    """Whether a call of ``method`` is answered by its return alone, and by nothing beside it."""
+    """Return whether a call of ``method`` is answered only by its return, so that a wait of the
+    actor delays the answer."""
     if cell.failure is not None or cell.is_ending or cell.is_ended or cell.cls is None:
         return False
     spec = endpoint_specs(cell.cls).get(method)

@@ -1,4 +1,4 @@
-"""A message without an answer that could not be delivered, as its sender sees it."""
+"""A message that expected no answer and could not be delivered, as its sender sees it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Undelivered(NamedTuple):
         return self.target
 
     def error_msg(self) -> str:
-        """Why it did not get there."""
+        """Why it was not delivered."""
         return self.reason
 
     def __str__(self) -> str:
@@ -33,6 +33,6 @@ class Undelivered(NamedTuple):
 
 
 def wants_undelivered(instance: Any) -> bool:
-    """Whether an actor's class says itself what to do with such messages."""
+    """Return whether an actor's class handles such messages itself."""
     hook = getattr(type(instance), HOOK, None)
     return hook is not None and hook.__module__ != "monarch.actor.actor"

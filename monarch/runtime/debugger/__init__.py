@@ -6,10 +6,10 @@ What to open:
     holds                            the held calls of a process
     held_call, held_pdb, held_text   one held call; its debugger; that one's input and output
     hold_book                        the held calls that a host agent or a client knows of
-    looks                            looks into a proc that runs
+    looks                            questions to a running proc
     break_places                     breakpoints by file and line
     stop_at                          stops an actor that runs
     dap_tunnel                       debugpy, for an editor
-    environment                      the environment of a process, seen and changed
+    environment                      reading and changing the environment of a process
     later_procs                      variables and breakpoints for procs that start later
 """

@@ -1,7 +1,7 @@
-"""Breakpoints by file and line, armed in a process that runs, and kept when its code is reloaded.
+"""Breakpoints by file and line, set in a running process, and kept when its code is reloaded.
 
-From Python 3.12 on by ``sys.monitoring``: lines that have none cost nothing, and a loop that is
-under way stops at its next turn. Before, calls that begin later are traced where a file has some.
+From Python 3.12 on they use ``sys.monitoring``: lines without a breakpoint cost nothing, and a
+running loop stops at its next turn. Before, later calls are traced in files that have breakpoints.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ class _Place:
 
 
 class BreakPlaces:
-    """The lines to stop at. ``stand`` holds the call in a frame and returns whether to keep
-    tracing. ``generation`` counts the changes of code in this process.
-    """
+    """The lines to stop at. ``stand`` holds the call at a frame and returns whether to keep
+    tracing. ``generation`` counts the changes of code in this process."""
 
     def __init__(self, stand: Stand, generation: Callable[[], int]) -> None:
         self._stand = stand
@@ -93,7 +92,7 @@ class BreakPlaces:
         return text
 
     def _in(self, code: CodeType) -> dict[int, _Place]:
-        """The places in a function, by line."""
+        """Return the breakpoints in a function, by line."""
         generation = self._generation()
         key = code, generation
         found = self._found.get(key)
@@ -122,7 +121,7 @@ class BreakPlaces:
     # Before Python 3.12.
 
     def trace_call(self) -> None:
-        """A call begins on this thread."""
+        """Begin tracing a call that begins on this thread."""
         if sys.version_info < (3, 12) and self._places:
             sys.settrace(self._trace)
 
@@ -181,9 +180,9 @@ class BreakPlaces:
 
 
 def moved_line(before: Sequence[str], after: Sequence[str], line: int) -> int | None:
-    """The new number of ``line``, both counted from 1; ``None`` where it was taken out.
+    """Return the new number of ``line``, both counted from 1; ``None`` if the line was deleted.
 
-    A line that was edited where it stands is the line with the same place among its neighbours.
+    An edited line is found by its position between unchanged neighbours.
     """
     index = line - 1
     if not 0 <= index < len(before):

@@ -1,7 +1,8 @@
-"""debugpy in this process, speaking with an editor's adapter through our links: no port is opened.
+"""debugpy in this process, connected to an editor's adapter through our messages: no port is
+opened.
 
-What debugpy takes for its connection is one end of a socket pair; the bytes at the other end travel
-as messages. The session belongs to the process, so there is one at a time.
+debugpy's connection is one end of a socket pair; the bytes at the other end are sent as messages.
+The session belongs to the process, so there is one at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class DapTunnel:
         node.on_gone.append(self._forget_gone)
 
     def open(self, order: DapOpened) -> None:
-        """Begin a session; its answer says when debugpy is connected, or why it is not."""
+        """Begin a session; the answer says when debugpy is connected, or why it is not."""
         if self._ours is not None:
             self._node.answer(order, error="an editor is attached there already")
             return
@@ -63,7 +64,7 @@ class DapTunnel:
             self._leave()
 
     def _connect(self, theirs: socket.socket, order: DapOpened) -> None:
-        """Imports debugpy, which takes a second; it comes back when an editor has attached."""
+        """Import debugpy, which takes a second; return when an editor has attached."""
         has_begun = threading.Event()
 
         def begun() -> None:
@@ -108,8 +109,8 @@ class DapTunnel:
             ours.sendall(bytes(envelope.payload))
 
     def _leave(self) -> None:
-        """The editor says no more: leave in its name, or debugpy has a thread that stood stop once
-        more, somewhere, when the next one attaches."""
+        """End the session for an editor that has disconnected. Otherwise debugpy would stop a
+        thread that was held once more, somewhere, when the next editor attaches."""
         ours = self._ours
         if ours is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The desk of a proc for visitors that look into it. Costs nothing until one does."""
+"""The desk of a proc for visitors, such as debuggers. It costs nothing until a visitor comes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.01
 
 
 class ObserveDoor:
-    """The door of one proc. ``open`` has ``breakpoint()`` hold the call that makes it."""
+    """The door of one proc. ``open`` makes ``breakpoint()`` hold the call that calls it."""
 
     def __init__(self, agent: ProcAgent, config: ProcConfig) -> None:
         self._agent = agent
@@ -60,7 +60,7 @@ class ObserveDoor:
 
     @property
     def holds(self) -> Any:
-        """The held calls here, from the first one on."""
+        """The held calls of this process; made at the first one."""
         with self._lock:
             if self._holds is None:
                 # Imported when used: it brings pdb.
@@ -117,7 +117,8 @@ class ObserveDoor:
         return False
 
     def await_code(self, actor: str) -> None:
-        """Code that is on its way shows by a fence that waits for the actor."""
+        """Wait while new code is on its way to the actor, which shows as a fence that waits for
+        it."""
         deadline = time.monotonic() + _CODE_SECONDS
         if actor in self._promised:
             deadline = self._promised[actor][1]

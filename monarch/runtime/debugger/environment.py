@@ -1,4 +1,4 @@
-"""The environment of this process, as others may see and change it."""
+"""Shows and changes the environment of this process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from monarch.wire.message import EnvAsked
 
 
 def shown_environment(order: EnvAsked) -> dict[str, str]:
-    """The variables that are asked for, with secrets hidden."""
+    """Return the requested variables, with secrets hidden."""
     found = at_start() if order.at_start else dict(os.environ)
     return shown(found, order.patterns, order.salt)
 
 
 def shown(env: Mapping[str, str], patterns: tuple[str, ...], salt: str) -> dict[str, str]:
-    """The variables of ``env`` that match, with secrets hidden."""
+    """Return the variables of ``env`` whose names match, with secrets hidden."""
     return {
         name: hidden(_text(name), _text(value), salt)
         for name, value in env.items()
@@ -54,7 +54,7 @@ def _text(value: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what runs here, by name. Takes a tenth of a second."""
+    """Return the versions of the software here, by name. Takes a tenth of a second."""
     return {
         "python": f"{platform.python_version()} ({sys.executable})",
         "kernel": platform.release(),
@@ -98,7 +98,7 @@ def _driver() -> str:
 
 
 def _packages() -> str:
-    """How many there are, and a digest of their names and versions."""
+    """Return how many packages there are, and a digest of their names and versions."""
     found = sorted({f"{one.name}=={one.version}" for one in metadata.distributions()})
     return f"{len(found)}, {hashlib.sha256(' '.join(found).encode()).hexdigest()[:8]}"
 

@@ -19,7 +19,7 @@ class HeldCall:
     """Holds a call on its own thread.
 
     ``changed`` is called, on any thread, whenever `about` has changed; ``on_text`` when there is
-    more text. ``learn`` is as in `HeldPdb`. ``is_loose``: the call is not an actor's, so nothing
+    new output. ``learn`` is as in `HeldPdb`. ``is_loose``: the call is not an actor's, so nothing
     reports its end.
     """
 
@@ -50,12 +50,13 @@ class HeldCall:
         self.pdb.stand_here(frame)
 
     def stand_next(self, reason: str) -> None:
-        """Stop at the next line of the user's."""
+        """Stop at the next line of the user's code."""
         self._because(reason)
         self.pdb.stand_next()
 
     def stand_at_error(self, error: BaseException) -> bool:
-        """Stop where ``error`` was raised. Whether the call must be run again."""
+        """Stop at the place where ``error`` was raised; return whether the call must be run
+        again."""
         lines = traceback.format_exception_only(type(error), error)
         told = lines[-1].strip() if lines else type(error).__name__
         self.about = msgspec.structs.replace(self.about, reason="error", error=told)
@@ -63,16 +64,16 @@ class HeldCall:
         return self.pdb.stand_at_error(error)
 
     def type(self, line: str, who: str = "") -> None:
-        """A line for the debugger. From any thread."""
+        """Pass a line to the debugger. From any thread."""
         self.last_touch = time.monotonic()
         self.text.type(line, who)
 
     def since(self, number: int) -> Shown:
-        """The debugger's output since that character. From any thread."""
+        """Return the debugger's output since that character. From any thread."""
         return self.text.since(number)
 
     def end(self, frame: FrameType | None) -> None:
-        """The call has ended."""
+        """End the hold, because the call has ended."""
         self.pdb.end(frame)
         self.is_over = True
         self.text.close()
@@ -96,7 +97,8 @@ class HeldCall:
 
 
 def _function(frame: FrameType) -> str:
-    """``Trainer.step``. Python 3.10 does not keep the class: there it is that of ``self``."""
+    """Return the name of a frame's function: ``Trainer.step``. Python 3.10 does not keep the class:
+    there it is that of ``self``."""
     code = frame.f_code
     if sys.version_info >= (3, 11):
         return code.co_qualname

@@ -1,7 +1,7 @@
 """Python's debugger on the thread of a held call.
 
 It steps through the user's code alone: our own frames below an endpoint, and asyncio's, are left
-out. What would take over the process's terminal, or start it anew, is refused by name.
+out. Commands that would take over the process's terminal, or restart the process, are refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _OURS = ["monarch.*", "asyncio.*", "contextlib", "contextvars", "threading"]
 
 
 class HeldPdb(pdb.Pdb):
-    """Before it reads a command, it calls ``stops`` with the frame at which it stops and the
-    reason. ``learn`` loads the lines of a file that this host lacks into ``linecache`` and
-    returns whether it could.
-    """
+    """Python's debugger for a held call. Before it reads a command, it calls ``stops`` with the
+    frame at which it stops and the reason. ``learn`` loads the lines of a file that this host lacks
+    into ``linecache`` and returns whether it could."""
 
     def __init__(
         self,
@@ -50,14 +49,14 @@ class HeldPdb(pdb.Pdb):
         self._learn = learn
 
     def reset(self) -> None:
-        """Stops at the next line. The thread is not traced any longer: with a breakpoint on
-        some line it still is, and the next line would be one of the debugger's own."""
+        """Stop at the next line, and end the tracing of this thread: otherwise, with a breakpoint
+        on some line, the next line would be one of the debugger's own."""
         sys.settrace(None)
         super().reset()
 
     def set_stepinstr(self) -> None:
-        """Stands at the line after ``breakpoint()`` on all Pythons: from 3.13 on it would be the
-        line of ``breakpoint()`` itself."""
+        """Stop at the line after ``breakpoint()`` on all Pythons: from 3.13 on it would be the line
+        of ``breakpoint()`` itself."""
         self.set_step()
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
@@ -71,7 +70,7 @@ class HeldPdb(pdb.Pdb):
         super().interaction(frame, traceback)
 
     def get_stack(self, f: Any, t: Any) -> Any:
-        """Without our own frames above the user's."""
+        """Return the stack without our own frames above the user's."""
         stack, index = super().get_stack(f, t)
         ours = [i for i, (frame, _) in enumerate(stack[:index]) if _is_ours(frame)]
         begin = ours[-1] + 1 if ours else 0
@@ -86,7 +85,7 @@ class HeldPdb(pdb.Pdb):
         return next((name for name in (filename, whole) if self._learn(name)), None)
 
     def stand_here(self, frame: FrameType) -> None:
-        """Ask for lines at the line where ``frame`` is, on its thread, which must not be traced."""
+        """Read commands at the line where ``frame`` is, on its thread, which must not be traced."""
         self.reset()
         at: FrameType | None = frame
         while at is not None:
@@ -100,14 +99,15 @@ class HeldPdb(pdb.Pdb):
             sys.settrace(self.trace_dispatch)
 
     def stand_next(self) -> None:
-        """Ask for lines where the user's code is entered next, on this thread."""
+        """Read commands when the user's code is entered next on this thread."""
         self.reset()
         self.set_step()
         self._enters = True
         sys.settrace(self.trace_dispatch)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """A function is entered: where that is what was waited for, its first line is next."""
+        """Handle the entry of a function. If the debugger waits for one, do not stop here but at
+        the function's first line."""
         if not self._enters:
             super().user_call(frame, argument_list)
 
@@ -134,7 +134,7 @@ class HeldPdb(pdb.Pdb):
         raise bdb.BdbQuit("the call was ended in the debugger") from None
 
     def end(self, frame: FrameType | None) -> None:
-        """The call is over: nothing on this thread is traced any longer."""
+        """End all tracing on this thread, because the call is over."""
         sys.settrace(None)
         for file, lines in [(file, list(lines)) for file, lines in self.breaks.items()]:
             for line in lines:
@@ -146,12 +146,12 @@ class HeldPdb(pdb.Pdb):
 
     @property
     def goes_on(self) -> bool:
-        """Whether it was told to continue and has no breakpoints left."""
+        """Whether the user has told it to continue, and it has no breakpoints left."""
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:
-        """Run a command. The variables that it set are the frame's own before anybody, a
-        completion or a look at the stacks among them, can ask the frame for its variables."""
+        """Run a command. Afterwards write the variables that it set to the frame, before a
+        completion or a look at the stacks reads the frame's variables."""
         frame = self.curframe
         ends = bool(super().onecmd(line))
         if frame is not None:
@@ -209,7 +209,7 @@ class HeldPdb(pdb.Pdb):
         self.error("not here: there is no terminal. `!statement` runs a statement")
 
     def names(self, text: str) -> list[str]:
-        """Completions of the last word of ``text``, in the frame that is looked at."""
+        """Return completions of the last word of ``text``, in the selected frame."""
         word = _last_word(text)
         found: list[str] = []
         if text.strip() == word:
@@ -251,10 +251,10 @@ def _is_ours(frame: FrameType) -> bool:
 def _keep_locals(frame: FrameType) -> None:
     """Write the variables that a person has set, or deleted, to the frame.
 
-    Before Python 3.13 ``f_locals`` is a copy, which each access fills anew from the frame: what was
-    set in it would be lost to whoever looks next. So it is written back at once, and read again,
-    after which Python takes what is set in it later for changes once more. A deleted variable
-    is unbound, but on Python 3.12, which would bind it to None with a warning: there it stays.
+    Before Python 3.13 ``f_locals`` is a copy, which each access fills again from the frame: values
+    set in it would be lost at the next access. So it is written back at once, and read again, after
+    which Python takes later assignments in it for changes once more. A deleted variable is unbound,
+    but on Python 3.12, which would bind it to None with a warning: there it stays.
     """
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         unbinds = ctypes.c_int(sys.version_info < (3, 12))

@@ -61,7 +61,7 @@ class HeldText:
         return False
 
     def readline(self) -> str:
-        """The next line, waited for."""
+        """Wait for the next line, and return it."""
         if self.is_closed:
             return ""
         # Others hear that it stands before consoles do: a console that was answered sees it in
@@ -88,13 +88,13 @@ class HeldText:
         self._lines.put(line + "\n")
 
     def close(self) -> None:
-        """No line comes any more. From any thread."""
+        """End the input: no line comes any more. From any thread."""
         self.is_closed = True
         self._lines.put(None)
         self._on_text()
 
     def since(self, number: int) -> Shown:
-        """The output from that character on; -1: since the last line. From any thread."""
+        """Return the output from that character on; -1: since the last line. From any thread."""
         with self._lock:
             start = max(self._since_line if number < 0 else number, self._dropped)
             end = self._dropped + len(self._text)

@@ -1,4 +1,4 @@
-"""The held calls in the procs of a host or client, and the reports about them."""
+"""The held calls in the procs of a host or client, and reports about them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _MOST_LOST = 32
 
 
 class HoldBook:
-    """Runs on the node's I/O loop. ``tell`` gets a sentence once for each place at which calls are
-    held, and ``on_held`` is called with whether any call is held. ``source_of`` returns the text
-    of a file to debuggers on hosts that lack it.
-    """
+    """The record of held calls. Runs on the node's I/O loop. ``tell`` is called with a sentence,
+    once for each place at which calls are held, and ``on_held`` with whether any call is held.
+    ``source_of`` returns the text of a file to debuggers on hosts that lack it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -51,16 +50,16 @@ class HoldBook:
         return [hold for holds in list(self._holds.values()) for hold in holds]
 
     def standing(self) -> list[HoldNote]:
-        """The calls that wait for a person. From any thread."""
+        """Return the calls that wait for a person. From any thread."""
         return [hold for hold in self.all() if hold.is_waiting]
 
     def seconds(self) -> float:
-        """For how long clocks have stood still by now. From any thread."""
+        """Return for how long clocks have been stopped so far. From any thread."""
         return self.time.seconds(self._node.loop.time())
 
     def forget(self, proc: Uid, reason: str = "") -> None:
-        """A proc has ended, and the calls that stood in it; for a ``reason`` that people should
-        hear of, or as was meant."""
+        """Forget a proc that has ended, and its held calls. With a ``reason``, the calls are kept
+        in the list of lost calls, for people."""
         holds = self._holds.pop(proc, None)
         if holds is not None:
             now = time.time()

@@ -33,7 +33,8 @@ _SOURCE_SECONDS = 3.0
 
 
 class ProcHolds:
-    """Knows calls by what runs them (``Running``), and code outside of actors by its thread.
+    """The held calls of one process, by the message that runs (``Running``); code outside of actors
+    by its thread.
 
     ``mesh``, ``name`` and ``rank`` are the proc's.
     """
@@ -60,7 +61,7 @@ class ProcHolds:
     # On the thread of a call.
 
     def at_breakpoint(self, frame: FrameType) -> None:
-        """``breakpoint()`` was called in ``frame``."""
+        """Hold the call at a ``breakpoint()`` in ``frame``."""
         if settings().breakpoint == "off":
             return
         self._begin("breakpoint()").set_trace(frame)
@@ -76,15 +77,15 @@ class ProcHolds:
         self._begin(reason).stand_next(reason)
 
     def at_error(self, error: BaseException) -> bool:
-        """The call that runs here has raised. Whether it must be run again."""
+        """Handle a call on this thread that has raised; return whether it must be run again."""
         return self._begin("error").stand_at_error(error)
 
     def has_call(self) -> bool:
-        """Whether the call that runs here was held before."""
+        """Return whether the call on this thread was held before."""
         return bool(self._of) and self._key() in self._of
 
     def ended(self) -> None:
-        """The call that runs here is over."""
+        """Forget the call on this thread, which is over."""
         call = self._of.pop(self._key(), None) if self._of else None
         if call is not None:
             if call.pdb.runs_again and call.pdb.is_hasty and (now := running.get()) is not None:
@@ -95,7 +96,7 @@ class ProcHolds:
             self._tell()
 
     def runs_now(self, actor: str) -> bool:
-        """Whether `redo now` was typed for this actor's call, which is over."""
+        """Return whether `redo now` was typed for this actor's call, which is over."""
         is_hasty = actor in self._hasty
         self._hasty.discard(actor)
         return is_hasty
@@ -122,7 +123,8 @@ class ProcHolds:
         return call
 
     def _learn(self, file: str) -> bool:
-        """Have the lines of a file that this host does not have, as the root knows them."""
+        """Load the lines of a file that this host does not have from the root; return whether it
+        has them."""
         if linecache.getlines(file):
             return True
         if file in self._unknown:
@@ -214,7 +216,7 @@ class ProcHolds:
     # On the I/O loop.
 
     def _look(self) -> None:
-        """Lets calls go on that no console has touched for too long."""
+        """Release the calls that no console has touched for too long."""
         patience = _patience()
         now = time.monotonic()
         with self._lock:
@@ -283,7 +285,7 @@ class ProcHolds:
 
 
 def _patience() -> float:
-    """The seconds that a hold waits for a person; 0: for ever."""
+    """Return how many seconds a hold waits for a person; 0: without limit."""
     try:
         return float(settings().breakpoint)
     except ValueError:

@@ -1,6 +1,6 @@
 """Variables and breakpoints that a person has set for procs that start later.
 
-Remembered as long as the host agent lives.
+They are kept as long as the host agent lives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LaterEnvironment:
         node.handle(EnvSet, self._on_set)
 
     def of(self, rank: int) -> dict[str, str | None]:
-        """The variables of a new proc of that rank; ``None`` takes one out."""
+        """Return the variables for a new proc of that rank; ``None`` removes a variable."""
         return {
             name: setting.value
             for name, setting in self._set
@@ -53,7 +53,7 @@ def _note(setting: _Setting) -> str:
 
 
 class LaterBreaks:
-    """The places that `break` has armed, also for those that list them."""
+    """Keeps the breakpoints that were set for procs that start later, and lists them on request."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -61,7 +61,7 @@ class LaterBreaks:
         node.handle(BreakPlace, self._on_place)
 
     def of(self, rank: int, labels: Sequence[str], sizes: Sequence[int]) -> tuple[BreakPlace, ...]:
-        """The breakpoints for a new proc of that rank."""
+        """Return the breakpoints for a new proc of that rank."""
         return tuple(
             place
             for place in self._places.values()

@@ -1,4 +1,4 @@
-"""Answers visitors of a proc that runs: stacks, values, its environment, and stops at a line."""
+"""Answers visitors of a running proc: stacks, values, its environment, and stops at a line."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Looks:
     # On the thread of a call.
 
     def call_begins(self) -> None:
-        """One begins on this thread."""
+        """Handle the begin of a call on this thread: stop it if that was asked for."""
         now = running.get()
         reason = ""
         if self._stops.has_any and now is not None:
@@ -129,7 +129,7 @@ class Looks:
         self._node.answer(order, BreakAnswer(text, is_meant))
 
     def _end_groups(self, order: AbortGroups) -> None:
-        """On a thread of its own: NCCL's abort takes its time."""
+        """Abort process groups, on a thread of its own, because NCCL's abort takes some time."""
         if order.only_tells:
             self._node.answer(order, tuple(rank_connections(self._node.address.urls)))
             return
@@ -156,8 +156,9 @@ class Looks:
         self._node.answer(order, how, error)
 
     def _peek(self, order: PeekLine) -> tuple[int, str]:
-        """The number of the frame that was looked at, and what was seen. Number 0 is the innermost
-        of the user's own, as torch's are further in where a call waits in a collective."""
+        """Return the number of the frame that was evaluated in, and the result. Number 0 is the
+        user's own innermost frame, as a call that waits in a collective has torch's frames below
+        it."""
         frames: list[FrameType] = []
         for cell in self._agent.cells:
             if cell.record.name == order.actor:
@@ -171,7 +172,7 @@ class Looks:
 
 
 def _seen(frames: Sequence[FrameType], place: int, line: str) -> str:
-    """The answer to a line about the frame at that place; the innermost comes first."""
+    """Return the answer to a line about the frame at that place; the innermost comes first."""
     frame = frames[place]
     word, _, rest = line.strip().partition(" ")
     code = frame.f_code

@@ -1,4 +1,4 @@
-"""Stopping actors that run: at their next line from Python 3.12 on, before at their next call."""
+"""Stops running actors: at their next line from Python 3.12 on, before at their next call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAN_STOP_NOW = sys.version_info >= (3, 12)
 
 
 class Stops:
-    """Decides at which calls to stop. ``stand`` holds the call in a frame for ``reason``."""
+    """Decides at which calls to stop. ``stand`` holds the call at a frame for ``reason``."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -27,12 +27,12 @@ class Stops:
 
     @property
     def has_any(self) -> bool:
-        """Whether an actor is to stop at its next call."""
+        """Whether any actor must stop at its next call."""
         return bool(self._next)
 
     def stop(self, cell: ActorCell, reason: str) -> str:
-        """``now`` where it stops at its next line, else ``call``: at its next call. Raises
-        ``RuntimeError`` where it must not be stopped."""
+        """Stop an actor; return ``now`` if it stops at its next line, or ``call`` if at its next
+        call. Raises ``RuntimeError`` if it must not be stopped."""
         frames = sys._current_frames()
         frame = frame_of(cell, frames)
         if frame is None or not CAN_STOP_NOW:
@@ -75,9 +75,8 @@ class Stops:
 
 
 def _is_compiled_in(frame: FrameType | None) -> bool:
-    """Whether torch.compile is compiling what this thread runs. Torch's own flag for it is set in
-    some versions only during an export.
-    """
+    """Return whether torch.compile is compiling the code that this thread runs. Torch's own flag
+    for it is set in some versions only during an export."""
     while frame is not None:
         if frame.f_code.co_filename.endswith("torch/_dynamo/convert_frame.py"):
             return True

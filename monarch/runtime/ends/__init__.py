@@ -1,8 +1,8 @@
-"""How processes end, how that is noticed, and what is still done then.
+"""How processes end, how that is noticed, and the work that is still done then.
 
 What to open:
 
-    unhandled_faults   what an unhandled failure does to the program
+    unhandled_faults   the effect of an unhandled failure on the program
     end_program        ends the program, from any thread
     exit_status        ends it with status 1
     exit_words         an exit status in words

@@ -1,8 +1,8 @@
 """Ends the program from any thread, through its main thread, so that exit handlers run.
 
-By a signal of our own, whose handler raises: only a signal wakes a main thread that waits for a
-lock. Not by SIGINT: that is Ctrl-C, shows a traceback, and is ignored in whatever a script, a batch
-system or a CI runner starts in the background.
+It sends a signal of our own, whose handler raises: only a signal wakes a main thread that waits for
+a lock. SIGINT would not do: it is Ctrl-C, shows a traceback, and is ignored in programs that a
+script, a batch system or a CI runner starts in the background.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _raised = threading.Event()
 
 
 def prepare_to_end() -> None:
-    """Take the signal, where this is the main thread and no other handler has it."""
+    """Install the signal's handler, if this is the main thread and no other handler is there."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         signal.signal(_SIGNAL, _end)
@@ -39,7 +39,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def end_program() -> None:
-    """Have the main thread raise, or, in a notebook, interrupt the cell that runs."""
+    """Have the main thread raise an error; in a notebook, interrupt the running cell."""
     main = threading.main_thread()
     if not main.is_alive() or main.ident is None:
         return

@@ -1,8 +1,8 @@
 """Makes a program that met an unhandled fault end with status 1, after its exit handlers.
 
-A ``KeyboardInterrupt`` that is not caught would end it by SIGINT, which shells see as 130. Where
-the interpreter shows the uncaught exception, it is told to leave with 1 instead; where the program
-caught it and went on, the status is set at the very end.
+A ``KeyboardInterrupt`` that is not caught would end it by SIGINT, which shells see as 130. So a
+hook that shows the uncaught exception has the interpreter exit with 1; if the program caught the
+exception and went on, the status is set at the very end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class EndedByFault(KeyboardInterrupt):
 
 
 def fail_at_exit() -> None:
-    """From here on, this program can only end with status 1."""
+    """Have this program end with status 1 in any case."""
     global _must_fail
     if _must_fail:
         return

@@ -10,7 +10,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 
 def describe_exit(code: int | None) -> str:
-    """An exit code in words."""
+    """Return the description of an exit code in words."""
     if code is None:
         return "its template process died"
     if code >= 0:
@@ -23,5 +23,5 @@ def describe_exit(code: int | None) -> str:
 
 
 def has_ended_itself(words: str) -> bool:
-    """Whether the process ended by its own code: it exited, or crashed."""
+    """Return whether the process ended by its own code: it exited, or crashed."""
     return words.startswith((_EXITED, *(f"{_KILLED} {one.name} " for one in _CRASHES)))

@@ -1,4 +1,4 @@
-"""Work that has a thread of its own, as long as there are any to be had."""
+"""Work on a thread of its own, or on this thread if an ending interpreter can start none."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _END_SECONDS = 10.0
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL a proc and what it started (data loader workers, compilers)."""
+    """Send SIGKILL to a proc and all that it has started (data loader workers, compilers)."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
@@ -26,7 +26,8 @@ def kill_group(pid: int) -> None:
 
 
 def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> None:
-    """SIGTERM, and SIGKILL to its group where it has not ended in time. It has ended on return."""
+    """Send SIGTERM, and SIGKILL to the group of a child that has not ended in time. It has ended on
+    return."""
     child.terminate()
     try:
         child.wait(seconds)
@@ -38,7 +39,8 @@ def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> No
 
 
 def kill_lost_group(pid: int, started: int) -> None:
-    """The same, where its parent is gone, so that the number may be another's by now."""
+    """Kill a group, as `kill_group` does, whose parent is gone: its number may be another's by
+    now."""
     is_gone = process_start(pid, even_ended=True) is None
     if is_gone or is_running(pid, started, even_ended=True):
         kill_group(pid)
@@ -46,7 +48,7 @@ def kill_lost_group(pid: int, started: int) -> None:
 
 def signal_process(pid: int, started: int, number: int, *words: str) -> None:
     """Send a signal to a process of this user, unless it has ended: its number may be another's by
-    now. ``words`` must be in its command, where its number was read from a file."""
+    now. ``words`` must be in its command, if its number was read from a file."""
     with contextlib.suppress(ProcessLookupError):
         try:
             fd = os.pidfd_open(pid)
@@ -93,16 +95,16 @@ def wake_with_parent() -> None:
 
 
 def _ask_for(number: int) -> None:
-    """Be sent a signal whenever the thread ends whose child this is, or the thread that is its
-    parent from then on."""
+    """Ask the kernel to send this process a signal when the thread that is its parent, now or
+    later, ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def end_with(parent: int) -> None:
-    """Have this process end when ``parent`` does, whichever of its threads has made us.
+    """Have this process end when the process ``parent`` does, whichever of its threads has made us.
 
-    The kernel's own signal comes as soon as that thread has ended.
+    The kernel's own signal would come as soon as that thread has ended.
     """
     try:
         watched = os.pidfd_open(parent)

@@ -17,10 +17,10 @@ _PS_SECONDS = 2
 
 
 def process_start(pid: int, *, even_ended: bool = False) -> int | None:
-    """A number that the kernel's record of the process has, and keeps: in ticks since boot (on a
-    Mac: in seconds since 1970). ``None`` if there is no such process.
+    """Return a number that the kernel keeps for a process: its start in ticks since boot (on a Mac:
+    in seconds since 1970). ``None`` if there is no such process.
 
-    One that has ended, and that its parent has not heard of yet, counts only if ``even_ended``.
+    A process that has ended, and that its parent has not waited for, counts only if ``even_ended``.
     """
     if not _PROC:
         return _start_by_ps(pid, even_ended)
@@ -31,14 +31,14 @@ def process_start(pid: int, *, even_ended: bool = False) -> int | None:
 
 
 def is_running(pid: int, started: int, *, even_ended: bool = False) -> bool:
-    """Whether this process, which was started then, is there. ``even_ended`` as above."""
+    """Return whether this process, which was started then, exists. ``even_ended`` as above."""
     start = process_start(pid, even_ended=even_ended) if started > 0 else None
     return start is not None and abs(start - started) <= (0 if _PROC else _PS_SECONDS)
 
 
 def is_ours(pid: int, started: int, *words: str) -> bool:
-    """Whether this process is the user's, was started at ``started``, and has ``words`` in its
-    command.
+    """Return whether this process is the user's, was started at ``started``, and has ``words`` in
+    its command.
 
     A pid and a start time from a file could belong to any process: the words tell which program it
     must be.
@@ -63,13 +63,14 @@ def is_ours(pid: int, started: int, *words: str) -> bool:
 
 
 def parent_of(pid: int) -> int | None:
-    """``None`` if there is no such process."""
+    """Return the pid of the parent of a process; ``None`` if there is no such process."""
     fields = _status(pid) if _PROC else _ps(pid, "stat=", "ppid=")
     return int(fields[1]) if fields else None
 
 
 def is_there(pid: int) -> bool:
-    """Whether there is such a process, be it another user's, or ended and not heard of yet."""
+    """Return whether there is a process with this pid, including other users' processes and ended
+    ones that their parent has not waited for."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -80,7 +81,8 @@ def is_there(pid: int) -> bool:
 
 
 def seconds_since_start() -> float:
-    """Since the kernel started this process: interpreter and imports included."""
+    """Return the seconds since the kernel started this process: interpreter and imports
+    included."""
     started = process_start(os.getpid()) or 0
     if not _PROC:
         return time.time() - started
@@ -103,7 +105,8 @@ def _start_by_ps(pid: int, even_ended: bool) -> int | None:
 
 
 def _ps(pid: int, *columns: str) -> list[str]:
-    """The output of POSIX's ``ps`` for a process; nothing if there is none. Times are in UTC."""
+    """Return the output of POSIX's ``ps`` for a process; empty if there is none. Times are in
+    UTC."""
     options = [word for column in columns for word in ("-o", column)]
     done = subprocess.run(
         ["ps", "-ww", "-p", str(pid), *options], env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},

@@ -1,7 +1,8 @@
-"""The Python stacks of another process, also while it holds its GIL and runs nothing of ours.
+"""The Python stacks of another process, even while a thread holds its GIL and none of our code
+runs.
 
-The kernel runs faulthandler's signal handler on any thread, and that needs no
-GIL. The stacks go into a file beside the process's socket, for its host agent to read.
+The kernel runs faulthandler's signal handler on any thread, and that needs no GIL. The stacks go
+into a file beside the process's socket, for its host agent to read.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _LIBRARY = os.path.dirname(os.__file__)
 
 
 def offer_stacks(path: str) -> None:
-    """Write the stacks of all threads to ``path`` whenever asked. In the process itself."""
+    """Have this process write the stacks of all its threads to ``path`` whenever it is asked."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
 
 
 def ask_for_stacks(pid: int, started: int, path: str) -> None:
-    """Have a process that offers its stacks write them. It takes a moment."""
+    """Ask a process that offers its stacks to write them. It takes a moment."""
     with contextlib.suppress(OSError):
         # A process that offers nothing (yet) would die of the signal.
         os.truncate(path, 0)
@@ -34,7 +35,7 @@ def ask_for_stacks(pid: int, started: int, path: str) -> None:
 
 
 def read_stacks(path: str) -> str:
-    """Reads the stacks that the process wrote, innermost frame first; "" if it has not."""
+    """Return the stacks that the process wrote, innermost frame first; "" if it has not."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -43,7 +44,8 @@ def read_stacks(path: str) -> str:
 
 
 def innermost_of_users(stacks: str) -> str:
-    """The innermost frame that is the user's own code, of stacks as faulthandler writes them."""
+    """Return the innermost frame of the user's own code, from stacks as faulthandler writes
+    them."""
     for line in stacks.splitlines():
         path, _, place = line.strip().removeprefix('File "').partition('", ')
         is_frame = line.startswith("  File ")

@@ -54,9 +54,9 @@ _fault_hook: Callable[[], FaultHook] = lambda: _default_hook  # noqa: E731
 
 
 def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
-    """Where to look up the hook for unhandled faults, at the moment when one arrives.
+    """Set the function that returns the hook for unhandled faults, when a fault arrives.
 
-    The hook that is there now is the default one.
+    The hook at the time of this call counts as the default hook.
     """
     global _fault_hook, _default_hook
     _fault_hook = source
@@ -64,8 +64,8 @@ def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
 
 
 class Lost(NamedTuple):
-    """A loss to report: ``keys`` name what has failed, as uids of procs, ``actor mesh[rank]``, or
-    the origin.
+    """A loss to report: ``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, or the
+    origin.
 
     ``is_host``: a host was lost. ``is_own_child``: this program had started that host.
     """
@@ -77,7 +77,7 @@ class Lost(NamedTuple):
 
 
 class UnhandledFaults:
-    """The unhandled failures of one client. ``flush`` prints what its procs have printed so far."""
+    """The unhandled failures of one client. ``flush`` prints the output of its procs so far."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
@@ -94,7 +94,8 @@ class UnhandledFaults:
         self._is_closed = True
 
     def heard(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """The program was told of these by the error of a call, which was to ``others`` too."""
+        """Note that a call's error has told the program of these failures; the call was to
+        ``others`` too."""
         now = time.monotonic()
         with self._changed:
             self._heard = {key: until for key, until in self._heard.items() if until > now}
@@ -104,21 +105,21 @@ class UnhandledFaults:
             self._changed.notify_all()
 
     def forget(self, uid: str) -> None:
-        """A process of this uid is there again: its next end is another one."""
+        """Note that a process of this uid was restarted: its next end is a new one."""
         with self._changed:
             self._heard.pop(uid, None)
 
     def tell(self, lost: Lost) -> None:
-        """On a thread of its own: the hook may take as long as it likes."""
+        """Decide about a loss, on a thread of its own, because the hook may take any time."""
         thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
         self._asking = [one for one in self._asking if one.is_alive()]
         if thread is not None:
             self._asking.append(thread)
 
     def settle(self, seconds: float) -> None:
-        """The program ends, or leaves the network: decide about all that was told so far.
+        """Decide about all losses so far, because the program ends, or leaves the network.
 
-        Waits for that for so long at most.
+        Waits for the decisions for at most ``seconds``.
         """
         deadline = time.monotonic() + seconds
         with self._changed:
@@ -166,7 +167,7 @@ class UnhandledFaults:
             return is_heard()
 
     def _is_over(self) -> bool:
-        """Whether the program ends, and so will make no more calls."""
+        """Return whether the program ends, and so will make no more calls."""
         return self._is_ending or not any(map(_is_users, threading.enumerate()))
 
     def _end_program(self, failure: MeshFailure, error: BaseException) -> None:
@@ -186,5 +187,5 @@ class UnhandledFaults:
 
 
 def _is_users(thread: threading.Thread) -> bool:
-    """Whether the program goes on for as long as this one does, which is none of ours."""
+    """Return whether a thread is the user's own and keeps the program running."""
     return not (thread.daemon or thread.name.startswith("monarch-"))

@@ -97,7 +97,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
 
 
 def _end_at_once(error: Exception) -> None:
-    """Ends a process that is cut off from all others: if it stayed, it would seem alive."""
+    """End a process that is cut off from all others: if it stayed, it would seem alive."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)
         sys.stderr.write(
@@ -114,7 +114,8 @@ def make_agent(
     stop: Callable[[], object],
     kind: type[ProcAgent] = ProcAgent,
 ) -> ProcAgent:
-    """The agent of the proc that ``config`` describes; ``stop`` ends it after the cleanups."""
+    """Make the agent of the proc that ``config`` describes; ``stop`` ends the proc after the
+    cleanups."""
     node.replace_address(host_uid=config.host.uid, host_urls=config.host.urls)
     agent = kind(node, config.host)
     agent.use_root(config.root or config.owner)
@@ -139,7 +140,7 @@ def set_up(
 ) -> None:
     """Run the user's bootstrap function, as an actor of this rank would.
 
-    Where it raises, this is a proc in which no actor can be made.
+    If it raises, no actor can be made in this proc.
     """
     record = ActorRecord(
         uid=config.uid,
@@ -162,7 +163,8 @@ def set_up(
 
 
 async def _run_setup(function: Callable[[], Any], now: Running) -> None:
-    """A plain function gets a thread, so that async actors that it spawns and asks can answer."""
+    """Run a plain function on a thread, so that async actors that it spawns and calls can
+    answer."""
     running.set(now)
     if inspect.iscoroutinefunction(function):
         await function()
@@ -178,7 +180,7 @@ async def _run_setup(function: Callable[[], Any], now: Running) -> None:
 def come_up(
     config: ProcConfig, node: Node, pid: int, prepare: Callable[[], None] = lambda: None
 ) -> None:
-    """Listen, ``prepare``, and tell the owner and the host agent."""
+    """Listen, call ``prepare``, and notify the owner and the host agent."""
     node.start()
     for url in map(HostUrl.parse, config.listen):
         node.listen(url.bind, advertise=url.advertise)
@@ -207,7 +209,7 @@ def _stop_in_background(agent: ProcAgent, stop: Callable[[], object]) -> None:
 
 
 def _settle_in(config: ProcConfig) -> None:
-    """Make the template's surroundings this proc's own."""
+    """Replace the template's surroundings by this proc's own."""
     if config.bind:
         bind_process(config.bind)
     inherit_config(config.config)
@@ -241,8 +243,8 @@ def mark_output(
     mark: Callable[[str], object],
     expect: Callable[[Uid, str], object] = lambda uid, label: None,
 ) -> None:
-    """Say in the output, before an actor can print, that what follows is its; and to ``expect``
-    what its label is."""
+    """Have each new actor's label written to the output before the actor can print, by ``mark``;
+    pass its uid and label to ``expect``."""
 
     def spawned(envelope: Envelope[SpawnActor]) -> None:
         spawn = envelope.message
@@ -256,7 +258,7 @@ def mark_output(
 
 
 def _follow_log_level(agent: ProcAgent, config: ProcConfig) -> None:
-    """Python's own records are printed from INFO on, unless the program says otherwise."""
+    """Print Python's own log records from INFO on, unless the program sets another level."""
     # The handler that prints as long as the program has not set up handlers of its own.
     if logging.lastResort is not None:
         logging.lastResort.setLevel(logging.NOTSET)
@@ -286,7 +288,7 @@ def exit_quietly(code: int) -> NoReturn:
 
 
 def _let_go() -> None:
-    """Drop what the user's own modules hold that has a finalizer, as a teardown would."""
+    """Drop objects with a finalizer from the user's own modules, as a teardown would."""
     installed = (sys.prefix + os.sep, sys.base_prefix + os.sep)
     for module in sys.modules.copy().values():
         path = getattr(module, "__file__", None) or ""

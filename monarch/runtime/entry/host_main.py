@@ -74,7 +74,7 @@ def serve_host(
 
 
 def _notices_by_signal() -> int:
-    """The end of a pipe that SIGUSR1 puts the notice of this host's end into."""
+    """Return the end of a pipe that SIGUSR1 writes the notice of this host's end to."""
     reader, writer = os.pipe()
     notice = EndNotice("it is taken away", grace_seconds(), is_last=True)
     line = f"{json.dumps(notice._asdict())}\n".encode()
@@ -83,7 +83,8 @@ def _notices_by_signal() -> int:
 
 
 def _say_ready() -> None:
-    """Tell the process that started us, and left a descriptor for that, that clients may come."""
+    """Notify the process that started us, if it left a descriptor for that, that clients may
+    connect."""
     fd = os.environ.pop("MONARCH_READY_FD", None)
     if fd is not None:
         with os.fdopen(int(fd), "wb") as said, contextlib.suppress(BrokenPipeError):
@@ -94,7 +95,8 @@ _INHERITED = re.compile(r"tcp://([^@]+):fd(\d+)")
 
 
 def _adopted(address: str) -> HostUrl | None:
-    """The address of a socket that was inherited, bound or listening: ``tcp://HOST:fdN``."""
+    """Return the address of an inherited socket, bound or listening: ``tcp://HOST:fdN``; None for
+    others."""
     match = _INHERITED.fullmatch(address)
     if match is None:
         return None
@@ -127,7 +129,7 @@ def _name_at(url: HostUrl) -> str:
 
 
 def main() -> None:
-    """``python -m monarch.runtime.entry.host_main ADDRESS [NAME [PARENT]]``.
+    """Serve as a host agent: ``python -m monarch.runtime.entry.host_main ADDRESS [NAME [PARENT]]``.
 
     It ends with the process ``PARENT``.
     """

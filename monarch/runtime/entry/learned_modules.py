@@ -1,8 +1,8 @@
 """Imports, in a template, the modules that procs were seen importing.
 
-A proc that is forked from it must be as one that imports for itself. So a module that starts
-threads or opens a GPU at its import is refused, and nothing is imported from folders that hold the
-user's code.
+A proc that is forked from it must behave like a proc that imports them itself. So a module that
+starts threads or opens a GPU at its import is refused, and nothing is imported from folders that
+hold the user's code.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _num_threads() -> int:
 
 
 def begin_as_fresh() -> None:
-    """In a new proc whose paths are set: what it has imported is as if it had done that itself."""
+    """Make the state of a new proc, whose paths are set, as if it had made the template's imports
+    itself."""
     if _learned:
         drop_hidden(_learned)
     # Else all that are forked from one template draw the same numbers.

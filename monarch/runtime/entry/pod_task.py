@@ -35,7 +35,8 @@ def main() -> None:
 
 
 def _own_address() -> str:
-    """The address of the machine's name; else the one that packets from here are sent from."""
+    """Return the address of the machine's name; else the address that packets from here are sent
+    from."""
     with contextlib.suppress(OSError):
         found = socket.gethostbyname(socket.gethostname())
         if not found.startswith("127."):
@@ -46,7 +47,8 @@ def _own_address() -> str:
 
 
 def _meaning(number: int) -> EndNotice | None:
-    """The pod was deleted, evicted or preempted: it has its grace period left."""
+    """Return the end that a signal announces: the pod was deleted, evicted or preempted, and has
+    its grace period left."""
     if number != signal.SIGTERM:
         return None
     what = "its machine is taken away" if _MACHINE in sys.argv[1:] else "its pod is being deleted"

@@ -61,7 +61,7 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
 
 
 def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
-    """The pid of an agent, and the end of a pipe that it reads notices from."""
+    """Start an agent; return its pid, and the end of a pipe for notices to it."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:

@@ -44,7 +44,7 @@ def node_addresses(nodes: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """``python -m monarch.runtime.entry.slurm_task PORT``"""
+    """Keep a host agent on this node: ``python -m monarch.runtime.entry.slurm_task PORT``."""
     port = int(sys.argv[1])
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     address = f"tcp://{node_addresses(node)[node]}:{port}"
@@ -60,8 +60,9 @@ def main() -> None:
 
 
 def _meaning(number: int) -> EndNotice | None:
-    """Slurm sends SIGTERM for a job that was cancelled, and for one that may still run for a while
-    before it gives way to another; SIGUSR1 is what we ask for before the time limit."""
+    """Return the end that a signal announces. Slurm sends SIGTERM for a job that was cancelled, and
+    for a job that may run a while longer before it gives way; SIGUSR1 is what we ask for before the
+    time limit."""
     state, seconds = _state_and_seconds(os.environ.get("SLURM_JOB_ID", ""))
     if number == signal.SIGUSR1:
         return EndNotice("the time limit of its Slurm job", seconds)
@@ -110,7 +111,7 @@ def _seconds_until(moment: str) -> float | None:
 
 
 def limit_seconds(text: str) -> float | None:
-    """Seconds of a time as Slurm writes it; nothing for words, as UNLIMITED."""
+    """Return the seconds of a time as Slurm writes it; None for words, as UNLIMITED."""
     # minutes | minutes:seconds | hours:minutes:seconds | days-hours[:minutes[:seconds]]
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if match is None:

@@ -1,8 +1,8 @@
-"""Keeps CUDA out of templates: a process that has asked the driver anything can't be forked.
+"""Keeps CUDA out of templates: a process that has called the driver cannot be forked.
 
 Libraries ask about the GPU while they are imported (TorchTitan for its capability). A template
-answers them from NVML, which a fork does not mind. What NVML cannot answer is asked of CUDA even
-so, and the template notices that it is spoiled. ROCm and XPU are left as they are, but for that.
+answers them from NVML, which survives a fork. Questions that NVML cannot answer still go to CUDA,
+and the template notices that it is spoiled. For ROCm and XPU, only that is noticed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _COMPUTE_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render")
 
 
 class TemplateCuda:
-    """Answers questions about GPUs while ``importing``; afterwards they are CUDA's own again.
+    """Answers questions about GPUs while ``importing``; afterwards CUDA answers them again.
 
-    ``cause`` is the module whose import asked CUDA itself, as far as that was seen.
+    ``cause`` is the module whose import called CUDA itself, as far as that was seen.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,8 @@ class TemplateCuda:
 
 
 class _NvmlProperties:
-    """What NVML knows of ``torch.cuda.get_device_properties``; the rest is asked of CUDA."""
+    """The properties of a GPU, as ``torch.cuda.get_device_properties``: from NVML if it has them,
+    else from CUDA."""
 
     def __init__(self, cuda: Any, device: Any, real: Callable[..., Any]) -> None:
         pynvml = cuda.pynvml
@@ -146,9 +147,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 def is_spoiled() -> bool:
-    """Whether a fork of this process could not use the GPU.
+    """Return whether a fork of this process could not use the GPU.
 
-    Torch knows it of itself in a fork only, so one is made.
+    Torch knows that only in a fork, so one is made.
     """
     if _has_compute_device_open():
         return True
@@ -176,7 +177,7 @@ def _has_compute_device_open() -> bool:
 
 
 def _importing_module(frame: FrameType | None) -> str:
-    """The module, not one of torch's, whose import led to a call."""
+    """Return the module, not one of torch's, whose import led to a call."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if frame.f_code.co_name == "<module>" and name.partition(".")[0] != "torch":

@@ -1,8 +1,7 @@
 """The template process, a fork server: it imports what procs need, and forks when told to.
 
-It is single-threaded, so that forking is safe, and runs no user code and no CUDA. It ends,
-with every proc it made, when its host agent does: the kernel closes their socket however the
-agent dies.
+It is single-threaded, so that forking is safe, and runs no user code and no CUDA. It ends, with
+every proc that it made, when its host agent ends, because the kernel closes their socket then.
 """
 
 from __future__ import annotations
@@ -230,7 +229,7 @@ class TemplatePast(msgspec.Struct):
     children: list[tuple[int, str, int]] = []
 
     def exec(self, control: int) -> NoReturn:
-        """Begin this program again, with what it was started with."""
+        """Restart this program with the arguments that it was started with."""
         os.set_inheritable(control, True)
         past = os.memfd_create("monarch-past", 0)
         os.write(past, msgspec.json.encode(self))

@@ -1,4 +1,4 @@
-"""Asks host agents for their state: all at once; those that are gone are found at once."""
+"""Asks host agents for their state, all at once; hosts that are gone are found quickly."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def inspect_hosts(
     silent: Collection[str] = (),
     may_come_up: bool = False,
 ) -> dict[str, Response[HostState]]:
-    """The state of each host, by URL, as `ask_hosts` gets it."""
+    """Return the state of each host, by URL, as `ask_hosts` does."""
     return ask_hosts(node, addresses, Inspect(), silent=silent, may_come_up=may_come_up)
 
 
 def closed_of(urls: Collection[str], node: Node) -> set[str]:
-    """The URLs at which no process listens, as far as that is found within a moment."""
+    """Return the URLs at which no process listens, as far as that shows within a moment."""
     closed: set[str] = set()
     seconds = _KNOCK_SECONDS if node.gateway is None else _FAR_KNOCK_SECONDS
 

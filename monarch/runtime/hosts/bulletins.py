@@ -1,4 +1,4 @@
-"""A host's bulletins: kept for a while, and told to its listeners (publish and subscribe)."""
+"""A host's bulletins: kept for a while, and sent to its listeners (publish and subscribe)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MAX_SECONDS = 60.0
 class Bulletins:
     """The bulletins of one host agent; on its I/O loop.
 
-    A bulletin that is still in force is never dropped. Numbers begin with the agent's start time,
-    so that a listener of an earlier agent gets all of them.
+    A bulletin that stands is never dropped. Numbers begin with the agent's start time, so that a
+    listener of an earlier agent gets all of them.
     """
 
     def __init__(self, node: Node, clock: Callable[[], float] = time.time) -> None:
@@ -44,17 +44,16 @@ class Bulletins:
 
     @property
     def is_heard(self) -> bool:
-        """Whether all listeners have the last bulletin, as each has asked for the next. A sent
-        answer may still be lost with this process.
-        """
+        """Whether all listeners have the last bulletin, as each has asked for the next one. A sent
+        answer may still be lost if this process ends."""
         return all(number >= self._number for number in self._heard.values())
 
     def standing(self) -> list[Bulletin]:
-        """The bulletins that hold now, for a single look."""
+        """Return the bulletins that stand now."""
         return [one for _, one in self._standing.values()]
 
     def add(self, bulletin: Bulletin, sender: Uid = "") -> None:
-        """Tell all listeners."""
+        """Send a bulletin to all listeners, and keep it."""
         self._number += 1
         told = msgspec.structs.replace(bulletin, number=self._number, time=self._clock())
         self._standing.pop(told.key, None)
@@ -66,7 +65,7 @@ class Bulletins:
             self._answer(listen, [told])
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
-        """A watch has left, say, which is no client."""
+        """Forget a listener that has left, such as a watch, which is no client."""
         if how in (Gone.DOWN, Gone.LEFT):
             self._node.loop.call_soon(lambda: self._forget_listener(uid))
 
@@ -75,7 +74,7 @@ class Bulletins:
         self.forget(uid)
 
     def forget(self, sender: Uid) -> None:
-        """Withdraws the standing bulletins of a sender."""
+        """Withdraw the standing bulletins of a sender."""
         for by, one in list(self._standing.values()):
             if by == sender:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
@@ -112,7 +111,7 @@ class Bulletins:
 
 
 def post(node: Node, hosts: Iterable[ProcAddress], bulletin: Bulletin) -> None:
-    """Tell these hosts; one that is gone hears nothing, and is not waited for."""
+    """Send a bulletin to these hosts. A host that is gone is not waited for."""
     for host in hosts:
         if node.failure_of(host.uid) is None:
             node.send(host, Post(bulletin, node.uid))

@@ -1,4 +1,4 @@
-"""Where a host that has no monarch of its own finds one: a folder of its user's cache.
+"""Where a host without an installed monarch keeps bundles: a folder of its user's cache.
 
 Needs Python 3.10, and only the standard library: its text is sent over a login
 (``monarch/job/kinds/login_session.py``).
@@ -84,7 +84,7 @@ def _cache_folder() -> str:
 
 
 def _found(base: str, digest: str) -> str:
-    """The folder of a bundle that is here; "" for none."""
+    """Return the folder of a bundle that this host has; "" if it has none."""
     if not _DIGEST.fullmatch(digest):
         return ""
     folder = os.path.join(base, digest)
@@ -100,7 +100,8 @@ def _found(base: str, digest: str) -> str:
 
 
 def _unpacked(base: str, digest: str, archive: bytes) -> str:
-    """Unpack beside its place, and rename: others may do the same at this moment."""
+    """Unpack a bundle beside its place, and rename it: other processes may do the same at this
+    moment."""
     os.makedirs(base, 0o700, exist_ok=True)
     fresh = tempfile.mkdtemp(prefix=_ATTIC, dir=base)
     folder = os.path.join(base, digest)
@@ -128,7 +129,7 @@ def _unpacked(base: str, digest: str, archive: bytes) -> str:
 
 
 def _trim(base: str, kept: str) -> None:
-    """Removes bundles that were not used for long, and halves that starts have left."""
+    """Remove bundles that were not used for long, and unfinished ones of interrupted starts."""
     long_ago = time.time() - _UNUSED_SECONDS
     for name in os.listdir(base):
         path = os.path.join(base, name)
@@ -144,7 +145,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _platforms() -> list[str]:
-    """The platforms whose wheels run here, best first."""
+    """Return the platforms whose wheels run here, best first."""
     own = re.sub(r"[-.]", "_", sysconfig.get_platform())
     if not own.startswith("linux_"):
         return [own]

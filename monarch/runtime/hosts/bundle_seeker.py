@@ -1,6 +1,6 @@
-"""Started by a scheduler where monarch may be missing: waits at the host's port for a bundle of it.
+"""Started by a scheduler on a host that may have no monarch: waits at the host's port for a bundle.
 
-It listens where the host agent is to listen, says what kind of Python it is, and takes a bundle
+It listens at the future address of the host agent, tells its kind of Python, and accepts a bundle
 from any client that has the job's secret; then it becomes the agent. Needs Python 3.10, and only
 the standard library: its text is part of the command (``monarch/job/bundle/bundle_offer.py``).
 """
@@ -34,9 +34,8 @@ Import = Callable[[Mapping[str, str], Callable[[Mapping[str, Any]], None], Calla
 
 def become_host(module: str, port: int, version: str, known: Mapping[str, str],
                 import_from_bundle: Import) -> None:  # fmt: skip
-    """Run ``module``, a task of ours, with ``port``, after monarch can be imported here in this
-    ``version``.
-    """
+    """Run ``module``, a task of ours, with ``port``, once monarch can be imported here in this
+    ``version``."""
     if not _has_ours(version):
         with _Door(port) as door:
             if import_from_bundle(known, door.tell, door.read) is None:
@@ -59,7 +58,7 @@ def _has_ours(version: str) -> bool:
 
 
 def _pass_on(bundle: str) -> None:
-    """Have what is started from here import from the bundle, too."""
+    """Have processes that are started from here import from the bundle, too."""
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     os.environ["PYTHONPATH"] = os.pathsep.join([bundle, *others])
     if os.path.exists("monarch"):
@@ -68,7 +67,7 @@ def _pass_on(bundle: str) -> None:
 
 
 class _Door:
-    """The listener to which a bundle is brought; opened when there is something to tell."""
+    """The listener that a client brings the bundle to; opened when there is something to say."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -87,7 +86,7 @@ class _Door:
                 one.close()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """The wish for a bundle; later what came of it, which is printed where it is an error."""
+        """Tell clients that a bundle is needed, or later the result; an error is also printed."""
         if "bundle" in said:
             self._wish = json.dumps(said["bundle"]).encode()
             return
@@ -98,7 +97,7 @@ class _Door:
                 self._visitor.sendall(json.dumps(said).encode() + b"\n")
 
     def read(self) -> str:
-        """The next line of a client that has proved that it knows the secret."""
+        """Return the next line of a client that has proved that it knows the secret."""
         if self._visitor is not None:
             return ""
         address = _own_address()
@@ -138,7 +137,8 @@ class _Door:
 
 
 def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
-    """The proof that a line comes from a process that knows the job's secret, and has the nonce."""
+    """Return the proof that a line comes from a process that knows the job's secret, and has the
+    nonce."""
     return hmac.new(secret, nonce + b" " + line, hashlib.sha256).hexdigest().encode()
 
 
@@ -148,8 +148,8 @@ def _secret() -> bytes:
 
 
 def _own_address() -> str:
-    """The one that the job names, or all interfaces; but where a scheduler gives several hosts of
-    one machine a loopback address each, that one."""
+    """Return the address that the job names, or all interfaces; but if a scheduler gives several
+    hosts of one machine a loopback address each, that address."""
     if named := os.environ.get("MONARCH_BIND_TO", ""):
         return named
     address = os.environ.get("MONARCH_POD_IP", "") or _node_address()

@@ -19,7 +19,8 @@ _OF_JOB = r"job-[\w-]+"
 
 
 def new_directory(uid: Uid) -> str:
-    """A directory for the sockets of this process and its procs. ``remove_directory`` when done."""
+    """Make a directory for the sockets of this process and its procs. Call ``remove_directory``
+    when done."""
     base = runtime_dir()
     sweep(base)
     path = os.path.join(base, f"{machine_id()[:6]}-{os.getpid()}-{uid}")
@@ -32,22 +33,23 @@ def new_directory(uid: Uid) -> str:
 
 
 def store_path(socket_path: str, number: int) -> str:
-    """A file beside the socket of a proc, that ends with it: for ranks to meet at."""
+    """Return the path of a file beside the socket of a proc, removed with it: for ranks to meet
+    at."""
     return f"{socket_path}.store-{number}"
 
 
 def stores_beside(socket_path: str) -> list[str]:
-    """Those that are there."""
+    """Return the paths that ``store_path`` gave and that exist."""
     return glob.glob(f"{glob.escape(socket_path)}.store-*")
 
 
 def remove_directory(path: str) -> None:
-    """Remove one that ``new_directory`` made. Raises ``ours.NotOurs`` for any other."""
+    """Remove a directory that ``new_directory`` made. Raises ``ours.NotOurs`` for any other."""
     ours.remove_folder(path, _runtime_dir_of(path), name=_OF_PROCESS)
 
 
 def sweep(base: str) -> None:
-    """Remove the directories of processes of this machine that are no more."""
+    """Remove the directories of this machine's processes that have ended."""
     for name in os.listdir(base):
         machine, _, rest = name.partition("-")
         pid = rest.partition("-")[0]
@@ -79,7 +81,7 @@ def check_job_directory(path: str) -> None:
 
 
 def remove_job_directory(path: str) -> None:
-    """Remove one that ``make_job_directory`` made, and that of the job where no host is left in
+    """Remove a directory that ``make_job_directory`` made, and the job's own if no host is left in
     it. Raises ``ours.NotOurs`` for any other."""
     check_job_directory(path)
     job = _job_of(path)
@@ -92,15 +94,16 @@ def remove_job_directory(path: str) -> None:
 
 
 def _job_of(path: str) -> str:
-    """The job's directory; it is the one above a host's."""
+    """Return the job's directory, which contains those of its hosts."""
     above = os.path.dirname(path)
     return above if os.path.basename(above).startswith("job-") else path
 
 
 def _runtime_dir_of(path: str) -> str:
-    """The runtime folder that a directory is in.
+    """Return the runtime folder that a directory is in.
 
-    That of a program that had another TMPDIR counts as well: its name and its mode tell it.
+    The runtime folder of a program with another TMPDIR counts as well: it is recognised by its name
+    and its mode.
     """
     above = os.path.dirname(os.path.abspath(path))
     with contextlib.suppress(OSError):

@@ -35,7 +35,8 @@ class EndNotice(NamedTuple):
 
 
 def grace_seconds() -> float:
-    """The seconds that a host goes on after its end was announced, where no scheduler says."""
+    """Return the seconds that a host goes on after its end was announced, if the scheduler does not
+    say."""
     return float(os.environ.get("MONARCH_GRACE_SECONDS") or _DEFAULT_GRACE_SECONDS)
 
 
@@ -45,9 +46,9 @@ def obey_notices(
     over: Callable[[], object],
     heard_seconds: float = _HEARD_SECONDS,
 ) -> None:
-    """Tell the listeners of a host of the notices that come through a pipe, on a thread; ``over``
-    when it is to end, as when the other end of the pipe is gone. A listener that is stuck, or has
-    left off, holds up a host that is idle for ``heard_seconds``."""
+    """Publish the notices that arrive through a pipe to the listeners of a host, on a thread; call
+    ``over`` when the host must end, also when the other end of the pipe is closed. A listener that
+    hangs, or has gone, delays the end of an idle host by ``heard_seconds``."""
 
     def read() -> None:
         with os.fdopen(fd) as lines:

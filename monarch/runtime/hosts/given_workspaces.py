@@ -1,4 +1,4 @@
-"""The workspaces that procs of a host have of their own."""
+"""The workspaces that procs of a host have for themselves."""
 
 from __future__ import annotations
 

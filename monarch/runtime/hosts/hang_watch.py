@@ -1,8 +1,8 @@
-"""Notices procs that live but do not answer, and says what is the matter with them.
+"""Notices procs that are alive but do not answer, and reports what they do.
 
-A low-rate question goes to the I/O thread of each proc. A proc that does not answer is stopped, or
-stuck in the kernel, or has a thread that holds the GIL and does not let go of it: dead it is not,
-so calls to it go on waiting, and the client is told once.
+From time to time, the I/O thread of each proc is asked a question. A proc that does not answer is
+stopped, or stuck in the kernel, or has a thread that does not release the GIL. It is not dead, so
+calls to it go on waiting, and the client is told once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STACKS_SECONDS = 0.2
 
 
 class WatchedProc(Protocol):
-    """A proc, as the watch knows it."""
+    """The record of a proc, as the watch needs it."""
 
     @property
     def pid(self) -> int: ...
@@ -38,7 +38,8 @@ class WatchedProc(Protocol):
 
 
 class HangWatch:
-    """Watches ``procs``; ``notice`` gets a sentence when a proc hangs, and when it continues.
+    """Watches ``procs``; ``notice`` is called with a sentence when a proc hangs, and when it
+    continues.
 
     All methods run on the node's I/O loop.
     """
@@ -140,7 +141,7 @@ class HangWatch:
 
 
 def _state_of(pid: int) -> str:
-    """The kernel's letter for what a process does; empty if it is gone."""
+    """Return the kernel's letter for the state of a process; empty if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(") ")[2][:1]

@@ -1,10 +1,10 @@
-"""Memory of procs that their host agent holds open, so that it outlives them.
+"""Memory of procs that their host agent keeps open, so that it outlives them.
 
-It is anonymous (a memfd), as segments are: it has no name that could be left behind, and is gone
-with the last process that holds it, however that ends. The agent never maps it. It opens it by
-``/proc`` while the proc lives, and so does a proc that comes later; both belong to the same user.
+It is anonymous (a memfd), as segments are: it has no name that could be left behind, and vanishes
+with the last process that has it open. The agent never maps it. It opens it through ``/proc`` while
+the proc lives, and a later proc opens it in the same way; both belong to the same user.
 
-The memory begins with ``MARKS``: what a look from outside may know without knowing the rest.
+The memory begins with ``MARKS``: numbers that others can read without understanding the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECONDS = 10.0
 
 
 class HeldMemory:
-    """The memory that one host agent holds; on its I/O loop."""
+    """The memory that one host agent keeps open; on its I/O loop."""
 
     def __init__(self, node: Node, procs: Mapping[Uid, HostProc]) -> None:
         self._node = node
@@ -71,14 +71,14 @@ class HeldMemory:
                 os.close(fd)
 
     def clear(self) -> None:
-        """Let go of all, as when the client has left."""
+        """Release all memory, as when the client has left."""
         for owner in list(self._fds):
             self._let_go(owner)
 
 
 @dataclass(frozen=True)
 class MemoryPlace:
-    """How processes of a host open memory that its agent holds, and the marks in it."""
+    """A kept memory, for processes of the host to open, and its marks."""
 
     name: str
     pid: int
@@ -87,7 +87,8 @@ class MemoryPlace:
     marks: tuple[int, ...]
 
     def open(self) -> int:
-        """A descriptor of it. Raises ``OSError`` where the agent has ended, or let it go."""
+        """Return a new descriptor of the memory. Raises ``OSError`` if the agent has ended, or
+        released it."""
         fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         if os.fstat(fd).st_size != self.size:
             os.close(fd)
@@ -96,7 +97,7 @@ class MemoryPlace:
 
 
 def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> str:
-    """Ask the host agent to hold a memory of this proc; return why it could not, or ""."""
+    """Ask the host agent to keep a memory of this proc open; return why it could not, or ""."""
     asked = node.ask(host, KeepMemory(owner, name, fd))
     return asked.value.error if asked.wait(_SECONDS) else "the host agent does not answer"
 
@@ -104,9 +105,8 @@ def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> 
 def find_held(
     node: Node, hosts: Mapping[int, ProcAddress], owner: str
 ) -> dict[int, list[MemoryPlace]]:
-    """Return the memory that these hosts hold for an owner, by the number of the host; hosts that
-    do not answer are empty.
-    """
+    """Return the memory that these hosts keep for an owner, by the number of the host; empty for
+    hosts that do not answer."""
     asked = {number: node.ask(host, FindMemory(owner)) for number, host in hosts.items()}
     found: dict[int, list[MemoryPlace]] = {}
     for number, answer in asked.items():
@@ -120,7 +120,7 @@ def find_held(
 
 
 def let_go(node: Node, hosts: Mapping[int, ProcAddress], owner: str) -> None:
-    """Ask these hosts to release the memory that they hold for an owner. Does not wait."""
+    """Ask these hosts to release the memory that they keep for an owner. Does not wait."""
     for host in hosts.values():
         if node.failure_of(host.uid) is None:
             node.ask(host, DropMemory(owner))

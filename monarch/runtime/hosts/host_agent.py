@@ -1,7 +1,7 @@
-"""The agent of a machine: spawns procs, watches over them, and reaps them.
+"""The agent of a machine: spawns procs, watches them, and reaps them.
 
-The same code runs in the client, where it serves ``this_host()`` and ends with the client,
-and in a process of its own (``host_main``), where it outlives its clients.
+The same code runs in the client, where it serves ``this_host()`` and ends with the client, and in a
+process of its own (``host_main``), where it outlives its clients.
 """
 
 from __future__ import annotations
@@ -114,11 +114,12 @@ class HostAgent:
 
     @property
     def client(self) -> ProcAddress | None:
-        """The client that this host serves: the one whose process this is, or an attached one."""
+        """The client that this host serves: the program in whose process it is, or an attached
+        client."""
         return self.node.address if self.follows_client else self._guest
 
     def admit(self, client: ProcAddress | None) -> None:
-        """Serve an attached client from here on, or none."""
+        """Serve an attached client from now on; with None, no client."""
         self._guest = client
 
     def workspace_changed(self) -> None:
@@ -128,7 +129,7 @@ class HostAgent:
         self.waiting.changed()
 
     def publish(self, bulletin: Bulletin) -> None:
-        """Tell the listeners of this host."""
+        """Publish a bulletin to the listeners of this host."""
         self.bulletins.add(bulletin)
 
     def _on_spawn(self, envelope: Envelope[SpawnProcs]) -> None:
@@ -150,11 +151,11 @@ class HostAgent:
 
     @property
     def num_running(self) -> int:
-        """How many procs there are."""
+        """The number of procs."""
         return len(self.procs)
 
     def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
-        """Tell those concerned that a proc will not be."""
+        """Report that a proc could not be started to its owner and watchers."""
         proc = self.procs.pop(uid, None)
         if proc is not None and not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
@@ -178,7 +179,8 @@ class HostAgent:
             os.close(err)
 
     def _fits(self, learned: MakesProcs, spec: ProcSpec) -> bool:
-        """Whether libraries would find the same when a proc imports them as the template found."""
+        """Return whether libraries would find the same environment in the proc as in the template
+        that imported them."""
         changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
         return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
 
@@ -219,7 +221,8 @@ class HostAgent:
         )  # fmt: skip
 
     def _urls(self, uid: Uid) -> tuple[str, ...]:
-        """Where a new proc listens: for this machine, and beyond it where we do too."""
+        """Return the URLs at which a new proc listens: within this machine, and beyond it if the
+        agent does."""
         local = f"ipc://{self.directory}/{uid}"
         beyond = [url for url in self.node.address.urls if url.startswith("tcp://")]
         if not beyond:
@@ -261,7 +264,8 @@ class HostAgent:
             self.watchers.watch(watch.uid, watch.watcher)
 
     def forget_client(self) -> None:
-        """The client has left, and with it all watchers of procs that it had not ordered yet."""
+        """Forget the client, which has left, and all watchers of procs that it had not ordered
+        yet."""
         self.watchers.forget_end_watchers()
         self.waiting.clear()
         self.memory.clear()
@@ -298,7 +302,8 @@ class HostAgent:
         self._clear_after(proc)
 
     def _clear_after(self, proc: HostProc) -> None:
-        """End what a dead proc has spawned here, and answer the orders that wait for its end."""
+        """End the procs that a dead proc has spawned here, and answer the orders that wait for its
+        end."""
         self.stop([p.uid for p in self.procs.values() if p.owner.uid == proc.uid], 0.0)
         if not self.templates.is_shared(proc.launcher):
             proc.launcher.close()
@@ -317,7 +322,7 @@ class HostAgent:
         self.stop(uids, order.grace_seconds, order.reason)
 
     def _replace(self, old: HostProc, code: int | None) -> None:
-        """A proc has ended to make room for a new one of its uid."""
+        """Make a new proc of the same uid in place of one that has ended."""
         # The files here are newer than they were at the spawn.
         newest = max(old.spawn.generation, self.workspace.generation)
         spawn = msgspec.structs.replace(old.spawn, generation=newest)
@@ -353,8 +358,7 @@ class HostAgent:
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """End procs: first by a request, after ``grace_seconds`` by a kill. ``done`` is called, on
-        any thread, when all are gone and their last output is sent.
-        """
+        any thread, when all are gone and their last output was sent."""
         self.waiting.drop(uids)
         self._replacements.cancel(uids)
         self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))
@@ -364,8 +368,8 @@ class HostAgent:
         self.node.answer(order, self.describe(packages=order.packages))
 
     def describe(self, *, packages: bool = False) -> HostState:
-        """The state of this host, for ``monarch status``; with ``packages`` also what is
-        installed."""
+        """Return the state of this host, for ``monarch status``; with ``packages`` also its
+        installed packages."""
         workspace = self.workspace
         is_there = os.path.isdir(workspace.root)  # else it has nothing, even if it was told so
         replica, writes = workspace.replica

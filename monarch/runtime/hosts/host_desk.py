@@ -1,4 +1,5 @@
-"""Answers what a host agent is asked of its machine and procs, and keeps the rows of dead ones."""
+"""Answers questions to a host agent about its machine and procs, and keeps the rows of dead
+procs."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ class HostDesk:
         self._node.handle(PySpyAsked, self._on_py_spy)
 
     def proc_ended(self, proc: AskedProc, reason: str, is_expected: bool) -> None:
-        """Noted among the host's own events, as the proc cannot say so."""
+        """Add a row about the end of a proc, because the proc cannot do so."""
         if self._node.ring is not None and not is_expected:
             self._node.ring.note(FAILURE, proc.label, reason, proc.uid)
         if self._keep_seconds:
@@ -128,7 +129,8 @@ class HostDesk:
         seconds: float,
         done: Callable[[Mapping[Uid, Response[A]]], None],
     ) -> None:
-        """Ask every proc that is up; ``done`` gets what came within ``seconds``."""
+        """Ask every proc that is up; call ``done`` with the answers that arrive within
+        ``seconds``."""
         up = [proc for proc in self._host.procs.values() if proc.address is not None]
         found: dict[Uid, Response[A]] = {}
         is_over = [False]
@@ -219,7 +221,8 @@ class HostDesk:
 
     @property
     def _is_apart(self) -> bool:
-        """Whether the agent is a process of its own; else its rows are the client's."""
+        """Return whether the agent is a process of its own; else its rows are among the
+        client's."""
         client = self._host.client
         return client is None or client.uid != self._node.uid
 
@@ -229,7 +232,8 @@ class HostDesk:
     def _rows_of(
         self, found: Mapping[Uid, Response[bytes]], takes: bool
     ) -> list[tuple[Uid, bytes]]:
-        """Rows that the procs have sent; kept instead where they no longer have them themselves."""
+        """Return the rows that the procs have sent. Rows that the procs no longer have are kept
+        here."""
         told = {uid: response.or_else(b"") for uid, response in found.items()}
         if not takes:
             return [(uid, rows) for uid, rows in told.items() if rows]

@@ -1,4 +1,4 @@
-"""Lets one client at a time into a host, and clears up after it."""
+"""Admits one client at a time to a host, and clears up after it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class HostDoor:
         self._see_off(uid)
 
     def _see_off(self, uid: Uid, grace_seconds: float = 0.0) -> None:
-        """The client has left: stop what it ran here, and be ready for the next."""
+        """Handle that the client has left: stop what it ran here, and be ready for the next
+        client."""
         if self.client is None or self.client.client.uid != uid:
             return
         self.client = None

@@ -36,7 +36,7 @@ class AgentProcess(Protocol):
     def is_running(self) -> bool: ...
 
     def how_ended(self) -> str:
-        """The exit status of the agent, as far as it is known, and its last words."""
+        """Return the exit status of the agent, as far as it is known, and its last output."""
 
 
 FindProcess = Callable[[], "AgentProcess | None"]
@@ -143,19 +143,19 @@ class HostLink:
         self.ready.set(self._error or gone)
 
     def give_up(self) -> None:
-        """The host is about to end, and that is no failure."""
+        """Drop the link, because the host is about to end, and that is no failure."""
         self.detach()
         self._node.peer_down.report(ProcDown(self.address.uid, "its job was ended", expected=True))
 
     def detach(self) -> None:
-        """Leave: the host stops our procs and waits for the next client."""
+        """Detach from the host, which stops our procs and waits for the next client."""
         if self._node.failure_of(self.address.uid) is None:
             self._node.send(self.address, Detach(self._node.uid))
         self._node.failure_detector.unexpect(self.address.uid)
 
 
 def _program() -> str:
-    """This program as it was typed, about: of our own command the arguments tell the most."""
+    """Return this program's command, roughly as it was typed; of our own command, its arguments."""
     first, *others = sys.argv or [""]
     name = os.path.basename(first) or "python"
     if name == "monarch" or first.endswith(_OUR_MAIN):
@@ -165,7 +165,7 @@ def _program() -> str:
 
 
 def who_am_i() -> str:
-    """This client, in words that its owner recognizes."""
+    """Return a description of this client that its user recognises."""
     program = _program()
     try:
         user = getpass.getuser()
@@ -175,7 +175,8 @@ def who_am_i() -> str:
 
 
 class HostWatch:
-    """Both ends of the watch. Everything here runs on the node's I/O loop."""
+    """One host agent's watch over others, which it uses, and for others that use it. All methods
+    run on the node's I/O loop."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -204,7 +205,7 @@ class HostWatch:
         self._node.send(watcher, ProcUp(self._node.address, os.getpid()))
 
     def is_up(self, up: ProcUp) -> None:
-        """A process has introduced itself: perhaps a host that we watch."""
+        """Handle the introduction of a process, which may be a host that we watch."""
         uid = up.proc.uid
         if uid in self._for:
             self._node.failure_detector.unexpect(uid)
@@ -221,6 +222,6 @@ class HostWatch:
             self._node.send(watcher, down)
 
     def say_goodbye(self) -> None:
-        """This host agent was asked to end: that is no failure."""
+        """Notify watchers that this host agent was asked to end, so that its end is no failure."""
         for watcher in self._by.values():
             self._node.send(watcher, ProcDown(self._node.uid, "it was shut down", expected=True))

@@ -1,4 +1,4 @@
-"""A proc as the agent of its host knows it."""
+"""A host agent's record of a proc."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from monarch.wire.message import ProcSpec, SpawnProcs
 
 
 class HostProc(msgspec.Struct):
-    """``spawn``, ``spec`` and ``setup`` are the order to make it; ``life`` counts the processes of
-    its uid before this one, and ``pid`` is 0 until it is forked, at the time ``started``."""
+    """The record of a proc. ``spawn``, ``spec`` and ``setup`` are the order to make it; ``life``
+    counts the earlier processes of its uid, and ``pid`` is 0 until it is forked, at the time
+    ``started``."""
 
     spawn: SpawnProcs
     spec: ProcSpec

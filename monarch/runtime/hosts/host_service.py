@@ -1,4 +1,4 @@
-"""All that answers at a host's address: the agent, its door, and the orders from outside."""
+"""All parts that answer at a host's address: the agent, its door, and the handlers of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from monarch.wire.message import Inspect, Shutdown
 
 
 class HostService:
-    """A host agent that clients may come to. ``over`` is called when one has shut it down."""
+    """A host agent that clients may connect to. ``over`` is called when a client has shut it
+    down."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class HostService:
         node.handle(Inspect, self._on_inspect)
 
     def open(self, url: HostUrl) -> None:
-        """Let clients in. Last of all, because a client that was waiting asks at once."""
+        """Let clients in. Called last, because a client that was waiting sends requests at once."""
 
         def listen() -> None:
             self.node.listen(url.bind, advertise=url.advertise)
@@ -53,7 +54,7 @@ class HostService:
         self.node.loop.run_on_loop(listen)
 
     def _is_in_use(self) -> bool:
-        """Whether a client, a program or a watch needs this host now."""
+        """Return whether a client, a program or a watch uses this host now."""
         bulletins = self.agent.bulletins
         return bool(
             self._door.client or self.programs.num_in_use or bulletins.num_listeners

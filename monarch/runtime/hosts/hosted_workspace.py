@@ -23,14 +23,15 @@ class WorkspaceHost(Protocol):
     def client(self) -> ProcAddress | None: ...
 
     def workspace_changed(self) -> None:
-        """The workspace has another state, or is at rest again. On the loop."""
+        """Handle that the workspace has another state, or is at rest again. On the loop."""
 
     def publish(self, bulletin: Bulletin) -> None:
-        """Tell the listeners of the host. On the loop."""
+        """Publish a bulletin to the listeners of the host. On the loop."""
 
 
 class HostedWorkspace(Protocol):
-    """A folder of code, and the packages that came along. Asked from any thread."""
+    """A folder of code, and the packages that came with it. Its methods may be called from any
+    thread."""
 
     root: str
     """Its ``$WORKSPACE_DIR``; "" for none."""
@@ -47,24 +48,25 @@ class HostedWorkspace(Protocol):
 
     @property
     def is_moving(self) -> bool:
-        """Whether files change at this moment."""
+        """Return whether files are being changed at this moment."""
 
     @property
     def replica(self) -> tuple[str, bool]:
-        """Which folder it is, where other hosts may see the same; and whether we write it."""
+        """Return the id of the folder, which is the same for all hosts that see it, and whether
+        this host writes it."""
 
     def import_folders(self) -> tuple[str, ...]:
-        """The folders that procs put in front of ``sys.path``."""
+        """Return the folders that procs put in front of ``sys.path``."""
 
     def packages(self) -> HostPackages:
-        """The installed packages, for ``monarch status --packages``."""
+        """Return the installed packages, for ``monarch status --packages``."""
 
     def serve(self, host: WorkspaceHost) -> None:
-        """Answer the messages of pushes to this host, from here on."""
+        """Answer the messages of pushes to this host, from now on."""
 
 
 class NoWorkspace:
-    """A host without a workspace; its procs begin at ``generation``, where that is given."""
+    """A host without a workspace; its procs begin at ``generation``, if that is set."""
 
     root = ""
     state_folder = ""

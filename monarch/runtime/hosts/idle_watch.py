@@ -1,8 +1,9 @@
-"""Ends an allocation that is not used: each host knows how long it has been idle, and asks the
-others before it ends.
+"""Ends an unused allocation: each host knows how long it has been idle, and asks the others before
+it ends.
 
-A host that a run does not need is not ended under the run: all must have been idle for that long.
-One that gives no answer has ended, or its link is cut: then it takes twice as long.
+A host that a run does not need must not end under the run, so all hosts must have been idle for
+that long. A host that gives no answer has ended, or its link is cut: then the wait is twice as
+long.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ABOUT = 0.8  # of the limit: the hosts were not told it at the same moment
 
 
 class IdleWatch:
-    """Watches whether one host is idle; on its loop. ``end`` is called when the time has come."""
+    """Watches whether one host is idle; on its loop. ``end`` is called when the time is over."""
 
     def __init__(
         self, node: Node, is_in_use: Callable[[], bool], end: Callable[[], object]

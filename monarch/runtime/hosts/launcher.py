@@ -1,4 +1,4 @@
-"""The host agent's side of a zygote: starts it, has it fork, hears of deaths."""
+"""The host agent's side of a zygote: starts it, orders forks, and gets reports of deaths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OnExited = Callable[[Uid, int | None], None]
 
 
 class MakesProcs(Protocol):
-    """The interface of the part that makes a host agent's procs."""
+    """The part that makes a host agent's procs: a zygote, or a program for a single proc."""
 
     @property
     def is_alive(self) -> bool: ...
@@ -55,7 +55,7 @@ class Launcher:
 
     ``on_forked(uid, pid, started)``, ``on_exited(uid, exit_code)`` report procs; when the zygote
     itself dies, every proc of it dies too and is reported with ``exit_code`` ``None``. ``command``
-    starts the zygote instead of this process's own interpreter; ``zygote`` is one that runs
+    starts the zygote instead of this process's own interpreter; ``zygote`` is a zygote that runs
     already.
     """
 
@@ -80,18 +80,19 @@ class Launcher:
 
     @property
     def pid(self) -> int:
-        """The process of the zygote."""
+        """The pid of the zygote."""
         return self._zygote.pid
 
     def drift(self) -> dict[str, str | None]:
-        """How this process's environment has changed since the zygote started with it."""
+        """Return how this process's environment has changed since the zygote started with it."""
         return self._zygote.drift()
 
     def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
-        """Make a proc that writes its output to ``out`` and ``err`` (closed here after).
+        """Fork a proc that writes its output to ``out`` and ``err``, which are closed here
+        afterwards.
 
-        ``setup`` is a pickled function that it runs before anything else. Raises ``OSError`` for
-        a ``config`` that is too big.
+        ``setup`` is a pickled function that it runs first. Raises ``OSError`` for a ``config`` that
+        is too big.
         """
         data = encode_order({"op": "fork", "config": config})
         if len(data) > MAX_PACKET_BYTES:
@@ -114,14 +115,14 @@ class Launcher:
     def preload(
         self, modules: Sequence[str], done: Callable[[dict[str, str]], None] | None = None
     ) -> None:
-        """Import ``modules`` in the template; ``done`` gets the errors by module name."""
+        """Import ``modules`` in the template; ``done`` is called with the errors by module name."""
         self.modules.update(modules)
         self._preloaded.append(done or (lambda errors: None))
         self._send({"op": "preload", "modules": list(modules)})
 
     def learn(self, modules: Sequence[str], done: Callable[[dict[str, str]], None]) -> None:
-        """Import modules that no order named. With an error this is no template any more: close
-        it."""
+        """Import modules that no order named. After an error, the zygote must not be used as a
+        template: close it."""
         self._preloaded.append(done)
         self._send({"op": "learn", "modules": list(modules)})
 
@@ -155,7 +156,7 @@ class Launcher:
             self._on_exited(uid, event["code"])
 
     def _lost(self) -> None:
-        """The zygote is gone, and with it all its procs."""
+        """Report the deaths of all procs, because the zygote has ended."""
         self.close()
         lost, self._procs = self._procs, {}
         for uid in lost:
@@ -180,8 +181,8 @@ class Launcher:
 
 
 class LauncherAhead:
-    """Starts launchers; the first of ours gets ``zygote``, which imports since before there was a
-    host agent, if it found what one that starts later would find."""
+    """Starts launchers. The first launcher without a command gets ``zygote``, which was started
+    before the host agent, if a later zygote would find the same environment."""
 
     def __init__(self, zygote: ZygoteProcess | None) -> None:
         self._zygote = zygote
@@ -210,7 +211,7 @@ class LauncherAhead:
 
 
 def _memory_file(data: bytes) -> int:
-    """A file without a name: a packet would be too small for what a closure may hold."""
+    """Return a nameless file with the data: a closure may be too large for a packet."""
     fd = os.memfd_create("setup")
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
@@ -218,7 +219,7 @@ def _memory_file(data: bytes) -> int:
 
 
 class ExitReasons:
-    """Describes exits; knows an out-of-memory kill by the count that goes up with it."""
+    """Describes exits. It recognises an out-of-memory kill by the kernel's count, which goes up."""
 
     def __init__(self, cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "") -> None:
         self._root = cgroup_root
@@ -252,9 +253,8 @@ def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/sel
 
 
 def _counters(root: str, self_cgroup: str) -> list[str]:
-    """Return the files that may have the count: of the unified hierarchy first, then of the older
-    one.
-    """
+    """Return the files that may have the count: first those of the unified hierarchy, then of the
+    older one."""
     found = []
     try:
         with open(self_cgroup, encoding="utf-8") as file:

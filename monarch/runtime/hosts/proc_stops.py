@@ -1,4 +1,4 @@
-"""Procs of a host that were asked to end: politely first, and killed when their time is over."""
+"""Procs of a host that were asked to end; they are killed when their time is over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ProcStops:
     def stop(
         self, uids: Sequence[Uid], grace_seconds: float, reason: str, done: Callable[[], None]
     ) -> None:
-        """End those of the procs that there are; ``done`` is called once they are gone."""
+        """End the existing procs among ``uids``; ``done`` is called once they are gone."""
         procs = [self._procs[uid] for uid in uids if uid in self._procs]
         if not procs:
             done()
@@ -50,7 +50,8 @@ class ProcStops:
             self._node.loop.call_later(grace_seconds, lambda: self._kill_rest(procs))
 
     def ended(self, uid: Uid) -> None:
-        """A proc is gone: answer the orders that waited for it, and for no other proc any more."""
+        """Handle the end of a proc: answer the orders that waited for it, and wait for no other
+        proc."""
         for stop in list(self._pending):
             missing, done = stop
             missing.discard(uid)
@@ -59,7 +60,7 @@ class ProcStops:
                 done()
 
     def _unmake(self, proc: HostProc) -> None:
-        """End a proc that has not been forked: its template may be busy importing for long."""
+        """End a proc that has not been forked yet: its template may be busy importing for long."""
         # Behind the order to fork it; so it is killed before it has done anything.
         proc.launcher.kill(proc.uid)
         self._node.loop.call_soon(lambda: self._unmade(proc))

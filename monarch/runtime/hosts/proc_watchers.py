@@ -1,8 +1,8 @@
-"""Tells processes of the procs of a host: that one is up, gives way to a new one, or has ended.
+"""Reports to other processes that a proc of the host is up, was replaced, or has ended.
 
-A proc's owner is told in any case, and so is the host's own node. A watcher has asked, maybe before
-there was an order to make the proc: a reference may get here sooner than that. An end watcher
-speaks to the proc through this host, and is told of its end only.
+A proc's owner always gets the report, and so does the host's own node. A watcher has asked for it,
+maybe before there was an order to make the proc: a reference may arrive sooner than the order. An
+end watcher sends to the proc through this host, and is told only of its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _Told = dict[Uid, ProcAddress]
 
 
 class ProcWatchers:
-    """``is_coming`` says whether the order to make a proc waits. On the node's I/O loop."""
+    """The watchers of a host's procs. ``is_coming`` returns whether the order to make a proc waits.
+    On the node's I/O loop."""
 
     def __init__(
         self, node: Node, host: str, procs: Mapping[Uid, HostProc], is_coming: Callable[[Uid], bool]
@@ -41,7 +42,7 @@ class ProcWatchers:
         node.peer_down.on_down.append(self._on_peer_down)
 
     def watch(self, uid: Uid, watcher: ProcAddress) -> None:
-        """Tell ``watcher`` that a proc is up, maybe at once, and when it ends."""
+        """Report to ``watcher`` when a proc is up, maybe at once, and when it ends."""
         proc = self._procs.get(uid)
         if proc is None and uid in self._ends:
             self._node.send(watcher, self._ends[uid])
@@ -55,19 +56,20 @@ class ProcWatchers:
             self._node.send(watcher, ProcUp(proc.address, proc.pid))
 
     def watch_end(self, uid: Uid, watcher: ProcAddress) -> None:
-        """Tell ``watcher`` when a proc ends; it may be yet to come."""
+        """Report to ``watcher`` when a proc ends; the proc may not exist yet."""
         if uid in self._ends:
             self._node.send(watcher, self._ends[uid])
         else:
             self._end_watchers.setdefault(uid, {})[watcher.uid] = watcher
 
     def forget_end_watchers(self) -> None:
-        """The procs that there are not will not be ordered any more."""
+        """Forget end watchers of procs that do not exist, because they will not be ordered any
+        more."""
         known = self._end_watchers.items()
         self._end_watchers = {uid: told for uid, told in known if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
-        """A proc is one of ours from here on."""
+        """Note a new proc of this host."""
         self._watchers.get(uid, {}).pop(self._node.uid, None)  # Told in any case.
 
     def up(self, up: ProcUp) -> None:
@@ -75,13 +77,13 @@ class ProcWatchers:
             self._node.send(watcher, up)
 
     def given_way(self, proc: HostProc, again: ProcAgain) -> None:
-        """A new process has taken the place of a proc, and is watched like the old one."""
+        """Report that a new process has replaced a proc; it is watched like the old one."""
         watchers = {**self._watchers.get(proc.uid, {}), **self._end_watchers.get(proc.uid, {})}
         for address in self._with_owner(proc, watchers).values():
             self._node.send(address, again)
 
     def never_began(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
-        """A proc could not be made."""
+        """Report that a proc could not be made."""
         down = ProcDown(uid, f"it could not be started: {error}", self._host)
         self._remember_end(down)
         for address in {owner.uid: owner, **self._take(uid)}.values():
@@ -124,7 +126,7 @@ class ProcWatchers:
         self._node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
 
     def _give_up(self, uid: Uid) -> None:
-        """Tell the watchers of a proc that was never ordered."""
+        """Tell the watchers of a proc that it was never ordered."""
         if uid in self._procs:
             return
         if self._is_coming(uid):
@@ -139,7 +141,7 @@ class ProcWatchers:
         self._node.loop.call_soon(lambda: self._forget(uid))
 
     def _forget(self, gone: Uid) -> None:
-        """A process that is gone watches no more."""
+        """Forget a watcher, because its process is gone."""
         for watchers in self._watchers.values():
             watchers.pop(gone, None)
         for uid, end_watchers in dict(self._end_watchers).items():

@@ -1,7 +1,7 @@
-"""A host agent's part in a tree: hands casts on, and gathers the answers that come back.
+"""A host agent's part in a tree: it forwards casts, and gathers the answers on their way back.
 
-The contents of a cast are passed on as they are; nothing of the user's is unpickled here, and
-nothing waits until a message has reached all. Everything here runs on the I/O loop.
+The contents of a cast are passed on as they are; no user data is unpickled here, and nothing waits
+until a message has reached all members. All methods run on the I/O loop.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _GATHER_BYTES = 2**20
 
 @dataclass
 class _KnownTree:
-    """A tree that a sender uses, as far as it concerns the hosts from this one on."""
+    """A tree that a sender uses: its part from this host on."""
 
     grow: Grow
     last: int = 0
 
 
 class Relay:
-    """Passes on what senders elsewhere cast along trees through this host."""
+    """Forwards the casts that other processes send along trees through this host."""
 
     def __init__(self, agent: HostAgent) -> None:
         self._agent = agent
@@ -67,7 +67,8 @@ class Relay:
         self._node.peer_down.on_again.append(self._introduce_again)
 
     def forget(self) -> None:
-        """The client has left, and with it all processes that sent through here."""
+        """Forget all trees, because the client has left, and with it all processes that sent
+        through here."""
         self._trees.clear()
         self._dead.clear()
         self._agent.forget_client()
@@ -151,7 +152,8 @@ class Relay:
                     self._node.calls.down(uid, MeshFailure(uid, (), "its client lost it"))
 
     def _to_pass_on(self, envelope: Envelope[Message], num_receivers: int) -> Payload:
-        """The message inside a cast; its large parts are copied once for all receivers here."""
+        """Return the message inside a cast; its large parts are copied once for all receivers
+        here."""
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
         if why:
@@ -163,7 +165,7 @@ class Relay:
     def _hand_over(
         self, cast: Cast, grow: Grow, here: list[tuple[int, int]], data: Payload
     ) -> None:
-        """Give the members on this host their messages."""
+        """Deliver a message to its members on this host."""
         message = decode(cast.inner)
         if isinstance(message, SpawnProcs):
             self._spawn(message, grow, [place for place, _ in here], data.data)
@@ -224,7 +226,7 @@ class Fold:
         self._num_bytes = 0
 
     def receive(self, rank: int, answer: RawReply) -> bool:
-        """An answer of a proc here, or one that a host below has gathered."""
+        """Handle an answer of a proc here, or the answers that a host below has gathered."""
         data, buffers = answer.payload, answer.buffers
         size = len(data) + sum(map(len, buffers))
         why = self._node.bulk_sender.why_not(size)
@@ -254,7 +256,7 @@ class Fold:
         return self._count(answer.via)
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """A member will not answer; the sender hears of it in another way."""
+        """Handle that a member will not answer; the sender is told in another way."""
         return self._count(uid, self._missing.get(uid, 0))
 
     def _count(self, uid: Uid, number: int = 1) -> bool:

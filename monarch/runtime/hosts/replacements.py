@@ -1,4 +1,5 @@
-"""Procs of a host that give way to new ones of the same uid, because their code cannot change."""
+"""Procs of a host that are replaced by new ones of the same uid, because their code cannot
+change."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ End = Callable[[Sequence[Uid], ReplaceProcs], None]
 class Replacements:
     """Carries out orders to replace procs. All methods run on the node's I/O loop.
 
-    ``procs`` are the existing procs; ``end`` ends procs: it gets their uids and the order.
+    ``procs`` are the existing procs; ``end`` ends procs, and is called with their uids and the
+    order.
     """
 
     def __init__(self, node: Node, procs: Collection[Uid], end: End) -> None:
@@ -36,14 +38,14 @@ class Replacements:
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
-        """Whether a proc that has ended must be replaced; asked once."""
+        """Return whether a proc that has ended must be replaced. Call it once."""
         if uid not in self._wanted:
             return False
         self._wanted.discard(uid)
         return True
 
     def cancel(self, uids: Sequence[Uid]) -> None:
-        """Calls off the replacement of these procs: they are to end for good."""
+        """Cancel the replacement of these procs, which must end for good."""
         for uid in self._wanted.intersection(uids):
             self._wanted.discard(uid)
 
@@ -54,7 +56,7 @@ class Replacements:
         self._settle()
 
     def is_lost(self, uid: Uid, reason: str) -> None:
-        """A new proc has ended before it was up, or could not be made."""
+        """Handle that a new proc has ended before it was up, or could not be made."""
         for order in self._orders:
             if uid in order.missing:
                 order.missing.discard(uid)
@@ -70,7 +72,7 @@ class Replacements:
 
 
 class _Replacing:
-    """An order, and the procs of it that are not up yet."""
+    """An order to replace procs, and its procs that are not up yet."""
 
     def __init__(self, message: ReplaceProcs, missing: set[Uid], lost: list[str]) -> None:
         self.message = message

@@ -1,9 +1,9 @@
-"""The far end of a login: starts a host agent on this machine, looks at it, ends it.
+"""The far end of a login: starts, inspects and ends a host agent on this machine.
 
 Orders and answers are lines of JSON on standard input and output; an answer begins with the mark
-that the first line gave, because a login shell may print things of its own. The job's secret
-comes that way too: arguments and environment of a login are not private. A host agent stays only
-once ``keep`` has been said. If the login ends before, so does the agent.
+from the first line, because a login shell may print text of its own. The job's secret is sent that
+way too: arguments and environment of a login are not private. A host agent stays only after the
+order ``keep``. If the login ends before, so does the agent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Failure(Exception):
 
 
 def main(mark: str, version: str, kept: Sequence[str] = ()) -> None:
-    """Take orders until there are none; those first that are ``kept``, as they came early."""
+    """Carry out orders until there are no more; first those in ``kept``, which came early."""
     starter = _Starter()
     with contextlib.suppress(KeyboardInterrupt):
         if version != __version__:
@@ -96,7 +96,7 @@ class _Starter:
         self, *, name: str, address: str, port: int, secret: str, allocation: str,
         env: Mapping[str, str], workspace: str,
     ) -> dict[str, Any]:  # fmt: skip
-        """A host agent that others find at ``address``; ``port`` 0 is any that is free."""
+        """Start a host agent that others find at ``address``; ``port`` 0 means any free port."""
         listener = _listener(port)
         ready, is_ready = os.pipe()
         folder = re.sub(r"[^\w.-]", "_", name)
@@ -149,7 +149,7 @@ class _Starter:
         return {}
 
     def close(self) -> None:
-        """The login is over: what was started, and is not kept, ends."""
+        """End the agents that were started and not kept, because the login is over."""
         if self._child is not None:
             _end_processes(self._child.pid, process_start(self._child.pid) or 0, self._directory)
             self._child.wait()
@@ -158,7 +158,8 @@ class _Starter:
 
 
 def _listener(port: int) -> socket.socket:
-    """A socket at the interface that the login came in by: clients come the same way."""
+    """Return a listening socket at the interface that the login came in by: clients come the same
+    way."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -206,7 +207,7 @@ def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
 
 
 def _end_processes(pid: int, started: int, directory: str) -> set[int]:
-    """SIGTERM for the agent, which lets its procs clean up, then SIGKILL for what is left."""
+    """Send SIGTERM to the agent, which lets its procs clean up, then SIGKILL to the rest."""
     is_agent = is_ours(pid, started, AGENT_PROGRAM)
     if is_agent:
         signal_process(pid, started, signal.SIGTERM)
@@ -226,7 +227,8 @@ def _end_processes(pid: int, started: int, directory: str) -> set[int]:
 
 
 def _processes_of(directory: str) -> dict[int, int]:
-    """When each process of an agent was started, by pid: all have inherited its variable."""
+    """Return the start time of each process of an agent, by pid; all have inherited its
+    variable."""
     sought = f"{ALLOCATION}={directory}".encode()
     found = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

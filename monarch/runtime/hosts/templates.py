@@ -1,4 +1,5 @@
-"""The templates that make the procs of a host: shared templates, or a program for a single proc."""
+"""The templates that procs of a host are forked from: shared templates, or a program for a single
+proc."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ _MAX_LESSONS = 8  # Each takes a process, and seconds where torch is among it.
 class Templates:
     """The templates of a host agent, one for each set of preloaded modules. On the loop.
 
-    ``start`` starts one: a template of ours for ``None``, otherwise what the command says.
+    ``start`` starts a template: one of ours for ``None``, otherwise the one that the command
+    describes.
 
-    Beside those there is one that learns: what procs were seen importing is imported by a new
-    template, and later procs that ask for nothing else come from that. It takes the place of the
-    one before only when it is done, so no spawn waits for it; and modules that cannot be forked
-    spoil a template that is not in use yet.
+    In addition there is a learned template: a new template imports the modules that procs were seen
+    importing, and later procs that ask for no others are forked from it. It replaces the previous
+    one only when it is ready, so no spawn waits for it; and a module that cannot be forked spoils
+    only a template that is not in use yet.
     """
 
     def __init__(self, start: Callable[[Command | None], MakesProcs]) -> None:
@@ -62,7 +64,8 @@ class Templates:
         return self.template(preload)
 
     def learn(self, maker: MakesProcs, modules: Collection[str]) -> None:
-        """A proc of ``maker`` was seen importing ``modules``, which others may import as well."""
+        """Note that a proc of ``maker`` was seen importing ``modules``, which others may import as
+        well."""
         if maker is not self._learned and maker is not self._by_modules.get(self._ahead):
             return
         new = [one for one in modules if one not in self._seen and one not in self._refused]
@@ -71,7 +74,7 @@ class Templates:
             self._study()
 
     def _study(self) -> None:
-        """Have a new template import all that was seen."""
+        """Start a template that imports all modules seen so far."""
         if self._num_lessons >= _MAX_LESSONS:
             return
         self._num_lessons += 1
@@ -97,7 +100,8 @@ class Templates:
         pupil.learn(names, done)
 
     def let_go(self, in_use: Iterable[MakesProcs]) -> None:
-        """Close what procs no longer come from, and no living one came from."""
+        """Close the templates that no living proc came from, and that no later proc will come
+        from."""
         if self._retired:
             used = set(map(id, in_use))
             for maker in [one for one in self._retired if id(one) not in used]:
@@ -105,7 +109,8 @@ class Templates:
                 maker.close()
 
     def ahead(self, preload: Sequence[str]) -> MakesProcs:
-        """The template with these modules, which all procs come from that ask for no others."""
+        """Return the template with these modules, and fork later procs that ask for no others from
+        it instead of from the learned template."""
         self._ahead = frozenset(preload)
         if self._learned is not None:
             self._retired.append(self._learned)
@@ -113,7 +118,7 @@ class Templates:
         return self.template(preload)
 
     def template(self, preload: Sequence[str]) -> MakesProcs:
-        """The template with these modules; a new one where there is none, or it has died."""
+        """Return the template with these modules; start one if there is none, or if it has died."""
         key = frozenset(preload)
         if key <= self._ahead:
             key, preload = self._ahead, sorted(self._ahead)
@@ -129,7 +134,8 @@ class Templates:
         return maker
 
     def is_shared(self, maker: MakesProcs) -> bool:
-        """Whether other procs come from it too, so that it stays when one has ended."""
+        """Return whether other procs come from this maker too, so that it stays when one has
+        ended."""
         return maker in self.all
 
 

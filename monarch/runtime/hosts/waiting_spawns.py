@@ -1,8 +1,8 @@
-"""Orders to make procs that wait, because the host's workspace is not what they are for.
+"""Orders to make procs that wait, because the host's workspace is not the one that they need.
 
-A host that was added, or was started again, or missed a push, is brought to the state that the
-rest of the mesh runs before anything runs on it. Its client sees to that; where it cannot, the
-procs are refused, with the reason.
+A host that was added, or restarted, or missed a push, must get the state that the rest of the mesh
+runs before any proc runs on it. Its client brings it; if the client cannot, the procs are refused,
+with the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WaitingSpawns:
         self._asked: str = ""
 
     def holds(self, envelope: Envelope[SpawnProcs]) -> bool:
-        """Whether an order has to wait; it is started, or refused, when that is over."""
+        """Return whether an order has to wait; later it is started or refused."""
         order = envelope.message
         if not self._is_early(order):
             return False
@@ -51,11 +51,11 @@ class WaitingSpawns:
         return True
 
     def has(self, uid: Uid) -> bool:
-        """Whether the order to make this proc waits."""
+        """Return whether the order to make this proc waits."""
         return any(spec.uid == uid for order in self._messages() for spec in order.procs)
 
     def changed(self) -> None:
-        """The workspace is another one, or at rest: start what was waiting for that."""
+        """Start the orders that waited for the workspace, which has changed or is at rest."""
         due = [e for e in self._orders if not self._is_early(e.message)]
         self._orders = [e for e in self._orders if e not in due]
         for envelope in due:
@@ -64,12 +64,12 @@ class WaitingSpawns:
             self._ask(self._orders[0].message)
 
     def drop(self, uids: Iterable[Uid]) -> None:
-        """These procs are not wanted any more."""
+        """Drop the orders for these procs."""
         gone = set(uids)
         self._refuse(lambda uid: uid in gone, "it was stopped")
 
     def clear(self) -> None:
-        """The client has left: drop the orders."""
+        """Drop all orders, because the client has left."""
         self._orders.clear()
 
     def _messages(self) -> list[SpawnProcs]:

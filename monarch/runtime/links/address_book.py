@@ -29,7 +29,7 @@ attach again, and there are only as many as there are addresses.
 
 
 class PeerTable:
-    """Peers by uid, and by the host that they are on. From any thread."""
+    """The peers by uid, and by the host that they are on. From any thread."""
 
     def __init__(self) -> None:
         self._peers: dict[Uid, Peer] = {}
@@ -43,7 +43,7 @@ class PeerTable:
         return len(self._peers)
 
     def replace(self, address: ProcAddress) -> Peer:
-        """A new peer, whatever was known of an earlier process of that uid."""
+        """Return a new peer, whatever was known of an earlier process of that uid."""
         with self._lock:
             self._dead.pop(address.uid, None)
             before = self._peers.get(address.uid)
@@ -54,7 +54,7 @@ class PeerTable:
         return peer
 
     def _add(self, address: ProcAddress) -> Peer:
-        """Under the lock."""
+        """Add a new peer. Call it under the lock."""
         self._leave_host(self._peers.get(address.uid))
         peer = self._peers[address.uid] = Peer(address)
         self._enter_host(address)
@@ -73,7 +73,7 @@ class PeerTable:
             self._on_host.pop(peer.address.host_uid, None)
 
     def find(self, address: ProcAddress) -> tuple[Peer, bool]:
-        """The peer of that uid, and whether it is new."""
+        """Return the peer of that uid, and whether it is new."""
         with self._lock:
             peer = self._peers.get(address.uid)
             if peer is not None:
@@ -81,7 +81,7 @@ class PeerTable:
             return self._add(address), True
 
     def locate(self, peer: Peer, address: ProcAddress) -> None:
-        """Notes where a peer is, once that is known."""
+        """Note where a peer is, once that is known."""
         with self._lock:
             if self._peers.get(address.uid) is peer and peer.failure is None:
                 self._leave_host(peer)
@@ -96,7 +96,7 @@ class PeerTable:
             return peer
 
     def retire(self, uid: Uid) -> None:
-        """A peer is down: it may be forgotten when many others have died after it."""
+        """Note that a peer is down: it may be forgotten when many others have died after it."""
         with self._lock:
             peer = self._peers.get(uid)
             if peer is None or peer.failure is None:
@@ -110,7 +110,7 @@ class PeerTable:
                 del self._dead[oldest], self._peers[oldest]
 
     def on_host(self, host: Uid) -> list[Uid]:
-        """The living procs of a host."""
+        """Return the living procs of a host."""
         with self._lock:
             return list(self._on_host.get(host, ()))
 
@@ -143,7 +143,7 @@ class AddressBook:
         return None if peer is None else peer.failure
 
     def address_of(self, uid: Uid) -> ProcAddress:
-        """The address of a process that has introduced itself."""
+        """Return the address of a process that has introduced itself."""
         if uid == self._node.uid:
             return self._node.address
         peer = self.peers.get(uid)
@@ -152,13 +152,13 @@ class AddressBook:
         return self._introduced.get(uid, ProcAddress(uid))
 
     def introduce(self, address: ProcAddress) -> None:
-        """Know where a process is that we have not met, in case it must be answered."""
+        """Note the address of a process that we have not met, in case it must be answered."""
         self._introduced[address.uid] = address
         if len(self._introduced) > _MAX_INTRODUCED:
             self._introduced.pop(next(iter(self._introduced)))
 
     def expect(self, address: ProcAddress) -> Peer:
-        """A process that will come up; messages sent to it meanwhile are kept.
+        """Note a process that will start; messages sent to it meanwhile are kept.
 
         An earlier process of that uid is forgotten.
         """
@@ -170,12 +170,12 @@ class AddressBook:
         return peer
 
     def host_met(self, host: ProcAddress) -> None:
-        """This process speaks to procs of a host."""
+        """Report to ``on_host_met`` that this process sends to procs of a host."""
         for tell in self.on_host_met:
             tell(host)
 
     def meet(self, address: ProcAddress) -> Peer:
-        """The peer at ``address``; one that is new is connected to, and its end heard of."""
+        """Return the peer at ``address``; connect to a new peer, and watch for its end."""
         peer = self.peers.get(address.uid)
         if peer is not None:
             return peer
@@ -204,17 +204,17 @@ class AddressBook:
         self.peer_up(address)
 
     def peer_up(self, address: ProcAddress) -> None:
-        """A process listens at ``address``."""
+        """Note that a process listens at ``address``."""
         peer, _ = self.peers.find(address)
         if not peer.is_up:
             self._open(peer, address)
 
     def unwatch(self, uid: Uid) -> None:
-        """Stops watching a process: its end has been told, or is of no interest."""
+        """Stop watching a process: its end was reported, or does not matter."""
         self._watched.discard(uid)
 
     def mark_down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Record that a process is down, and why; false if that was known."""
+        """Record that a process is down, and why; return false if that was known."""
         peer, _ = self.peers.find(ProcAddress(uid))
         if not peer.down(failure):
             return False
@@ -232,7 +232,7 @@ class AddressBook:
                 peer.down(MeshFailure(uid, (), "left"))
 
     def _watch(self, address: ProcAddress) -> None:
-        """Hear of a proc's death, from its host agent."""
+        """Ask the host agent of a proc to report the proc's death."""
         node = self._node
         if address.uid in self._watched or address.host_uid in ("", address.uid, node.uid):
             return
@@ -274,9 +274,8 @@ class AddressBook:
             self._watch(proc)
 
     def met_other_version(self, error: OtherVersion) -> None:
-        """Tell a peer of another version ours; waits for its answers end with an error that names
-        its version.
-        """
+        """Tell a peer of another version our own; end all waits for it with an error that names its
+        version."""
         hello = error.hello
         if hello is None or not hello.proc.urls:
             return
@@ -300,5 +299,5 @@ def _host_of(proc: ProcAddress) -> ProcAddress:
 
 
 def _is_host(address: ProcAddress) -> bool:
-    """Whether a process is a host agent, or a client, which is one too; not a proc."""
+    """Return whether a process is a host agent, or a client, which is one too; false for a proc."""
     return address.host_uid in ("", address.uid) and bool(address.urls)

@@ -1,4 +1,4 @@
-"""Replaces a payload that did not get through: unpickling it raises the error."""
+"""Replaces a payload that could not be transferred: unpickling the replacement raises the error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monarch.wire.message import Message, Replies
 
 
 class _Broken:
-    """Raises where it is unpickled."""
+    """An object whose unpickling raises the error."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -25,12 +25,12 @@ def _raise(why: str) -> None:
 
 
 def broken_payload(why: str) -> Bytes:
-    """A payload that raises ``WireError``, with ``why``, where it is unpickled."""
+    """Return a payload that raises ``WireError``, with ``why``, when it is unpickled."""
     return payload.dump(_Broken(why)).data
 
 
 def broken(inner: Envelope[Message], why: str) -> Envelope[Message]:
-    """The same message, with such a payload; of folded answers, each gets one."""
+    """Return the same message with such a payload; in folded answers, each answer gets one."""
     data = broken_payload(why)
     message = inner.message
     if isinstance(message, Replies):

@@ -48,7 +48,7 @@ _WINDOW = 4
 
 
 class _Inbound:
-    """A consignment that has not arrived to its end."""
+    """A consignment that is still arriving."""
 
     def __init__(self, note: Consignment, inner: Envelope[Message]) -> None:
         self.note = note
@@ -59,7 +59,7 @@ class _Inbound:
 
 
 class BulkReceiver:
-    """Puts messages and their bulk together again. Everything here runs on the I/O loop."""
+    """Joins messages with their bulk. All methods run on the I/O loop."""
 
     def __init__(self, node: Network, room: Callable[[int], memoryview]) -> None:
         self._node = node
@@ -79,7 +79,7 @@ class BulkReceiver:
         node.handle(Retire, self.on_retire)
 
     def open_door(self, url: str) -> None:
-        """Take in segments at the process's Unix socket ``url``, if the system has a way."""
+        """Receive segments at the process's Unix socket ``url``, if the system supports that."""
         with contextlib.suppress(OSError):
             door = SegmentDoor(door_path(url))
             self._doors.append(door)
@@ -127,8 +127,8 @@ class BulkReceiver:
             self._node.receive(inner)
 
     def _cannot_open(self, envelope: Envelope[Message], parcel: Parcel, why: str) -> None:
-        """Refuses a parcel whose segment cannot be opened: its sender need not hold it any longer,
-        and brings the segment again with the next."""
+        """Refuse a parcel whose segment cannot be opened: its sender releases the region, and hands
+        the segment over again with the next parcel."""
         unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
         self._node.send(self._node.address_of(parcel.sender), unmapped)
         inner = self._inner(envelope, parcel.has_payload, [])
@@ -138,7 +138,7 @@ class BulkReceiver:
     def _inner(
         self, envelope: Envelope[Message], has_payload: bool, pieces: Sequence[memoryview]
     ) -> Envelope[Message] | None:
-        """The message that the bulk belongs to; ``None`` for what is no message."""
+        """Return the message that the bulk belongs to; ``None`` if it is no message."""
         small: Sequence[Bytes] = envelope.buffers[:1]
         if has_payload:
             small, pieces = pieces[:1], pieces[1:]
@@ -170,7 +170,8 @@ class BulkReceiver:
         self._start_queued()
 
     def _start_queued(self) -> None:
-        """Ask for what there is room for: all that arrive at once are bounded like one message."""
+        """Request as much bulk as there is room for: all bulk that arrives at once has one common
+        limit."""
         while self._queued:
             first = self._queued[0]
             if self._bytes_expected and 0 <= self._limit < self._bytes_expected + first.size:
@@ -230,7 +231,7 @@ class BulkReceiver:
             self._queued.remove(inbound)
 
     def hold_back(self, envelope: Envelope[Message]) -> bool:
-        """Whether a message must wait for the bulk of one that its sender sent before."""
+        """Return whether a message must wait for the bulk of an earlier message of its sender."""
         sender = _ordered_sender(envelope.message)
         if sender is None or not self.order.holds(sender):
             return False
@@ -249,7 +250,7 @@ class BulkReceiver:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
     def forget(self, uid: Uid) -> None:
-        """A process is gone, and with it what it had not sent to its end."""
+        """Forget a process that is gone, and its incomplete messages."""
         self._take_in()
         for key in [key for key in self._segments if key[0] == uid]:
             del self._segments[key]

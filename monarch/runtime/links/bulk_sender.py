@@ -51,7 +51,7 @@ class _Cargo:
 
 
 class _Outbound:
-    """A consignment that has not been sent to its end."""
+    """A consignment that is still being sent."""
 
     def __init__(self, peer: Peer, uid: Uid, pieces: Sequence[memoryview]) -> None:
         self.peer = peer
@@ -60,7 +60,8 @@ class _Outbound:
 
 
 class BulkSender:
-    """Sends what is too large for a frame. From any thread, where nothing else is said."""
+    """Sends messages that are too large for a frame. From any thread, unless a method says
+    otherwise."""
 
     def __init__(self, node: Network) -> None:
         self._node = node
@@ -110,7 +111,7 @@ class BulkSender:
             raise MessageTooLarge(why)
 
     def why_not(self, size: int) -> str:
-        """Why a message of so many bytes cannot be sent; "" if it can."""
+        """Return why a message of so many bytes cannot be sent; "" if it can."""
         if size < BULK_BYTES or not 0 <= self._limit < size:
             return ""
         return (
@@ -120,7 +121,7 @@ class BulkSender:
         )
 
     def take(self, buffers: Sequence[Bytes]) -> Sequence[Bytes]:
-        """Buffers for a receiver in this process, which owns what it receives."""
+        """Return buffers for a receiver in this process, which owns what it receives."""
         if not isinstance(buffers, Borrowed):
             return buffers
         if sum(map(len, buffers)) < BULK_BYTES:
@@ -135,7 +136,7 @@ class BulkSender:
         return places
 
     def room(self, size: int) -> memoryview:
-        """Memory of this process's own: such as has been used before, where there is some."""
+        """Return private memory of this process, preferably memory that was used before."""
         if size > _MAX_ROOM_BYTES:
             # Filled as it is written to, and not here: the I/O loop has other things to do.
             return memoryview(mmap.mmap(-1, size))
@@ -144,7 +145,7 @@ class BulkSender:
         return memoryview(bytearray(size)) if view is None else view[:size]
 
     def _place(self, peer: Peer, data: Bytes | None, buffers: Sequence[Bytes]) -> _Cargo | None:
-        """The bulk in shared memory; ``None`` where that cannot be."""
+        """Place the bulk in shared memory; return ``None`` if that is impossible."""
         if peer.address.machine != self._node.address.machine:
             return None
         borrowed = buffers if isinstance(buffers, Borrowed) else None
@@ -179,7 +180,7 @@ class BulkSender:
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],
     ) -> Frames:
-        """The message itself, which says where its bulk is, or how it will come."""
+        """Return the message itself, which says where its bulk is, or how it will come."""
         ours = self._node.address.uid
         header = pack_header(small.message)
         if cargo is not None:
@@ -205,7 +206,7 @@ class BulkSender:
         return pack(Envelope(small.route, consignment, header, (small.payload,)))
 
     def _tell(self, peer: Peer, uid: Uid, placed: Placed) -> bool:
-        """See to it that a process has the segment; false where it cannot be handed over."""
+        """Make sure that a process has the segment; return false if it cannot be handed over."""
         told = self._told.setdefault(placed.number, set())
         if uid in told:
             return True
@@ -219,7 +220,7 @@ class BulkSender:
         return True
 
     def on_credit(self, envelope: Envelope[Credit]) -> None:
-        """The receiver wants more of a consignment, or does not want it. On the loop."""
+        """Send more of a consignment, or drop it, as the receiver says. On the loop."""
         credit = envelope.message
         outbound = self._outbound.get(credit.number)
         if outbound is None or outbound.uid != credit.sender:
@@ -237,7 +238,7 @@ class BulkSender:
         self._outbound.pop(credit.number, None)
 
     def on_unmapped(self, envelope: Envelope[Unmapped]) -> None:
-        """A segment has not arrived: next time it is handed over again. On the loop."""
+        """Note that a segment did not arrive: it is handed over again next time. On the loop."""
         unmapped = envelope.message
         self._told.get(unmapped.segment, set()).discard(unmapped.sender)
         self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
@@ -249,7 +250,7 @@ class BulkSender:
             self.forget(uid)
 
     def forget(self, uid: Uid) -> None:
-        """A process is gone: take back what it held, and send it nothing more."""
+        """Forget a process that is gone: free the regions that it held, and send it no more."""
         self.pool.forget(uid)
         self._node.loop.call_soon(lambda: self._drop(uid))
 
@@ -260,7 +261,7 @@ class BulkSender:
             told.discard(uid)
 
     def _trim(self) -> None:
-        """Give back the memory that has not been needed for a while."""
+        """Release memory that has not been needed for a while."""
         loop = self._node.loop
         for number in self.pool.trim(loop.time(), _IDLE_SECONDS):
             for uid in self._told.pop(number, ()):
@@ -271,7 +272,7 @@ class BulkSender:
             loop.call_later(_IDLE_SECONDS, self._trim)
 
     def close(self) -> None:
-        """Let go of everything. Receivers keep the memory that they were sent."""
+        """Release everything. Receivers keep the memory that was sent to them."""
         self.pool.close()
         self._outbound.clear()
 

@@ -18,8 +18,8 @@ from monarch.wire.message import Heartbeat, ProcDown
 
 
 class FailureDetector:
-    """Watches the processes whose end matters here. One that falls silent is reported down to the
-    node."""
+    """Watches processes whose end matters to this process. A process that falls silent is reported
+    to the node as down."""
 
     def __init__(self, node: Network) -> None:
         self._node = node
@@ -37,24 +37,25 @@ class FailureDetector:
     def watch(self, peer: ProcAddress, pid: int, gone: Callable[[], None]) -> None:
         """Notice when a process ends.
 
-        On this machine ``gone`` is called at once when it does; a process that is merely stopped
-        (Ctrl-Z, a debugger) stays. On another one, heartbeats that stay out make it down. The first
-        watcher of a process is called: it knows best what it is.
+        For a process on this machine, ``gone`` is called as soon as it ends; a process that is only
+        stopped (Ctrl-Z, a debugger) counts as alive. A process on another machine counts as down
+        when its heartbeats fail to come. Only the first watcher of a process is called, which knows
+        best what the process is.
         """
         is_here = peer.machine == self._node.address.machine
         if not (is_here and self._watch_pid(peer.uid, pid, gone)):
             self.expect(peer.uid)
 
     def expect(self, uid: Uid) -> None:
-        """A process is to be heard of from now on."""
+        """Expect signs of life of a process from now on."""
         self._liveness.expect(uid, self._node.loop.time())
 
     def heard(self, uid: Uid) -> None:
-        """Notes a sign of life of a process."""
+        """Note a sign of life of a process."""
         self._liveness.heard(uid, self._node.loop.time())
 
     def unexpect(self, uid: Uid) -> None:
-        """Expects no sign of life of a process any more."""
+        """Stop expecting signs of life of a process."""
         self._liveness.forget(uid)
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
@@ -118,7 +119,7 @@ class FailureDetector:
         self._node.send(self._node.address_of(uid), Heartbeat(self._node.uid))
 
     def stop(self) -> None:
-        """No more heartbeats. From any thread."""
+        """Send no more heartbeats. From any thread."""
         self._is_closed = True
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Marks: pings behind a lane's messages, whose answers say how far the receivers have come."""
+"""Marks: pings that follow a lane's messages; their answers say how much the receivers have
+taken."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SendMark = Callable[[Outbox], None]
 def marks_to(
     node: Network, to: Uid, lane: str, deliver: Callable[[Envelope[Message]], None]
 ) -> SendMark:
-    """Sends marks behind what goes to an actor of the process ``to``, or to its port ``:n``."""
+    """Return a function that sends marks behind the messages to an actor of the process ``to``, or
+    to its port ``:n``."""
 
     def send(box: Outbox) -> None:
         port = node.open_port(_MarkSink(to, box), [to])
@@ -38,7 +40,8 @@ def marks_to(
 
 
 def marks_along(node: Network, route: TreeRoute, place: TreePlace, actor: Uid) -> SendMark:
-    """Sends marks behind what goes to the members of ``actor`` along a tree."""
+    """Return a function that sends marks behind the messages to the members of ``actor`` along a
+    tree."""
     targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
 
     def send(box: Outbox) -> None:
@@ -69,7 +72,7 @@ class _MarkSink:
 
 
 class _ManyMarksSink:
-    """Waits for the answers of a whole mesh to a mark; the dead need not answer."""
+    """Waits for the answers of a whole mesh to a mark; dead members need not answer."""
 
     def __init__(self, targets: Sequence[Uid], box: Outbox) -> None:
         self._targets = targets

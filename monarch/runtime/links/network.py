@@ -1,4 +1,4 @@
-"""The interface by which the parts of a node see it, and each other."""
+"""The interface through which the parts of a node use it, and each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from monarch.wire.message import Message, ProcDown
 
 
 class Gone(enum.Enum):
-    """How a process has left the network, or why messages to it no longer matter."""
+    """Why a process has left the network, or why messages to it no longer matter."""
 
     DOWN = "it has failed or ended, or a host was lost with it"
     LEFT = "it lives on, and keeps what it holds; nothing more is sent to it"
@@ -26,7 +26,7 @@ class Gone(enum.Enum):
 
 
 class Network(Protocol):
-    """The node, as its parts see it. ``on_gone`` is the membership registry: each part that
+    """The node's interface for its parts. ``on_gone`` is the membership registry: each part that
     remembers uids registers what makes it forget one. Entries run on any thread."""
 
     life: int

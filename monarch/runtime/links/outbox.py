@@ -1,9 +1,9 @@
 """An outbox: the messages of this process to one actor, or into one port, of another (a lane).
 
 Flow control is by credit (``core.flow``): messages leave at once while the receiver keeps up. When
-it does not, senders wait as long as it moves (back-pressure). A receiver that stands still may be
-waiting for its senders, and a deadlock must not follow: messages to it go to an overflow on disk,
-in order, and the I/O loop sends them on as the receiver takes what it has.
+it does not, senders wait as long as it makes progress (back-pressure). A receiver without progress
+may be waiting for its senders, which must not become a deadlock: messages to it go to an overflow
+on disk, in order, and the I/O loop sends them as the receiver takes messages.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
 class Outbox:
     """A lane with its overflow. Safe to use from any thread; sends of one thread keep order.
 
-    ``deliver`` hands a message on without waiting, and has taken its buffers when it returns, as
-    has the overflow; ``send_mark`` sends a mark after them and calls ``answered`` when it is
-    answered; ``soon`` runs a function on the I/O loop; ``count`` gets +1 when an overflow begins,
-    -1 when it ends.
+    ``deliver`` sends a message without waiting, and has copied its buffers when it returns, as has
+    the overflow; ``send_mark`` sends a mark after them and calls ``answered`` when it is answered;
+    ``soon`` runs a function on the I/O loop; ``count`` gets +1 when an overflow begins, -1 when it
+    ends.
     """
 
     def __init__(
@@ -82,12 +82,13 @@ class Outbox:
                 self._send_mark(self)
 
     def _look(self) -> None:
-        """See whether there is room. Not after each message: a part of a window more is fine."""
+        """Check for room. Not after each message: it may overrun the window by a part."""
         is_clear = self._overflow is None and self._lane.has_room
         self.is_open = is_clear or self._is_closed
 
     def passed(self, num_bytes: int) -> bool:
-        """The caller sends a message itself; true when it must call ``mark`` after it."""
+        """Count a message that the caller sends itself; return true if it must call ``mark``
+        afterwards."""
         with self._lock:
             is_mark_due = self._lane.sent(num_bytes)
             if is_mark_due:
@@ -106,9 +107,9 @@ class Outbox:
         self._deliver(envelope)
 
     def hold(self, reached: Callable[[], None]) -> None:
-        """Hold back everything that is sent from here on, until ``release``.
+        """Hold back all later messages until ``release``.
 
-        ``reached`` is called once everything that was sent before has left.
+        ``reached`` is called once all earlier messages have left.
         """
         with self._lock:
             is_clear = self._overflow is None
@@ -139,7 +140,7 @@ class Outbox:
             self._overflow.push([kind, *pack(envelope)])
 
     def wait(self, patience_seconds: float, limit_seconds: float | None = None) -> None:
-        """Wait for room while the receiver moves: until nothing was taken for
+        """Wait for room while the receiver makes progress: until it has taken nothing for
         ``patience_seconds``, it is gone, or ``limit_seconds`` are over."""
         now = moved = time.monotonic()
         end = math.inf if limit_seconds is None else now + limit_seconds
@@ -155,7 +156,7 @@ class Outbox:
                     self._stood_still_seconds = patience_seconds
 
     def answered(self) -> None:
-        """A mark was answered: there is room again. From any thread."""
+        """Handle the answer to a mark: there is room again. From any thread."""
         with self._changed:
             if self._is_closed:
                 return
@@ -169,7 +170,8 @@ class Outbox:
         self._soon(self._drain)
 
     def _drain(self) -> None:
-        """Send on what waits, as far as there is room. On the I/O loop, and so one at a time."""
+        """Send the waiting messages, as far as there is room. On the I/O loop, and so one at a
+        time."""
         while True:
             with self._lock:
                 if self._is_closed or self._overflow is None or self.is_held:
@@ -199,14 +201,15 @@ class Outbox:
         self._look()
 
     def retire(self) -> bool:
-        """Be forgotten, if nothing waits here; messages sent here all the same leave at once."""
+        """Mark this outbox as forgotten, if nothing waits in it; return whether it was. Messages
+        that are sent here all the same leave at once."""
         with self._lock:
             if self.is_open and not self.is_held:
                 self._is_closed = True
             return self._is_closed
 
     def close(self) -> None:
-        """The receiver is gone: drop the messages for it, and release the senders that wait."""
+        """Drop the messages and release the waiting senders, because the receiver is gone."""
         with self._changed:
             self._is_closed = self.is_open = True
             self._stops.clear()

@@ -1,7 +1,7 @@
-"""All that the actors and threads of a process send to actors and channels.
+"""All messages that the actors and threads of a process send to actors and channels.
 
 Agents' own messages and the answers to calls do not pass here: they are few, or bounded by the
-calls that they answer, and must not wait behind a flood of others.
+calls that they answer, and must not wait behind a flood of other messages.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Outboxes:
 
     @property
     def is_spilling(self) -> bool:
-        """Whether anything waits on disk."""
+        """Whether any message waits on disk."""
         return self._num_spilling > 0
 
     def call(
         self, mesh: Addressed, rank: int, call: Call, data: Bytes, buffers: Sequence[Bytes]
     ) -> None:
-        """Send a call to one member of a mesh; waits for room as the thread at hand may."""
+        """Send a call to one member of a mesh; wait for room, if the current thread may."""
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.at(rank), call, data, buffers)
         else:
@@ -159,9 +159,9 @@ class Outboxes:
             box.post(Envelope(to.uid, reply, data, buffers), size)
 
     def _size(self, data: Bytes, buffers: Sequence[Bytes]) -> int:
-        """How large a message is, in bytes. Raises ``ValueError`` beyond the limit.
+        """Return the size of a message in bytes. Raises ``ValueError`` beyond the limit.
 
-        Asked before anything is counted: what cannot be sent must take no room.
+        Called before anything is counted: a message that cannot be sent must take no room.
         """
         size = len(data) + sum(map(len, buffers)) if buffers else len(data)
         if size >= BULK_BYTES:
@@ -203,7 +203,7 @@ class Outboxes:
             self.down(uid)
 
     def down(self, uid: Uid) -> None:
-        """A process is gone, or another has come in its place."""
+        """Forget the outboxes of a process, which is gone or was replaced."""
         with self._lock:
             boxes = self._boxes.pop(uid, {})
         self._switches.forget(uid)
@@ -273,7 +273,7 @@ class Outboxes:
 
 
 def _forget_one(boxes: dict[str, Outbox]) -> None:
-    """Forget one of the oldest that nothing waits in."""
+    """Forget one of the oldest outboxes in which nothing waits."""
     for key, box in itertools.islice(boxes.items(), _NUM_LOOKS):
         if box.retire():
             del boxes[key]
@@ -289,5 +289,5 @@ def _is_on_asyncio() -> bool:
 
 
 def _nowhere(message: object) -> None:
-    """A message along a tree needs more than an envelope: ``_send_along`` sends it."""
+    """Raise: a message along a tree needs more than an envelope, so ``_send_along`` sends it."""
     raise AssertionError("this box passes nothing on")

@@ -1,4 +1,4 @@
-"""Messages that wait for a slow receiver: on disk, so that they need no memory."""
+"""Messages that wait for a slow receiver on disk, so that they need no memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _COUNT = struct.Struct("<I")
 class Overflow:
     """A queue of messages, first in, first out, of any length. Guarded by its owner's lock.
 
-    The newest lie in memory, up to a quarter of a megabyte; older messages lie in files that have
-    no name, so that the end of the process, however sudden, removes them.
+    The newest messages are in memory, up to a quarter of a megabyte; older ones are in nameless
+    files, which vanish when the process ends in any way.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Overflow:
         self._tail_bytes = 0
 
     def pop(self) -> list[Bytes]:
-        """The oldest message, taken out."""
+        """Remove and return the oldest message."""
         self._num -= 1
         while self._segments:
             data = self._segments[0].next()
@@ -72,7 +72,7 @@ class Overflow:
         return _split(data[_TOTAL.size :])
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all messages."""
         for segment in self._segments:
             segment.close()
         self._segments.clear()
@@ -119,7 +119,7 @@ class _Segment:
 
 
 def spill_directory() -> str:
-    """Where overflow files go: by default where files are on a disk, not in memory."""
+    """Return the folder for overflow files: by default on a disk, not in memory."""
     chosen = settings().spill_dir
     if chosen:
         return chosen

@@ -12,7 +12,7 @@ from monarch.wire.address import ProcAddress
 
 
 class PeerState(enum.Enum):
-    """Where a peer is in its life: see ``Peer``."""
+    """The states of a peer: see ``Peer``."""
 
     COMING = "coming up"
     UP = "up"
@@ -31,20 +31,16 @@ _NEXT = {
 class Peer:
     """Keeps the order of messages to one process through all its states.
 
-    ========  =================  =================  ==================  =======
-    event     coming             up                 held                down
-    ========  =================  =================  ==================  =======
-    send      kept               sent               kept                dropped
-    up        up: kept are sent  stays              stays               stays
-    hold      stays              held               stays               stays
-    release   stays              stays              up: kept are sent   stays
-    again     stays              coming             coming, with kept   stays
-    down      down, kept go      down               down, kept go       stays
-    ========  =================  =================  ==================  =======
+    ======== ================= ================= ================== ======= event coming up held
+    down ======== ================= ================= ================== ======= send kept sent kept
+    dropped up up: kept are sent stays stays stays hold stays held stays stays release stays stays
+    up: kept are sent stays again stays coming coming, with kept stays down down, kept go down down,
+    kept go stays ======== ================= ================= ================== =======
 
-    ``held``: the process may give way to a new one of its uid. Frames are kept for that one; the
-    connection to the old one stays open, for ``send_past``, until ``again`` or ``release``. A peer
-    that is down stays so, and ``failure`` says why; a later process of its uid gets a new peer.
+    ``held``: the process may be replaced by a new one of its uid. Frames are kept for the new
+    process; the connection to the old one stays open, for ``send_past``, until ``again`` or
+    ``release``. A peer that is down stays down, and ``failure`` says why; a later process of its
+    uid gets a new peer.
     """
 
     def __init__(self, address: ProcAddress) -> None:
@@ -76,7 +72,7 @@ class Peer:
                 self._kept.append(frames)
 
     def send_when_up(self, make: Callable[[], Frames]) -> None:
-        """Send frames that can be made only once it is known where the process listens."""
+        """Send frames that can be made only once the process's address is known."""
         with self._lock:
             if self._connection is None:
                 if self._state is not PeerState.DOWN:
@@ -85,7 +81,7 @@ class Peer:
         self.send(make())
 
     def up(self, address: ProcAddress, connect: Callable[[], Connection], hello: Frames) -> None:
-        """The process listens: open the connection, introduce ourselves, send what was kept."""
+        """Note that the process listens: connect, introduce ourselves, and send the kept frames."""
         with self._lock:
             if self._state is not PeerState.COMING:
                 return
@@ -95,40 +91,41 @@ class Peer:
             self._send_kept(connection)
 
     def _send_kept(self, connection: Connection) -> None:
-        """Use a connection. Under the lock."""
+        """Send the kept frames through a connection. Call it under the lock."""
         for kept in self._kept:
             connection.send(kept() if callable(kept) else kept)
         self._kept.clear()
         self._enter(PeerState.UP, connection)
 
     def _enter(self, state: PeerState, connection: Connection | None = None) -> None:
-        """Under the lock."""
+        """Enter a state. Call it under the lock."""
         assert state in _NEXT[self._state], f"a peer that is {self._state.value} was {state.value}"
         self._state, self._connection = state, connection
 
     def hold(self) -> None:
-        """Keep what is sent from here on for the process that will come in its place."""
+        """Keep later frames for the process that will replace this one."""
         with self._lock:
             if self._state is PeerState.UP:
                 self._old = self._connection
                 self._enter(PeerState.HELD)
 
     def send_past(self, frames: Frames) -> bool:
-        """Send to the process that gives way, if there is one."""
+        """Send frames to the process that will be replaced, if there is one; return whether there
+        is."""
         with self._lock:
             if self._old is not None:
                 self._old.send(frames)
             return self._old is not None
 
     def release(self) -> None:
-        """The process stays after all: it gets what was kept."""
+        """Note that the process stays after all, and send it the kept frames."""
         with self._lock:
             connection, self._old = self._old, None
             if connection is not None:
                 self._send_kept(connection)
 
     def again(self) -> None:
-        """The process has ended, and another is coming up in its place."""
+        """Note that the process has ended and its replacement is starting."""
         with self._lock:
             if self._state is PeerState.DOWN:
                 return
@@ -138,12 +135,12 @@ class Peer:
             connection.close()
 
     def _close(self) -> Connection | None:
-        """The connection that there was. Under the lock."""
+        """Forget and return the connection. Call it under the lock."""
         connection, self._old = self._old or self._connection, None
         return connection
 
     def down(self, failure: MeshFailure) -> bool:
-        """The process is gone; false if that was known."""
+        """Note that the process is gone; return false if that was known."""
         with self._lock:
             if self._state is PeerState.DOWN:
                 return False

@@ -1,4 +1,4 @@
-"""Ends of other processes: one dies, gives way to a new one, or leaves.
+"""Handles the ends of other processes: they die, are replaced, or leave.
 
 The failure detector and the host agents find out; this is the node's membership: it marks the
 process as gone, has every part of the node forget it (``Network.on_gone``), ends the calls that
@@ -42,7 +42,8 @@ class PeerDown:
         node.handle(ProcAgain, self._on_proc_again)
 
     def expect_end(self, uid: Uid) -> None:
-        """A host was asked to end: that it is lost then, with its procs, is no failure."""
+        """Expect the end of a host that was asked to end: its loss, with its procs, is no
+        failure."""
         self._ending.add(uid)
 
     def expects_end(self, uid: Uid) -> bool:
@@ -53,7 +54,7 @@ class PeerDown:
             self._ending.discard(uid)
 
     def report(self, down: ProcDown) -> None:
-        """A process is gone."""
+        """Handle the end of a process."""
         self.report_all([down])
 
     def report_all(self, downs: Sequence[ProcDown], cause: str = "") -> None:
@@ -79,7 +80,7 @@ class PeerDown:
                 tell(down.uid, down)
 
     def left(self, uid: Uid) -> None:
-        """Close the connection to a process that has left in peace."""
+        """Close the connection to a process that has left as planned."""
         self._forget(uid, Gone.LEFT)
 
     def _forget(self, uid: Uid, how: Gone) -> None:
@@ -87,7 +88,7 @@ class PeerDown:
             forget(uid, how)
 
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
-        """The failure, if it is news."""
+        """Mark a process as down; return the failure, or None if it was known to be down."""
         failure = MeshFailure(
             down.name or down.uid,
             (),
@@ -101,7 +102,7 @@ class PeerDown:
         return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
-        """The procs of lost hosts that we know of, as peers or as members of a tree."""
+        """Return the known procs of lost hosts, which are peers or members of a tree."""
         peers = self._book.peers
         found = []
         for down in hosts:
@@ -127,7 +128,8 @@ class PeerDown:
         self.report_all(envelope.message.downs, envelope.message.cause)
 
     def _on_proc_again(self, envelope: Envelope[ProcAgain]) -> None:
-        """Messages to the old process end with it; messages that were kept go to the new one."""
+        """Handle that a proc was replaced: messages to the old process end with it; kept messages
+        go to the new one."""
         again = envelope.message
         node, uid = self._node, again.uid
         held_from = self.held_from.pop(uid, None)

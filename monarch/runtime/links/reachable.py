@@ -15,7 +15,7 @@ _listen_url: HostUrl | None = None
 
 
 def listen_at(url: HostUrl) -> None:
-    """Where a client made from here on listens for other machines, when it needs to."""
+    """Set the address at which later clients listen for other machines, if they need to."""
     global _listen_url
     _listen_url = url
 
@@ -43,7 +43,7 @@ def _way_in_by(gateway: Gateway, url: str) -> tuple[str, str]:
 
 
 def _address_towards(url: str) -> str:
-    """The address of this machine that the machine at ``url`` sees."""
+    """Return the address of this machine that the machine at ``url`` can reach."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Connecting a datagram socket sends nothing; it only picks the way out.

@@ -41,7 +41,8 @@ def take_secret() -> bytes | None:
 
 
 def _erase(name: str) -> None:
-    """Overwrite a variable where the kernel shows it; removing it leaves the text there."""
+    """Overwrite the value of a variable in the memory that the kernel shows; removing the variable
+    leaves the text there."""
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
     place = libc.getenv(name.encode())

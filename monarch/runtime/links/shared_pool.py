@@ -1,4 +1,4 @@
-"""The shared memory that this process sends large data in: segments, regions, and their holders.
+"""The shared memory with which this process sends large data: segments, regions, and their holders.
 
 A region is free again after the sender is done with it and every receiver has released it. New
 memory costs more than the copy into it, so regions are reused, and segments are kept until no data
@@ -48,7 +48,7 @@ class _Room:
 
 
 class Placed:
-    """A region as its sender has it, for as long as this object lives."""
+    """A region of the sender, reserved for as long as this object lives."""
 
     __slots__ = ("_pool", "_region")
 
@@ -63,7 +63,7 @@ class Placed:
 
     @property
     def number(self) -> int:
-        """The number of the segment."""
+        """The number of the region's segment."""
         return self._region.room.number
 
     @property
@@ -79,11 +79,12 @@ class Placed:
         return self._region.size
 
     def hold(self, receiver: Uid) -> int | None:
-        """A hold for ``receiver``; ``None`` where the segment has too many."""
+        """Return a new hold for ``receiver``; ``None`` if the segment has too many."""
         return self._pool.hold(self._region, receiver)
 
     def view(self) -> memoryview | None:
-        """A view of the region for this process, which holds it like any receiver."""
+        """Return a view of the region for this process, which holds it like any receiver; None if
+        there is no hold left."""
         hold = self._pool.hold(self._region, "")
         if hold is None:
             return None
@@ -95,7 +96,7 @@ class Placed:
 
 
 class SharedPool:
-    """Places what is sent. From any thread. ``limit_bytes`` bounds all segments together."""
+    """The pool of regions. From any thread. ``limit_bytes`` bounds all segments together."""
 
     def __init__(
         self,
@@ -122,7 +123,8 @@ class SharedPool:
             return len(self._in_use)
 
     def place(self, size: int) -> Placed | None:
-        """A region of ``size`` bytes; ``None`` where the pool is full, or there is no memory."""
+        """Return a region of ``size`` bytes; ``None`` if the pool is full, or there is no
+        memory."""
         with self._lock:
             self._collect(_NUM_LOOKS)
             region = self._find(size)
@@ -163,7 +165,7 @@ class SharedPool:
         return self._find(size)
 
     def _collect(self, num_looks: int) -> None:
-        """Free the regions that are not held any more, among the next ``num_looks``."""
+        """Free the regions that no receiver holds any more, among the next ``num_looks``."""
         for _ in range(min(num_looks, len(self._in_use))):
             region = self._in_use.popleft()
             if region.is_ours or any(region.room.segment.shared[hold] for hold, _ in region.holds):
@@ -183,7 +185,7 @@ class SharedPool:
             return number
 
     def forget(self, receiver: Uid) -> None:
-        """Take back what a process held that is gone."""
+        """Free the regions that a process held which is gone."""
         with self._lock:
             for region in self._in_use:
                 for number, holder in region.holds:
@@ -191,16 +193,16 @@ class SharedPool:
                         region.room.segment.shared[number] = 0
 
     def let_go(self, number: int, hold: int, receiver: Uid) -> None:
-        """Take back one hold of a process, which never saw what it is on."""
+        """Free one hold of a process that never got the region."""
         with self._lock:
             for region in self._in_use:
                 if region.room.number == number and (hold, receiver) in region.holds:
                     region.room.segment.shared[hold] = 0
 
     def trim(self, now: float, idle_seconds: float) -> list[int]:
-        """Drop the segments in which nothing was placed for ``idle_seconds``, and is now.
+        """Drop the segments that have been empty for ``idle_seconds``.
 
-        Returns their numbers, so that the processes that map them can be told.
+        Return their numbers, so that the processes that map them can be told.
         """
         with self._lock:
             self._collect(len(self._in_use))

@@ -1,4 +1,4 @@
-"""The trees that this process sends along: see ``core.fanout``."""
+"""The trees along which this process sends: see ``core.fanout``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MANY_PORTS = 1024
 
 
 class TreeRoute:
-    """One sender's way along one tree. All of its messages to the mesh take it, in order."""
+    """One sender's route along one tree. All of its messages to the mesh take it, in order."""
 
     def __init__(self, node: Network, tree: Tree, number: int, first_degree: int) -> None:
         self.tree = tree
@@ -105,7 +105,7 @@ class TreeRoute:
             node.transmit(host, Envelope(host.uid, part))
 
     def wither(self) -> None:
-        """All procs of the mesh are gone: tell the hosts that nothing more will be sent."""
+        """Tell the hosts that all procs of the mesh are gone and no message will follow."""
         node, tree = self._node, self.tree
         with node.casting:
             order = Wither(tree.mesh, node.uid, tuple(self._dead))
@@ -120,9 +120,10 @@ class TreeRoute:
             self._ports = [port for port in self._ports if calls.sink(port) is not None]
 
     def host_down(self, number: int, reason: str) -> int:
-        """A host is lost: calls under way through it have no answer; later ones go around it.
+        """Handle the loss of a host: running calls through it get no answer; later ones go around
+        it.
 
-        Returns how many hosts may have missed a message without an answer.
+        Return how many hosts may have missed a message that expects no answer.
         """
         with self._node.casting:
             if number in self._dead:
@@ -146,7 +147,8 @@ class TreeRoute:
 
 
 class Trees:
-    """The routes of a process, by the proc meshes that they lead to; it meets the hosts on them.
+    """The routes of a process, by the proc meshes that they lead to; it also connects to the hosts
+    on them.
 
     ``on_over`` is called for each mesh whose last proc is gone.
     """
@@ -165,7 +167,7 @@ class Trees:
         self._lock = threading.Lock()
 
     def route(self, tree: Tree) -> TreeRoute:
-        """The way along ``tree``, the same each time."""
+        """Return the route along ``tree``, the same each time."""
         route = self._routes.get(tree.mesh)
         if route is None:
             for host in tree.hosts:
@@ -184,7 +186,7 @@ class Trees:
             return list(self._through.get(host, ()))
 
     def leads_to(self, uid: Uid) -> bool:
-        """Whether messages to this proc go along a tree."""
+        """Return whether messages to this proc go along a tree."""
         found = place_of(uid)
         return found is not None and found[0] in self._routes
 
@@ -205,7 +207,8 @@ class Trees:
         return True
 
     def procs_on(self, host: Uid) -> list[Uid]:
-        """The procs of a host to which messages go along trees; most are no peers of ours."""
+        """Return the procs of a host to which messages go along trees; most of them are no peers of
+        ours."""
         return [
             proc_uid(route.tree.mesh, number * route.tree.per_host + place)
             for route, number in self._of_host(host)
@@ -213,7 +216,7 @@ class Trees:
         ]
 
     def proc_down(self, uid: Uid) -> None:
-        """A proc is gone; with the last one of a mesh goes the route."""
+        """Note that a proc is gone; with the last proc of a mesh its route is dropped."""
         found = place_of(uid)
         route = self._routes.get(found[0]) if found is not None else None
         if found is None or route is None:
@@ -247,7 +250,7 @@ class Trees:
 
 
 def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:
-    """The message to the head of each part, about that part."""
+    """Return the message to the first host of each branch, with its part of the tree."""
     found = []
     for start, stop in parts:
         hosts = grow.hosts[start - grow.start : stop - grow.start]

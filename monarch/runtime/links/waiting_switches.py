@@ -1,8 +1,8 @@
 """Fences that wait in outboxes behind calls that were sent before them.
 
-A fence goes behind all messages that wait for actors of its process, and holds back messages that
-are sent later. If the switch is given up meanwhile, the fence is still sent, because it must be
-answered; it then holds nothing.
+A fence follows all messages that wait for actors of its process, and holds back messages that are
+sent later. If the switch is cancelled meanwhile, the fence is still sent, because it must be
+answered; it then holds back nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WaitingSwitches:
     def hold(
         self, to: Uid, fence: Order, boxes: Sequence[Outbox], send: Callable[[Order], None]
     ) -> None:
-        """Have ``send`` called when all that waits in ``boxes`` has left."""
+        """Have ``send`` called when all messages that wait in ``boxes`` have left."""
         waiting = _WaitingSwitch(fence, boxes, send)
         with self._lock:
             self._switches[to] = waiting
@@ -36,14 +36,14 @@ class WaitingSwitches:
             box.hold(functools.partial(waiting.reached, box))
 
     def begins(self, to: Uid, box: Outbox) -> None:
-        """A box is new: where a switch waits, what is sent there comes after it, too."""
+        """Note a new outbox: if a switch waits, messages in it come after the switch, too."""
         with self._lock:
             waiting = self._switches.get(to)
         if waiting is not None:
             waiting.begins(box)
 
     def withdraw(self, to: Uid) -> None:
-        """If one still waits behind calls, nothing waits behind it."""
+        """Release the messages behind a switch that still waits itself."""
         waiting = self.forget(to)
         if waiting is not None:
             waiting.withdraw()
@@ -71,7 +71,7 @@ class _WaitingSwitch:
         self._is_withdrawn = False
 
     def reached(self, box: Outbox) -> None:
-        """All that waited in this box has left."""
+        """Note that all earlier messages in this outbox have left."""
         with self._lock:
             self._clear.append(box)
             is_last = len(self._clear) == len(self._boxes)
@@ -114,8 +114,9 @@ class BehindFence:
         self._stopped: Callable[[], None] = lambda: None
 
     def watch(self, sent: Callable[[Iterable[Uid]], None], stopped: Callable[[], None]) -> None:
-        """Tell ``sent`` the procs to which something is sent, until ``forget``; and ``stopped``
-        that something waits here, because the fence itself waits here, behind a slow actor.
+        """Call ``sent`` with the procs to which messages are sent, until ``forget``; and
+        ``stopped`` if a message waits here, because the fence itself waits here, behind a slow
+        actor.
 
         Call it before the fence is cast; ``sent`` is called after a message was sent. So no message
         behind the fence is missed, though one before it may be taken for one behind it.
@@ -135,5 +136,5 @@ class BehindFence:
 
 
 def ends_fence(message: Message) -> bool:
-    """Whether this message tells a process to continue as before the last fence."""
+    """Return whether this message has a process continue as before the last fence."""
     return isinstance(message, Order) and message.ends_fence

@@ -1,4 +1,4 @@
-"""Rows of a process's last events, packed for their way and for files."""
+"""Rows of a process's last events, packed for sending and for files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LONGEST_TEXT = 4000
 
 
 def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
-    """Rows as `core.event_ring` keeps them, as they leave a process; empty for none. Their reader
-    does the rest: this runs beside actors."""
+    """Pack rows of `core.event_ring` for sending; empty for no rows. The receiver does the rest of
+    the work, because this runs beside actors."""
     if not rows:
         return b""
     try:
@@ -32,7 +32,7 @@ def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
 
 
 def unpack_rows(packed: bytes) -> list[list[Any]]:
-    """Unpacks rows of `pack_rows`. Kinds that we do not know are left out."""
+    """Return the rows that `pack_rows` packed. Rows of unknown kinds are left out."""
     if not packed:
         return []
     rows: list[list[Any]] = msgspec.msgpack.decode(unpack(packed))
@@ -40,7 +40,7 @@ def unpack_rows(packed: bytes) -> list[list[Any]]:
 
 
 def row_objects(proc: str, rows: list[list[Any]]) -> list[dict[str, Any]]:
-    """Rows of the process ``proc`` as objects: ``k`` is the kind, ``p`` the process."""
+    """Return rows of the process ``proc`` as objects: ``k`` is the kind, ``p`` the process."""
     return [_object(proc, row) for row in rows]
 
 
@@ -54,7 +54,7 @@ def _object(proc: str, row: list[Any]) -> dict[str, Any]:
 
 
 def pack_lines(objects: list[dict[str, Any]]) -> bytes:
-    """Objects as lines of JSON, packed; empty for none."""
+    """Return objects as lines of JSON, packed; empty for none."""
     if not objects:
         return b""
     encoder = msgspec.json.Encoder()
@@ -66,16 +66,17 @@ def pack_lines(objects: list[dict[str, Any]]) -> bytes:
 
 
 def pack(data: bytes) -> bytes:
-    """As one frame of zstd."""
+    """Return the data as one frame of zstd."""
     return zstd.compress(data, _LEVEL)
 
 
 def unpack(packed: bytes) -> bytes:
-    """The contents of frames of zstd, one after the other."""
+    """Return the contents of frames of zstd, one after the other."""
     return zstd.decompress(packed) if packed else b""
 
 
 def unpack_lines(packed: bytes) -> list[dict[str, Any]]:
-    """The inverse of `pack_lines`; several packed one after the other are read as one."""
+    """Unpack the objects that `pack_lines` packed; several packs one after the other are read as
+    one."""
     lines: list[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode_lines(unpack(packed))
     return lines

@@ -52,7 +52,7 @@ def read_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _place(frames: Sequence[Mapping[str, Any]]) -> str:
-    """The innermost line that is the user's own."""
+    """Return the innermost line of the user's own code."""
     for frame in frames:
         name = str(frame.get("filename", ""))
         if name and not any(part in name for part in _LIBRARY):

@@ -56,7 +56,8 @@ def _actor(cell: ActorCell, frames: dict[int, FrameType], with_locals: bool) -> 
 
 
 def frame_of(cell: ActorCell, frames: dict[int, FrameType]) -> FrameType | None:
-    """The innermost frame of what an actor runs, wherever it waits; ``None`` for an idle one."""
+    """Return the innermost frame of an actor's current call, wherever it waits; ``None`` for an
+    idle actor."""
     task = cell.task
     if task is not None:
         stack = task.get_stack(limit=64) if not task.done() else []
@@ -70,7 +71,7 @@ def frame_of(cell: ActorCell, frames: dict[int, FrameType]) -> FrameType | None:
 
 
 def _has_cell(frame: FrameType | None) -> bool:
-    """Whether a call of an actor is among the callers."""
+    """Return whether a frame has an actor's call among its callers."""
     while frame is not None:
         if frame.f_code is _CALL:
             return True
@@ -82,7 +83,8 @@ _CALL: CodeType = ActorCell._call.__code__
 
 
 def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
-    """The frames of the coroutines that a task waits in, the outermost first, from the call on."""
+    """Return the frames of the coroutines that a task waits in, the outermost first, from the call
+    on."""
     found: list[FrameType] = []
     at: Any = task.get_coro()
     while at is not None:
@@ -95,8 +97,8 @@ def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def users_frames(frame: FrameType | None) -> list[FrameType]:
-    """The frames of the user's code among a frame and its callers, the innermost first; those of a
-    suspended coroutine are looked up by its caller."""
+    """Return the frames of the user's code among a frame and its callers, the innermost first. The
+    caller of this function looks up the frames of a suspended coroutine."""
     found = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_OURS, "<frozen")):
@@ -108,7 +110,7 @@ def users_frames(frame: FrameType | None) -> list[FrameType]:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's own, and neither ours nor a library's."""
+    """Return whether a file is the user's own, and neither ours nor a library's."""
     is_library = file.startswith((_OURS, _LIBRARY, "<frozen")) or "site-packages" in file
     return not is_library
 
@@ -144,7 +146,8 @@ def _told(frame: FrameType, with_locals: bool) -> dict[str, Any]:
 
 
 def shown_value(name: str, value: object) -> str:
-    """Cut to 200 characters; what looks like a secret is left out."""
+    """Return a value as text of at most 200 characters; values that look like secrets are left
+    out."""
     if is_secret(name, ""):
         return "(hidden)"
     try:

@@ -1,5 +1,5 @@
-"""The state of a process at this moment, as data. On its I/O loop, so that busy actors tell it
-too."""
+"""The present state of a process, as data. It is read on the I/O loop, so busy actors do not delay
+it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LONGEST_TEXT = 2000
 
 
 def live_state(agent: ProcAgent) -> dict[str, Any]:
-    """Times are seconds; ``now`` is nanoseconds of the machine's monotonic clock, and ``epoch``
-    of that since 1970."""
+    """Return the state of a process. Times are seconds; ``now`` is the present in nanoseconds of
+    the machine's monotonic clock, and ``epoch`` in nanoseconds since 1970."""
     now = time.monotonic_ns()
     ring = agent.node.ring
     return {
@@ -85,7 +85,7 @@ def _status(cell: ActorCell, *, is_waiting: bool, is_running: bool) -> str:
 
 
 def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
-    """The calls of this process that are not answered, the oldest first."""
+    """Return the calls of this process that are not answered, the oldest first."""
     found: list[dict[str, Any]] = []
     for sink in agent.node.calls.sinks():
         sent: SentCall | None = getattr(sink, "sent", None)
@@ -111,7 +111,7 @@ def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
 
 
 def _gpu() -> Mapping[str, Any]:
-    """The memory that torch has taken of its GPU; it is not woken for that."""
+    """Return how much GPU memory torch uses; CUDA is not initialized for that."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""The state of a machine and of a process, by the kernel and the GPUs' driver."""
+"""The state of a machine and of a process, from the kernel and the GPUs' driver."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def process_state(pid: int) -> dict[str, Any]:
 
 
 def machine_state() -> dict[str, Any]:
-    """``cpu_busy`` and ``cpu_total`` in seconds since boot, ``num_cpus``, ``mem_used`` and
-    ``mem_total`` in bytes, ``gpus``, and of these ``num_gpus`` that programs which start here
-    see. What cannot be found is left out."""
+    """Return ``cpu_busy`` and ``cpu_total`` in seconds since boot, ``num_cpus``, ``mem_used`` and
+    ``mem_total`` in bytes, ``gpus``, and ``num_gpus``, which is how many of them a program that
+    starts here can use. Values that cannot be found are left out."""
     return {
         "num_cpus": os.cpu_count() or 1, "gpus": _gpus(), "num_gpus": num_visible_gpus(os.environ),
         **_cpu(), **_memory(),
@@ -69,7 +69,8 @@ def num_visible_gpus(environment: Mapping[str, str]) -> int:
 
 
 def _number_of(name: str, uuids: Sequence[str], num_there: int) -> int | None:
-    """The number of a device; ``uuids`` are those of all, where the first was named by its."""
+    """Return the number of a device; None if there is none. ``uuids`` are those of all devices, if
+    the first was named by its UUID."""
     if uuids:
         numbers = [n for n, uuid in enumerate(uuids) if name and uuid.startswith(name)]
         return numbers[0] if len(numbers) == 1 else None
@@ -111,7 +112,7 @@ def _memory() -> dict[str, int]:
 
 @cache
 def _nvml() -> Any:
-    """NVIDIA's library, where it is installed and there is a driver."""
+    """Return NVIDIA's library, if it is installed and there is a driver; else None."""
     try:
         import pynvml
 

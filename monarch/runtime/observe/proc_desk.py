@@ -1,4 +1,4 @@
-"""Answers what a process is asked about itself: a proc, or the client."""
+"""Answers questions to a process, a proc or the client, about itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ProcDesk:
         agent.node.handle(HeldAsked, self._on_held)
 
     def leave_rows(self, host: ProcAddress) -> None:
-        """Send the last rows to the host, as the process ends."""
+        """Send the last rows to the host, because the process ends."""
         if self._node.ring is not None:
             self._node.send(host, LastRows(self._node.uid), pack_rows(self._node.ring.rows()))
 
@@ -78,8 +78,8 @@ class ProcDesk:
 
 
 def profile(seconds: float, done: Callable[[bytes, str], None]) -> None:
-    """Begin, and call ``done`` at the end, on a thread of its own: with a trace in Chrome's format,
-    packed by zstd, or with why there is none."""
+    """Begin a profile, and call ``done`` at its end, on a thread of its own: with a trace in
+    Chrome's format, packed by zstd, or with the reason why there is none."""
     if "torch" not in sys.modules:
         done(b"", "this proc has not imported torch")
     elif not _busy.acquire(blocking=False):

@@ -24,7 +24,7 @@ _before: dict[Any, datetime.timedelta] = {}
 
 
 def hold_process_groups(is_held: bool) -> None:
-    """Give all groups of this process a day, or what they had before.
+    """Set the timeout of all groups of this process to a day, or back to its earlier value.
 
     Work that was issued before keeps its timeout.
     """
@@ -90,7 +90,7 @@ def _backends() -> list[Any]:
 
 
 def _tcp_connections() -> Iterator[tuple[int, Address, Address]]:
-    """The descriptor and both ends of each."""
+    """Yield the descriptor and both ends of each TCP connection."""
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
 """Stacks of this machine's processes by py-spy. They need not answer: it reads their memory.
 
-It needs no thread of ours in them, so it tells also of one whose GIL is held. The kernel may refuse
-it (Yama's ``ptrace_scope``, containers without ``SYS_PTRACE``); then its own words are told.
+It needs no thread of ours in them, so it also works for a process whose GIL is held. The kernel may
+refuse it (Yama's ``ptrace_scope``, containers without ``SYS_PTRACE``); then py-spy's own message is
+returned.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MISSING = "py-spy is not installed there: pip install 'monarch-loop[debug]'"
 
 
 def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
-    """The stacks of a process as py-spy's JSON; or, second, why there are none."""
+    """Return the stacks of a process as py-spy's JSON, and "" or the reason why there are none."""
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else which("py-spy")
     if program is None:
@@ -40,9 +41,8 @@ def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
 def dump_aside(
     pids: Mapping[str, int], native: bool, done: Callable[[dict[str, str], dict[str, str]], None]
 ) -> None:
-    """Dump the stacks of processes one after the other, on a separate thread; ``done`` gets dumps
-    and errors.
-    """
+    """Dump the stacks of processes one after the other, on a separate thread; ``done`` is called
+    with the dumps and the errors."""
 
     def run() -> None:
         dumps, errors = {}, {}

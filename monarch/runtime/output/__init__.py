@@ -2,13 +2,12 @@
 
 What to open:
 
-    log_stream    a proc's pipes, as its host reads them
+    log_stream    a proc's pipes, which its host reads
     labels        which actor has printed a line
-    log_sender    a host's part: into files, and on to the client
-    log_files     the files: a directory a run, a file a rank
-    log_printer   the client prints
+    log_sender    the host's part: writes files, and sends to the client
+    log_files     the files: a directory for each run, a file for each rank
+    log_printer   the client's part: prints
     read_logs     the script of `monarch logs` on a host
 
-How lines look and are aggregated: `monarch/core/log_text.py`,
-`monarch/core/log_aggregation.py`.
+The layout and aggregation of lines: `monarch/core/log_text.py`, `monarch/core/log_aggregation.py`.
 """

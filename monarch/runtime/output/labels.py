@@ -1,7 +1,8 @@
 """In a proc: labels in the output, so that each line is shown under the actor that printed it.
 
-Output of Python is the running actor's, or that of the actor whose code has started the thread.
-Output that others write to the descriptors (libraries in C, children) stands under the last label.
+Output of Python code belongs to the running actor, or to the actor whose code has started the
+thread. Output that others write to the descriptors (libraries in C, children) belongs to the last
+label.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def label_of(name: str, rank: int, num_ranks: int) -> str:
 
 
 class Labels:
-    """Writes a mark where the output of another actor begins. ``fds`` are stdout and stderr."""
+    """Writes a mark into the output when another actor begins to print. ``fds`` are stdout and
+    stderr."""
 
     def __init__(self, fds: Sequence[int]) -> None:
         self._fds = fds
@@ -33,7 +35,7 @@ class Labels:
         self._lock = threading.Lock()
 
     def follow(self) -> None:
-        """Label the output, from here on."""
+        """Label the output from now on."""
         out, err = self._fds
         sys.stdout, sys.stderr = self._opened(out, sys.stdout), self._opened(err, sys.stderr)
         _remember_who_starts_threads()
@@ -46,13 +48,13 @@ class Labels:
         )
 
     def mark(self, label: str) -> None:
-        """Output from here on is ``label``'s, until another actor prints."""
+        """Label later output with ``label``, until another actor prints."""
         with self._lock:
             for fd in self._fds:
                 self._mark(fd, label)
 
     def expect(self, uid: Uid, label: str) -> None:
-        """An actor of this uid is made here."""
+        """Note that an actor of this uid is made here, with its label."""
         self._labels[uid] = label
 
     def _mark(self, fd: int, label: str) -> None:
@@ -65,7 +67,7 @@ class Labels:
             pass  # The reader is gone.
 
     def write(self, fd: int, to: int, data: Any) -> int:
-        """Write to ``to``, with a mark before it if the writer is another one than before."""
+        """Write to ``to``, with a mark before the data if another actor wrote last."""
         now = running.get() or vars(threading.current_thread()).get(_STARTED_BY)
         label = self._labels.get(now.record.uid) if now is not None else None
         if label is None or self._last.get(fd) == label:
@@ -76,7 +78,8 @@ class Labels:
 
 
 class _Labelled(io.RawIOBase):
-    """A descriptor under its usual number, which actors may have redirected to a file."""
+    """A file object for stdout or stderr, which adds labels; actors may have redirected the
+    descriptor to a file."""
 
     def __init__(self, labels: Labels, fd: int, number: int) -> None:
         self._labels = labels

@@ -1,11 +1,11 @@
-"""The output of procs, in files on their host: a directory a run, a file a rank.
+"""The output of procs, in files on their host: a directory for each run, a file for each rank.
 
     <log_dir>/<date>-<time>-<machine>-<pid of the host agent>/<mesh>/<rank>.log
 
-A file holds stdout and stderr, line by line as they came. When it grows beyond its half of
-``log_file_bytes``, it becomes ``<rank>.log.1`` in place of the one before. ``<rank>.log.times`` has
-a line for each second in which something was written: when, and at which byte. Directories of runs
-that are over are removed when they are old, or many.
+A file has stdout and stderr, line by line in the order of arrival. When it grows beyond half of
+``log_file_bytes``, it is renamed to ``<rank>.log.1``, which replaces the earlier one.
+``<rank>.log.times`` has a line for each second in which lines were written: the time, and the byte
+position. Directories of ended runs are removed when they are old, or too many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _UNUSUAL = re.compile(r"[^\w.-]+")
 
 
 class LogFiles:
-    """The run of this host agent. Nothing is made before something is written."""
+    """The files of this host agent's run. Files and folders are made only when lines are
+    written."""
 
     def __init__(self) -> None:
         self._directory = ""
@@ -40,15 +41,16 @@ class LogFiles:
 
     @property
     def directory(self) -> str:
-        """The directory of this run; "" where nothing was written yet."""
+        """The directory of this run; "" if nothing has been written yet."""
         return self._directory
 
     def file(self, mesh: Uid, name: str, rank: int) -> LogFile:
-        """The file of one proc; ``mesh`` tells meshes of one name apart."""
+        """Return the file of one proc; ``mesh`` distinguishes meshes of one name."""
         return LogFile(self, mesh, name, rank)
 
     def directory_of(self, mesh: Uid, name: str) -> str:
-        """Where the files of a mesh lie; made when missing. Raises ``OSError``."""
+        """Return the folder with the files of a mesh; make it if it is missing. Raises
+        ``OSError``."""
         if mesh not in self._meshes:
             if not self._directory:
                 self._directory = _new_run()
@@ -58,7 +60,7 @@ class LogFiles:
         return self._meshes[mesh]
 
     def _free_name(self, name: str) -> str:
-        """``name``, or with a number where another mesh has it."""
+        """Return ``name``, with a number if another mesh has the name."""
         base = _UNUSUAL.sub("_", name).strip(".") or "mesh"
         free, number = base, self._taken.get(base, 1)
         while free in self._taken:
@@ -69,14 +71,14 @@ class LogFiles:
         return free
 
     def broke(self, error: OSError) -> None:
-        """Say, once, that files cannot be written."""
+        """Report, once, that files cannot be written."""
         if not self._is_broken:
             self._is_broken = True
             _log.warning("what procs print is not kept in files: %s", error)
 
 
 class LogFile:
-    """Bounded in size; made with its first line."""
+    """The log file of one proc, bounded in size; made with its first line."""
 
     def __init__(self, files: LogFiles, mesh: Uid, name: str, rank: int) -> None:
         self._files = files
@@ -88,7 +90,7 @@ class LogFile:
         self.path = ""
 
     def write(self, lines: bytes) -> None:
-        """Add whole lines. Never raises: where files cannot be written, there are none."""
+        """Add whole lines. Never raises: if files cannot be written, the lines are dropped."""
         if self._max_bytes <= 0:
             return
         try:
@@ -145,7 +147,7 @@ def _new_run() -> str:
 
 
 def _sweep(base: str) -> None:
-    """Remove the runs that are over, but for the newest few; those too once they are old."""
+    """Remove ended runs: all but the newest few, and those too once they are old."""
     over = sorted(name for name in os.listdir(base) if _is_over(base, name))
     too_old = time.time() - _KEPT_SECONDS
     for index, name in enumerate(over):
@@ -159,7 +161,7 @@ _RUN = re.compile(r"\d{8}-\d{6}-(\w{6})-(\d+)")
 
 
 def _is_over(base: str, name: str) -> bool:
-    """Whether ``name`` is a run of this machine whose host agent is no more."""
+    """Return whether ``name`` is a run of this machine whose host agent has ended."""
     match = _RUN.fullmatch(name)
     if match is None or os.path.islink(os.path.join(base, name)):
         return False

@@ -62,18 +62,18 @@ class LogPrinter:
         self._put(lambda: self._take(log, lines))
 
     def set_window(self, window: LogWindow) -> None:
-        """Aggregate the lines that come after this, or no longer. From any thread."""
+        """Aggregate the later lines of these procs, or no longer. From any thread."""
         self._put(lambda: self._set_window(window))
 
     def forget(self, uid: Uid) -> None:
-        """This proc, or host, has printed its last. From any thread."""
+        """Note that this proc, or host, prints no more lines. From any thread."""
         if self._thread is not None:
             self._put(lambda: self._windows.forget(uid))
 
     def flush(self, timeout: float = _PATIENCE_SECONDS) -> bool:
-        """Print all that was handed over, unfinished windows too; whether that was done.
+        """Print all lines so far, open windows too; return whether that was finished.
 
-        Waits as long as printing goes on, and ``timeout`` seconds where it does not.
+        Waits as long as printing goes on, but only ``timeout`` seconds when it stalls.
         """
         thread = self._thread
         if thread is None:
@@ -94,7 +94,7 @@ class LogPrinter:
         return True
 
     def close(self) -> None:
-        """Print the rest, and end. Idempotent."""
+        """Print the remaining lines, and end. Idempotent."""
         self.flush()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -196,14 +196,14 @@ class LogPrinter:
 
 
 def _write_whole_lines(file: io.TextIOWrapper) -> None:
-    """The program's own lines come out at once from here on, in their order among ours, and whole:
-    unbuffered, ``print`` writes a line and its end in two steps."""
+    """Have the program's own lines come out at once, in order with ours, and whole: unbuffered,
+    ``print`` writes a line and its end in two steps."""
     if not file.line_buffering or file.write_through:
         file.reconfigure(line_buffering=True, write_through=False)
 
 
 def _write_lines(file: TextIO, text: str) -> None:
-    """Write whole lines so that what other threads print does not get into them."""
+    """Write whole lines, not mixed with lines that other threads print."""
     if type(file) is not io.TextIOWrapper:
         file.write(text)
         file.flush()
@@ -238,7 +238,8 @@ def _has_colours(file: TextIO) -> bool:
 
 
 def _width_of(file: TextIO) -> int | None:
-    """The columns of the terminal that shows it."""
+    """Return the number of columns of the terminal that ``file`` writes to; None if it is no
+    terminal."""
     return shutil.get_terminal_size().columns if file.isatty() else None
 
 

@@ -1,8 +1,9 @@
-"""A host agent's side of logs: from the procs' pipes into files, and on to the client.
+"""A host agent's side of logs: it reads the procs' pipes, writes files, and sends lines to the
+client.
 
-The client says how much it has printed; no more than a window is under way to it. Lines that do not
-fit wait, and where too many wait, the oldest are dropped: the files have it. So a client with a
-slow terminal costs bounded memory here and there, and delays no proc.
+The client reports how much it has printed; at most a window of bytes is under way to it. Further
+lines wait, and if too many wait, the oldest are dropped: the files still have them. So a client
+with a slow terminal needs only bounded memory on both sides, and delays no proc.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LOOK_SECONDS = 0.02
 
 
 class LastWords(msgspec.Struct):
-    """The last output of a dead proc, and where the rest is."""
+    """The last output of a dead proc, and the path of its log."""
 
     lines: tuple[str, ...] = ()
     path: str = ""
@@ -51,7 +52,7 @@ class _LogSource(msgspec.Struct):
 
 
 class LogSender:
-    """The output of all procs of a host. It has a thread of its own, once there are procs."""
+    """The output of all procs of a host. It has a thread of its own as soon as there are procs."""
 
     def __init__(
         self, node: Node, host_name: str, client: Callable[[], ProcAddress | None]
@@ -76,11 +77,12 @@ class LogSender:
 
     @property
     def directory(self) -> str:
-        """Where the files of this run lie; empty where nothing was written yet."""
+        """The directory of this run's files; empty if nothing has been written yet."""
         return self._files.directory
 
     def open(self, uid: Uid, mesh: Uid, name: str, rank: int, label: str) -> tuple[int, int]:
-        """Pipes for the stdout and stderr of a new proc; to be closed here once passed on."""
+        """Return pipes for the stdout and stderr of a new proc; the caller closes them once passed
+        on."""
         if self._loop is None:
             self._loop = IoLoop("monarch-output")
             self._loop.start()
@@ -92,12 +94,12 @@ class LogSender:
         return stream.open()
 
     def label(self, uid: Uid) -> str:
-        """The label of its output at the moment."""
+        """Return the present label of a proc's output."""
         source = self._sources.get(uid)
         return source.stream.labels[1] if source is not None else ""
 
     def end(self, uid: Uid) -> LastWords:
-        """The proc is dead: send what it left in its pipes, and say what its last lines were."""
+        """Send what a dead proc has left in its pipes, and return its last lines."""
         source = self._sources.pop(uid, None)
         if source is None or self._loop is None:
             return LastWords()
@@ -107,8 +109,8 @@ class LogSender:
         return LastWords(source.stream.tail(settings().log_tail_lines), source.file.path)
 
     def _wait_for(self, is_read: threading.Event) -> None:
-        """However long a write has taken by now, it has its looks from here on; but only once, if
-        many die."""
+        """Wait until the pipes of a dead proc are read. A log file write that hangs is waited for
+        only a while, and only once even if many procs die."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         seen, num_looks = self._write, 0
         while not is_read.wait(_LOOK_SECONDS) and time.monotonic() <= deadline:
@@ -129,7 +131,7 @@ class LogSender:
         is_read.set()
 
     def close(self) -> None:
-        """The host agent ends: send everything, and close."""
+        """Send everything, and close, because the host agent ends."""
         for uid in list(self._sources):
             self.end(uid)
         if self._loop is not None:

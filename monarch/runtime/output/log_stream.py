@@ -23,7 +23,7 @@ _MARK, _MARK_END = b"\x1b_monarch-label;", b"\x1b\\"
 
 
 def label_mark(label: str) -> bytes:
-    """The bytes that mark where the output of ``label`` begins."""
+    """Return the bytes that mark where the output of ``label`` begins."""
     name = label.encode()[:200].replace(b"\x1b", b"").replace(b"\n", b" ")
     return _MARK + name + _MARK_END
 
@@ -31,8 +31,8 @@ def label_mark(label: str) -> bytes:
 class LogStream:
     """The stdout and stderr of one proc, as the host agent reads them. All methods run on ``loop``.
 
-    ``on_lines(stream, written)`` gets whole lines; ``stream`` is 1 or 2. ``labels`` has the actor
-    that prints into each stream.
+    ``on_lines(stream, written)`` is called with whole lines; ``stream`` is 1 or 2. ``labels`` has
+    the actor that prints into each stream.
     """
 
     def __init__(self, loop: Loop, label: str, on_lines: Callable[[int, Written], None]) -> None:
@@ -46,7 +46,8 @@ class LogStream:
         self.labels = {1: label, 2: label}
 
     def open(self) -> tuple[int, int]:
-        """The write ends for stdout and stderr; to be passed on and closed. On any thread."""
+        """Return the write ends for stdout and stderr, which the caller passes on and closes. On
+        any thread."""
         writers = []
         for stream in (1, 2):
             reader, writer = os.pipe()
@@ -64,7 +65,7 @@ class LogStream:
             self._loop.add_reader(reader, functools.partial(self._read, stream))
 
     def _read(self, stream: int) -> int:
-        """Take what is there, at most one buffer full; how many bytes that was."""
+        """Read what is in a pipe, at most one buffer full; return how many bytes that was."""
         try:
             data = os.read(self._ends[stream], _READ_BYTES)
         except BlockingIOError:
@@ -103,13 +104,13 @@ class LogStream:
             self._on_lines(stream, written)
 
     def tail(self, num_lines: int) -> tuple[str, ...]:
-        """The last lines of both streams. On any thread."""
+        """Return the last lines of both streams. On any thread."""
         text = clean(b"".join(list(self._tail)).decode("utf-8", "replace"))
         lines = text.split("\n")[:-1][-num_lines:] if num_lines > 0 else []
         return tuple(line[:_MAX_TAIL_LINE] for line in lines)
 
     def pump(self) -> None:
-        """Take what is in the pipes now."""
+        """Read what is in the pipes now."""
         for stream in list(self._ends):
             num_bytes = 0
             while stream in self._ends and num_bytes < _MAX_DRAIN_BYTES:
@@ -119,7 +120,7 @@ class LogStream:
                 num_bytes += num_read
 
     def drain(self) -> None:
-        """Take all that is left, the unfinished last line included, and close."""
+        """Read the rest of the pipes, the unfinished last line included, and close them."""
         self.pump()
         for stream in list(self._ends):
             self._close(stream)

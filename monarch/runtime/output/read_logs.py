@@ -19,7 +19,7 @@ _AGENT = "agent"
 
 
 class LogText:
-    """One file, as far as it was printed."""
+    """One file, and how much of it was printed."""
 
     def __init__(self, who: str, path: str, start: int) -> None:
         self.who, self.path = who, path
@@ -70,7 +70,7 @@ def find(folder: str, pid: int, ranks: set[int], *, agents: bool) -> list[tuple[
 
 
 def start_of(path: str, since: float) -> int:
-    """The byte at which what was printed since then begins."""
+    """Return the byte at which the output since that time begins."""
     if not since:
         return 0
     start = 0
@@ -87,7 +87,7 @@ def start_of(path: str, since: float) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Print, and go on with ``--follow``."""
+    """Print the lines; with ``--follow``, go on printing new ones."""
     folder, pid = arguments[0], int(arguments[1])
     options = [argument.partition("=") for argument in arguments[2:]]
     names = {name for name, _, _ in options}

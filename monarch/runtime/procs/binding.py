@@ -1,8 +1,8 @@
 """Which CPUs and which memory a process may use.
 
-Options as numactl and taskset name them: ``cpus`` and ``physcpubind`` list CPUs, ``cpunodebind``
-the memory nodes whose CPUs are meant, ``membind`` those whose memory is. They are carried out by
-system calls, so neither of the two programs need be installed.
+Options are named as by numactl and taskset: ``cpus`` and ``physcpubind`` list CPUs, ``cpunodebind``
+memory nodes for their CPUs, ``membind`` memory nodes for their memory. They are applied by system
+calls, so neither of the two programs need be installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NODES = "/sys/devices/system/node"
 
 
 def check_binding(options: Mapping[str, str]) -> None:
-    """Raise ``ValueError`` for options that no machine could carry out."""
+    """Raise ``ValueError`` for options that no machine could apply."""
     unknown = sorted(set(options) - {*_CPU_OPTIONS, "membind"})
     if unknown:
         raise ValueError(
@@ -30,7 +30,7 @@ def check_binding(options: Mapping[str, str]) -> None:
 
 
 def bind_process(options: Mapping[str, str]) -> None:
-    """Bind this process, which has one thread still, and the threads that it makes later.
+    """Bind this process, which must still have one thread, and the threads that it starts later.
 
     Raises ``ValueError`` for CPUs or nodes that this machine does not have.
     """
@@ -79,9 +79,10 @@ def _bind_memory(nodes: frozenset[int]) -> None:
 
 
 def _parse_cpu_list(text: str) -> frozenset[int]:
-    """The numbers that a list such as ``0-3,8,10-14:2`` names, as taskset and numactl have it.
+    """Return the numbers in a list such as ``0-3,8,10-14:2``, as taskset and numactl read it.
 
-    Raises ``ValueError`` for anything else."""
+    Raises ``ValueError`` for any other text.
+    """
     numbers: set[int] = set()
     for part in text.split(","):
         span, _, step = part.strip().partition(":")

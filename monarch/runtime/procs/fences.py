@@ -1,13 +1,12 @@
-"""The fences and halts of one process: a barrier of its actors while new code is switched in.
+"""The fences and halts of one process: a barrier for its actors while new code is switched in.
 
-A fence stands in the order of one sender: an actor has reached it when it is done with what that
-sender sent before. Messages of other senders pass, so that an actor which is still busy may ask one
-that already waits. Once the actors of all ranks stand at their fences, a halt stops the rest: each
-is done with the message in hand, and takes up no other until it may go on.
+A fence has its place in the order of one sender: an actor has reached it when it has finished that
+sender's earlier messages. Messages of other senders pass, so that an actor which is still busy may
+call one that already waits. Once the actors of all ranks have reached their fences, a halt stops
+them: each finishes its current message, and begins no other until it may go on.
 
-A fence may be given up: an actor that stands there goes on, and one that comes to it later passes.
-Each has a number of its own, so that one that still lies in a mailbox is not taken for its
-successor.
+A fence may be lifted: an actor that waits at it goes on, and an actor that reaches it later passes.
+Each has a number, so that an old fence in a mailbox is not taken for its successor.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class Fenced(Protocol):
 
 
 class _Open:
-    """A fence that is up, and, once it was called for, its halt. The actors that are missing, by
-    uid."""
+    """A raised fence and, once it was ordered, its halt: the missing actors, by uid."""
 
     def __init__(self, sender: Uid, exempt: Collection[Uid], missing: dict[Uid, Fenced]) -> None:
         self.sender = sender
@@ -50,8 +48,7 @@ class _Open:
 
 
 class Fences:
-    """Raises fences in front of all cells of a process, and knows the cells that have not reached
-    them.
+    """Raises fences for all cells of a process, and knows the cells that have not reached them.
 
     ``lock`` guards the cells too, so that each actor is either before or after a fence.
     """
@@ -89,7 +86,7 @@ class Fences:
         return number
 
     def halt(self, number: int, halted: Callable[[], None]) -> None:
-        """Stop every actor once it is done with the message in hand."""
+        """Stop every actor once it has finished its current message."""
         with self._lock:
             fence = self._open.get(number)
             if fence is None:
@@ -117,7 +114,8 @@ class Fences:
             cell.deliver(Resume(number))
 
     def give_up(self, number: int) -> None:
-        """Lets all go on. ``reached`` is called all the same, once all have come past it."""
+        """Lift the fence: all actors continue. ``reached`` is still called, once all have passed
+        it."""
         with self._lock:
             fence = self._open.get(number)
             if fence is None:
@@ -137,7 +135,8 @@ class Fences:
             cell.deliver(Lift(number))
 
     def begins(self, cell: Fenced, sender: Uid) -> None:
-        """An actor is made by ``sender``, and not among the cells yet. Under the lock."""
+        """Handle a new actor that ``sender`` makes and that is not among the cells yet. Call it
+        under the lock."""
         for number, fence in self._open.items():
             # Sent after the fence: it must wait behind it like everything of that sender.
             if fence.sender == sender and not fence.is_given_up:
@@ -147,7 +146,7 @@ class Fences:
                 cell.deliver(Halt(number))
 
     def reached(self, cell: Fenced, item: Reached) -> None:
-        """A cell has taken a fence or a halt out of its mailbox."""
+        """Note that a cell has taken a fence or a halt out of its mailbox."""
         with self._lock:
             fence = self._open.get(item.number)
         if fence is None or fence.is_given_up:
@@ -156,14 +155,14 @@ class Fences:
             self._strike(fence, cell.record.uid, is_halt=item.is_halt)
 
     def exempt(self, actor: Uid) -> None:
-        """An actor waits for the switch itself from here on: the fence does not wait for it."""
+        """Note that an actor waits for the switch itself: the fence no longer waits for it."""
         with self._lock:
             for fence in self._open.values():
                 fence.exempt.add(actor)
         self.ended(actor)
 
     def ended(self, actor: Uid) -> None:
-        """An actor has ended: the fence does not wait for it."""
+        """Note that an actor has ended: the fence does not wait for it."""
         with self._lock:
             fences = list(self._open.values())
         for fence in fences:
@@ -171,18 +170,19 @@ class Fences:
             self._strike(fence, actor, is_halt=True)
 
     def awaits(self, actor: Uid) -> bool:
-        """Whether a fence waits for this actor to come to it."""
+        """Return whether a fence waits for this actor to reach it."""
         with self._lock:
             return any(actor in f.missing for f in self._open.values() if not f.is_given_up)
 
     def waiting_for(self, number: int) -> list[Fenced]:
-        """The actors that have yet to reach the fence, or, where there is a halt, to stop."""
+        """Return the actors that have not reached the fence or, if there is a halt, have not
+        stopped."""
         with self._lock:
             fence = self._open.get(number)
             return [] if fence is None else [*(fence.missing or fence.moving).values()]
 
     def holds_up_any(self) -> bool:
-        """Whether an actor stands at a fence and has messages behind it."""
+        """Return whether an actor waits at a fence and has messages behind it."""
         return any(cell.is_holding for cell in self._cells())
 
     def _strike(self, fence: _Open, actor: Uid, *, is_halt: bool) -> None:

@@ -1,4 +1,4 @@
-"""The owner of meshes that ends none of those that are dropped: any process but the client."""
+"""The collector of dropped meshes in processes other than the client: it ends none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _runs: list[object] = []
 
 @contextlib.contextmanager
 def keeping_all() -> Iterator[None]:
-    """While a run is under way: what it spawns is the run's, which ends what it has."""
+    """Keep all dropped meshes during this block, which is a run: the run ends what it has
+    spawned."""
     run = object()
     _runs.append(run)
     try:
@@ -22,17 +23,18 @@ def keeping_all() -> Iterator[None]:
 
 
 def is_keeping_all() -> bool:
-    """Whether a run is under way."""
+    """Return whether a run is in progress."""
     return bool(_runs)
 
 
 class KeepsAll:
-    """`MeshCollector` of `monarch/runtime/dropped_meshes.py` is the client's."""
+    """The interface of `MeshCollector` (`monarch/runtime/dropped_meshes.py`), which does nothing;
+    the real one is in the client only."""
 
     def watch(
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
     ) -> None:
-        """A mesh was spawned."""
+        """Called when a mesh was spawned; does nothing."""
 
     def forget(self, uid: Uid) -> None:
-        """A mesh was stopped."""
+        """Called when a mesh was stopped; does nothing."""

@@ -1,7 +1,7 @@
-"""The orders with which actors were made, for procs that give way to new ones.
+"""The orders that made actors, kept for procs that are replaced by new ones.
 
-An actor that is made again gets the arguments of the first time, as they were then: what was sent
-is kept, and not the objects, which may have changed. An order that is too large is not kept.
+An actor that is made again gets the arguments of the first time, as they were then: the sent bytes
+are kept, not the objects, which may have changed. An order that is too large is not kept.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class KeptSpawn(NamedTuple):
 
 
 class KeptSpawns:
-    """The spawns of this process, in their order. From any thread.
+    """The kept orders of this process, in their order. From any thread.
 
-    ``is_alive`` tells whether a mesh has a member in that proc that has not failed or been stopped.
+    ``is_alive`` returns whether a mesh has a member in that proc that has not failed or been
+    stopped.
     """
 
     def __init__(self, is_alive: Callable[[Uid, Uid], bool]) -> None:
@@ -58,9 +59,10 @@ class KeptSpawns:
         *,
         is_lent: bool = False,
     ) -> None:
-        """Call it where the order is sent, under the lock that keeps casts in order.
+        """Keep an order. Call it when the order is sent, under the lock that keeps casts in order.
 
-        ``is_lent``: what is lent to the receivers, and is gone with them, is among the arguments.
+        ``is_lent``: the arguments include objects that are lent to the receivers, and vanish with
+        them.
         """
         why_not = "distributed tensors are among them, which end with the proc" if is_lent else ""
         size = len(data.data) + sum(map(len, data.buffers))
@@ -79,7 +81,8 @@ class KeptSpawns:
             self._spawns[mesh] = kept
 
     def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
-        """The mesh has a new class: ``order`` makes the order with it from the arguments."""
+        """Note that the mesh has a new class: ``order`` makes the order with it from the
+        arguments."""
         with self._lock:
             spawn = self._spawns.get(mesh)
         if spawn is not None and spawn.arguments is not None:
@@ -92,13 +95,14 @@ class KeptSpawns:
             self._spawns.pop(mesh, None)
 
     def on(self, proc: Uid) -> list[KeptSpawn]:
-        """The actors that live in a proc, in the order in which they were made."""
+        """Return the orders of the actors that live in a proc, in the order in which they were
+        made."""
         with self._lock:
             spawns = [spawn for spawn in self._spawns.values() if proc in spawn.procs]
         return [spawn for spawn in spawns if self._is_alive(spawn.mesh, proc)]
 
     def sent_whole(self) -> set[str]:
-        """The classes, with their modules, that were sent and not imported, of what lives."""
+        """Return the classes of living actors, with their modules, that were sent by value."""
         with self._lock:
             spawns = [spawn for spawn in self._spawns.values() if spawn.arguments is not None]
         return {
@@ -108,7 +112,7 @@ class KeptSpawns:
         }
 
     def hold(self, proc: Uid) -> None:
-        """Actors ordered so far have to be made again in a new proc; later ones not."""
+        """Note which actors of a proc must be made again in a new proc: those ordered so far."""
         self._held[proc] = self.on(proc)
 
     def release(self, proc: Uid) -> None:
@@ -125,7 +129,7 @@ class KeptSpawns:
 
 
 def _copied(data: Payload) -> Payload:
-    """The values of now, unchanged by what becomes of the sender's objects."""
+    """Return a copy of the payload, which later changes of the sender's objects do not affect."""
     buffers: Sequence[Bytes] = data.buffers
     if isinstance(buffers, Borrowed):
         buffers = list(buffers.copied())

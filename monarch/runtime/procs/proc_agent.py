@@ -1,7 +1,7 @@
-"""The actors of one process: makes them, brings them their messages, and ends them.
+"""The agent of one process: makes its actors, delivers their messages, and ends them.
 
-The same agent runs in procs and in the client, which is a proc too: ``this_proc()`` works
-there, and controllers live there.
+The same agent runs in procs and in the client, which is a proc too: ``this_proc()`` works there,
+and controllers live there.
 """
 
 from __future__ import annotations
@@ -111,34 +111,34 @@ class ProcAgent:
         node.handle(AskOrigin, self._on_ask_origin)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The asyncio loop of this process's main thread."""
+        """Set the asyncio loop of this process's main thread."""
         self._loops.use_main(loop)
 
     @property
     def has_async_actor(self) -> bool:
-        """Whether one runs on the loop of the main thread."""
+        """Whether an async actor runs on the loop of the main thread."""
         return self._loops.is_main_taken
 
     def actor_loop(self, name: str) -> ActorLoop:
-        """An asyncio loop for an actor of that name."""
+        """Return an asyncio loop for an actor of that name."""
         return self._loops.take(name, self.io_loop)
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the client, the root of all owners."""
+        """Whether this is the client, which is the root of all owners."""
         return False
 
     def remember_imports(self) -> None:
-        """Call it before something is made that new code may change. Procs follow their imports
-        from their beginning."""
+        """Remember the texts of imported modules. Call it before anything is made that new code may
+        change. Procs follow their imports from their start."""
 
     def imported_texts(self) -> dict[str, bytes]:
-        """Texts of modules whose imports were not followed, by file."""
+        """Return the texts of modules whose imports were not followed, by file."""
         return {}
 
     def given_workspaces(self) -> list[str]:
-        """The ``$WORKSPACE_DIR`` of procs on the host inside this process, where they were given
-        one of their own."""
+        """Return the ``$WORKSPACE_DIR`` of procs on the host inside this process that have one of
+        their own."""
         return []
 
     @property
@@ -152,7 +152,7 @@ class ProcAgent:
 
     @property
     def root(self) -> ProcAddress:
-        """The client that everything here belongs to in the end."""
+        """The client that owns everything here, directly or through others."""
         return self._root or self.node.address
 
     def use_root(self, root: ProcAddress) -> None:
@@ -162,7 +162,7 @@ class ProcAgent:
     def end_actor(self, actor: Uid, reason: str, *, failed: bool) -> None:
         """End an actor of this process once it is done with the message in hand.
 
-        One that stops handles first what has arrived so far; one that fails does not.
+        An actor that stops handles the messages that have arrived; an actor that fails does not.
         """
         cell = self._cells.get(actor)
         if cell is not None and failed:
@@ -172,7 +172,7 @@ class ProcAgent:
             cell.deliver(Delivery("itself", Envelope("", stop)))
 
     def own_procs(self, procs: Sequence[ProcAddress]) -> None:
-        """This process has spawned procs: they follow its generations."""
+        """Note that this process has spawned procs: they follow its generations."""
         self._owned_procs.update((proc.uid, proc) for proc in procs)
         for proc in procs:
             if self.node.failure_of(proc.uid) is not None:
@@ -196,12 +196,12 @@ class ProcAgent:
                 self.node.send(proc, ClocksStand(True))
 
     def forget_mesh(self, mesh: Uid) -> None:
-        """A mesh that was spawned here has ended."""
+        """Forget a mesh that was spawned here and has ended."""
         self.spawned_on.pop(mesh, None)
         self.kept_spawns.forget(mesh)
 
     def _watch_host(self, host: ProcAddress) -> None:
-        """We have to do with a proc of another host: have ours watch that host."""
+        """Have our own host agent watch the host of a proc that we use."""
         if host.uid != self.host.uid and host.uid not in self._hosts_watched:
             self._hosts_watched.add(host.uid)
             if self.node.failure_of(host.uid) is not None:
@@ -239,7 +239,7 @@ class ProcAgent:
                 self.end_actor(cell.record.uid, "its owner was replaced", failed=False)
 
     def owned_procs(self) -> list[ProcAddress]:
-        """The procs spawned here that are not known to be dead."""
+        """Return the procs spawned here that are not known to be dead."""
         return list(self._owned_procs.values())
 
     @property
@@ -248,7 +248,7 @@ class ProcAgent:
 
     @contextlib.contextmanager
     def only_own_actors(self) -> Iterator[None]:
-        """Orders from outside to make actors wait until this is over."""
+        """Hold back orders from other processes to make actors during this block."""
         self._held = []
         try:
             yield
@@ -354,7 +354,8 @@ class ProcAgent:
         self.node.send(record.owner, failed)
 
     def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]:
-        """An actor is about to end: what it owns ends first."""
+        """Begin to end everything that an actor owns, because it is about to end; return the
+        promises of that."""
         return self.supervisor.actor_ended(cell.record.uid)
 
     def cell_ended(self, cell: ActorCell) -> None:

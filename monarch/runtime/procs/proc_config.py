@@ -20,13 +20,13 @@ MAX_PACKET_BYTES = 160 * 1024
 
 
 class ProcConfig(msgspec.Struct, kw_only=True):
-    """``env`` changes the template's environment (``None`` takes a variable out); ``path`` are
-    the author's import folders, which come last; ``workspace`` is the replica's root, if the
-    host has one, and ``workspace_path`` its import folders, which come first. ``bind`` is as in
-    ``runtime.binding``; ``command`` starts the templates of what this proc spawns on its host.
-    ``is_quiet``: the owner need not hear that it is up; ``config`` are the settings that the owner
-    has changed; ``life`` counts the processes of this uid before this one; ``codes`` is as in
-    ``SpawnProcs``; ``breaks`` are armed from the beginning."""
+    """The configuration of a proc. ``env`` changes the template's environment (``None`` removes a
+    variable); ``path`` are the author's import folders, which come last; ``workspace`` is the
+    replica's root, if the host has one, and ``workspace_path`` its import folders, which come
+    first. ``bind`` is as in ``runtime.binding``; ``command`` starts the templates of what this proc
+    spawns on its host. ``is_quiet``: the owner need not hear that it is up; ``config`` are the
+    settings that the owner has changed; ``life`` counts the processes of this uid before this one;
+    ``codes`` is as in ``SpawnProcs``; ``breaks`` are armed from the beginning."""
 
     uid: Uid
     mesh: Uid
@@ -63,8 +63,8 @@ class ProcConfig(msgspec.Struct, kw_only=True):
 
 
 def encode_order(order: dict[str, Any]) -> bytes:
-    """An order to a template process, as bytes; `decode_order` reads them. Raises ``ValueError``
-    for what is no text."""
+    """Return an order to a template process as bytes, which `decode_order` reads. Raises
+    ``ValueError`` if a string cannot be encoded."""
     try:
         return msgspec.json.encode(order)
     except UnicodeEncodeError:
@@ -74,7 +74,7 @@ def encode_order(order: dict[str, Any]) -> bytes:
 
 
 def decode_order(data: bytes) -> dict[str, Any]:
-    """The inverse of `encode_order`."""
+    """Return the order in bytes that `encode_order` made."""
     try:
         order: dict[str, Any] = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

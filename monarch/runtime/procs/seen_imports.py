@@ -1,5 +1,5 @@
-"""The modules of installed packages that a proc imported soon after its birth: its host has them
-ready for the next."""
+"""The modules of installed packages that a proc imports soon after its start: its host then imports
+them ahead for later procs."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ _MAY_CHANGE = (
 
 
 def is_read_at_import(variable: str) -> bool:
-    """Whether a library may look at an environment variable when it is imported, and only then."""
+    """Return whether a library may read an environment variable when it is imported, and only
+    then."""
     return variable.startswith(_READ_AT_IMPORT)
 
 
 def in_installed(path: str | None) -> bool:
-    """Whether a module's file was installed into this environment, and is not the user's code."""
+    """Return whether a module's file belongs to an installed package, and is not the user's
+    code."""
     return path is not None and path.startswith(_INSTALLED)
 
 
@@ -45,7 +47,8 @@ _INSTALLED = tuple(folder + os.sep for folder in site.getsitepackages())
 
 
 class SeenImports:
-    """``tell`` gets the names when they have stood still from one look to the next. On the loop."""
+    """Watches the imports of a proc. ``tell`` is called with the names when no more came since the
+    last look. On the loop."""
 
     def __init__(self, tell: Callable[[tuple[str, ...]], object]) -> None:
         self._tell = tell
@@ -55,12 +58,12 @@ class SeenImports:
         self._told: tuple[str, ...] = ()
 
     def look_on(self, loop: Loop) -> None:
-        """Look now and then for a while."""
+        """Look at the imports from time to time, for a while."""
         for seconds in _LOOKS:
             loop.call_later(seconds, self.look)
 
     def look(self, *, is_last: bool = False) -> None:
-        """``is_last``: there is no time to see whether more comes."""
+        """Look at the imports. ``is_last``: there is no time to see whether more come."""
         names = tuple(self._names())
         is_still, self._last = names == self._last, names
         if not (names and (is_still or is_last)) or names == self._told:
@@ -96,10 +99,8 @@ class SeenImports:
 
 
 def drop_hidden(learned: Iterable[str]) -> None:
-    """Forget packages that a folder ahead of them on this proc's path has another module for.
-
-    It would have been found first, had they not been there already.
-    """
+    """Forget imported packages if a folder that comes earlier on this proc's path has another
+    module of that name, which the proc would have found first."""
     folders = list(itertools.takewhile(lambda path: not in_installed(path + os.sep), sys.path))
     for top in {name.partition(".")[0] for name in learned}:
         if any(

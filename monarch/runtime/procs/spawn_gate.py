@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class SpawnGate:
-    """Open as long as no push is between its first file and its last rank."""
+    """Closed from the first changed file of a push until its last rank has switched; else open."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -52,7 +52,8 @@ class SpawnGate:
             self._look()
 
     def close(self, generation: int, closed: Callable[[], None]) -> None:
-        """Let no spawn in; ``closed`` is called once none is inside, unless it is opened before."""
+        """Let no spawn in; ``closed`` is called once none is inside, unless the gate is opened
+        before."""
         with self._changed:
             self._generation = generation
             self._closed = closed

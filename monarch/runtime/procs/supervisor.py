@@ -1,4 +1,4 @@
-"""Carries out what the supervision rules decide, in one process."""
+"""Carries out the decisions of the supervision rules in one process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Supervised(Protocol):
     """The parts of a process that its supervisor uses."""
 
     def judge(self, actor: Uid, failure: MeshFailure, verdict: Callable[[bool, str], None]) -> None:
-        """Ask an actor's ``__supervise__``; the verdict is its answer, and what it raised."""
+        """Call an actor's ``__supervise__``; pass its answer, and its error, to ``verdict``."""
         ...
 
     def fail(self, actor: Uid, failure: MeshFailure, error: str) -> None:
-        """An actor fails because of something that it owns."""
+        """Fail an actor because of something that it owns."""
         ...
 
     def fault(self, fault: UnhandledFailure) -> None:
-        """A failure was not handled, and has reached the top."""
+        """Report a failure that no owner has handled."""
         ...
 
 
@@ -63,19 +63,19 @@ class Supervisor:
         stop: Callable[[], Promise[Any]],
         member: Callable[[int], str] | None = None,
     ) -> None:
-        """``owner`` has spawned a mesh; ``stop`` ends it, should its owner end."""
+        """Note that ``owner`` has spawned a mesh; ``stop`` ends the mesh if its owner ends."""
         with self._lock:
             self._machine.owned(owner, mesh, name, kind, procs, member)
             self._stops[mesh] = stop
 
     def stopped(self, mesh: Uid) -> None:
-        """The mesh ends on purpose."""
+        """Note that the mesh ends on purpose."""
         with self._lock:
             self._machine.stopped(mesh)
             self._stops.pop(mesh, None)
 
     def members_stopped(self, mesh: Uid, procs: Sequence[Uid]) -> bool:
-        """Some members of the mesh end on purpose; true if there are no others."""
+        """Note that some members of the mesh end on purpose; return true if there are no others."""
         with self._lock:
             is_all = self._machine.members_stopped(mesh, procs)
             if is_all:
@@ -83,17 +83,18 @@ class Supervisor:
         return is_all
 
     def has_living(self, mesh: Uid, proc: Uid) -> bool:
-        """Whether a mesh has a member in ``proc`` that has neither failed nor been stopped."""
+        """Return whether a mesh has a member in ``proc`` that has neither failed nor been
+        stopped."""
         with self._lock:
             return self._machine.has_living(mesh, proc)
 
     def lives_again(self, uid: Uid) -> None:
-        """A host that was lost is there again, by the same address."""
+        """Note that a lost host is back at the same address."""
         with self._lock:
             self._machine.lives_again(uid)
 
     def actor_begins(self, actor: Uid) -> None:
-        """An actor is made here; one of this uid may have ended before."""
+        """Note that an actor is made here; an earlier actor of this uid may have ended."""
         with self._lock:
             self._machine.actor_begins(actor)
 

@@ -1,7 +1,7 @@
 """Starts and ends the process of a zygote.
 
-It is apart from the host agent that gives it orders (``hosts/launcher.py``), because a program that
-will spawn starts it first, and imports its host agent while the zygote imports what procs need.
+It is separate from the host agent's side (``hosts/launcher.py``), because a program that will spawn
+starts it first, and imports its host agent while the zygote imports modules for procs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ZygoteProcess:
 
     @property
     def is_as_if_new(self) -> bool:
-        """Whether one that is started now would find what this one found."""
+        """Return whether a zygote that is started now would find the same environment."""
         try:
             return self._directory == os.getcwd() and not self.drift()
         except OSError:
@@ -98,7 +98,7 @@ class ZygoteProcess:
         self._process.kill()
 
     def wait(self) -> None:
-        """Wait until it has ended, as it does once its socket is closed."""
+        """Wait until it has ended, which it does once its socket is closed."""
         try:
             self._process.wait(0.2)
         except subprocess.TimeoutExpired:

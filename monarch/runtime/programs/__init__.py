@@ -4,9 +4,9 @@ What to open:
 
     host_programs, running_program   the host's side: all programs; one of them
     remote_program                   the client's side
-    stream_router                    which side of a process a message is for
-    guard                            how a program and all that it starts is ended, even if the
-                                     agent dies
+    stream_router                    routes messages to the host's or the client's side of a process
+    guard                            ends a program and all that it started, even if the agent
+                                     dies
     port_forward, port_connections   a local port that leads to a host's; its connections at the
                                      host
     byte_flows                       bytes of a descriptor, and flow control for them

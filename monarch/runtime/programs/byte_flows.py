@@ -1,4 +1,4 @@
-"""Bytes between a descriptor here and a stream to another process, with room for so many."""
+"""Bytes between a descriptor here and a stream to another process, with flow control."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class ByteSource:
         os.set_blocking(fd, False)
 
     def start(self) -> None:
-        """Read, as long as there is room."""
+        """Read as long as there is room in the window."""
         if not self._is_reading and not self.is_over and self._room > 0:
             self._is_reading = True
             self._loop.add_reader(self._fd, self._read)
 
     def taken(self, num_bytes: int) -> None:
-        """The receiver has dealt with so many."""
+        """Note that the receiver has taken so many bytes."""
         self._room = min(WINDOW_BYTES, self._room + num_bytes)
         self.start()
 
     def drain(self) -> None:
-        """Read all that is left now, without regard to the window: nothing more will come."""
+        """Read all remaining input now, regardless of the window, because no more will come."""
         while not self.is_over and self._read():
             pass
 
@@ -103,7 +103,7 @@ class ByteSink:
         self._write()
 
     def end(self) -> None:
-        """No more will come."""
+        """Note that no more data will come."""
         self._is_ending = True
         self._write()
 
@@ -130,7 +130,7 @@ class ByteSink:
             self._finish()
 
     def close(self) -> None:
-        """Watch the descriptor no more."""
+        """Stop watching the descriptor."""
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(self._fd)

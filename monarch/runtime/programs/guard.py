@@ -72,7 +72,7 @@ def _become(program: "list[str]", directory: str, has_terminal: bool) -> None:
 
 
 def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
-    """Until the program and all of its own have ended; its status."""
+    """Wait until the program and all that it has started have ended; return its status."""
     while True:
         found = select.select([lifeline.fileno(), woken], [], [])[0]
         if woken in found:
@@ -94,7 +94,7 @@ def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
 
 
 def _reap(child: int) -> "tuple[bool, int]":
-    """Whether the program is among those that have ended, and its status."""
+    """Return whether the program is among the children that have ended, and its status."""
     found = False, 0
     with contextlib.suppress(ChildProcessError):
         while True:

@@ -1,7 +1,7 @@
 """A host agent's side of programs and forwarded ports: starts, shows and ends them.
 
-Each client that may speak to the agent may run programs here: it is of the job's user, who has its
-secret.
+Each client that can connect to the agent may run programs here: it belongs to the job's user, who
+has the job's secret.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class HostPrograms:
         node.peer_down.on_down.append(self._on_peer_down)
 
     def describe(self) -> list[dict[str, Any]]:
-        """The programs that there are, kept ones that have ended too."""
+        """Return a description of each program, also of kept programs that have ended."""
         return [program.describe() for program in list(self._programs.values())]
 
     @property
     def num_in_use(self) -> int:
-        """How many programs and connections there are that have not ended."""
+        """Return how many programs and connections have not ended."""
         running = sum(program.status is None for program in list(self._programs.values()))
         return running + len(self._sockets)
 
@@ -203,7 +203,7 @@ class HostPrograms:
                 os.unlink(path)
 
     def _watch(self, owner: ProcAddress, pid: int, uid: Uid) -> None:
-        """Programs of an owner end with it, however it ends."""
+        """Watch an owner, so that its programs end with it."""
         owned = self._owners.setdefault(owner.uid, set())
         owned.add(uid)
         if len(owned) > 1:
@@ -335,7 +335,7 @@ class HostPrograms:
         self._soon(pass_on)
 
     def close(self) -> None:
-        """End everything; the agent ends."""
+        """End all programs and connections, because the agent ends."""
         loop = self._loop
         if loop is None:
             return

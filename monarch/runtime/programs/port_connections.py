@@ -53,7 +53,7 @@ class StreamedSocket:
                 self.close()  # The connected program is gone: the other end must hear of it.
 
     def end(self) -> None:
-        """No more comes for the socket."""
+        """Note that no more data comes for the socket."""
         if self._num_open:
             self._sink.end()
 
@@ -77,7 +77,7 @@ class StreamedSocket:
             self.close()
 
     def close(self) -> None:
-        """Cut it."""
+        """Close the socket at once."""
         if self._connection.fileno() < 0:
             return
         self._num_open = 0

@@ -1,4 +1,4 @@
-"""A port here that leads to a port of a host, through the connection that there is to its agent."""
+"""A local port that leads to a port of a host, through the existing connection to its agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONNECT_SECONDS = 20.0
 
 
 class _Forwarded:
-    """One connection: what ``Streams`` passes on goes to its socket, on the forward's loop."""
+    """One connection: data from ``Streams`` goes to its socket, on the forward's loop."""
 
     def __init__(self, loop: IoLoop, host: ProcAddress, connection: StreamedSocket) -> None:
         self.host = host
@@ -141,5 +141,5 @@ class PortForward:
 
 
 def agent_of(proc: ProcAddress) -> ProcAddress:
-    """The host agent of a proc."""
+    """Return the address of a proc's host agent."""
     return ProcAddress(proc.host_uid, proc.host_urls, proc.machine or machine_id())

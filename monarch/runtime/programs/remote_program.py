@@ -58,14 +58,14 @@ class Streams:
         node.peer_down.on_down.append(self._on_peer_down)
 
     def add(self, uid: Uid, stream: Stream) -> None:
-        """From here on its messages go there."""
+        """Pass messages of ``uid`` to ``stream`` from now on."""
         self._streams[uid] = stream
 
     def remove(self, uid: Uid) -> None:
         self._streams.pop(uid, None)
 
     def watch(self, host: ProcAddress, begun: ProgramBegun) -> None:
-        """Notice when the host, which has answered, ends."""
+        """Watch for the end of a host that has answered."""
         node = self._node()
         if node is None:
             return
@@ -103,7 +103,7 @@ _making = threading.Lock()
 
 
 def streams_of(node: Node) -> Streams:
-    """The streams of a process that is no host agent."""
+    """Return the streams of a process that is no host agent."""
     with _making:
         if node not in _streams:
             _streams[node] = Streams(node)
@@ -111,7 +111,8 @@ def streams_of(node: Node) -> Streams:
 
 
 class ProgramEnd(NamedTuple):
-    """``status`` is as shells have it; ``reason`` says why there is no better one."""
+    """The end of a program. ``status`` is as shells have it; ``reason`` says why there is no better
+    one."""
 
     status: int
     reason: str = ""
@@ -216,7 +217,7 @@ class RemoteProgram:
             self._has_room.notify_all()
 
     def shown(self, stream: int, num_bytes: int) -> None:
-        """So much of its output was dealt with."""
+        """Report that so many bytes of its output were handled."""
         room = StreamRoom(self.uid, stream, num_bytes, self._node.uid)
         if not self.ended.is_set:
             self._node.send(self.host, room)

@@ -130,7 +130,7 @@ class RunningProgram:
         return self._process.pid
 
     def describe(self) -> dict[str, Any]:
-        """The program in short, for a look at the host."""
+        """Return a short description of the program, for the host's state."""
         return {
             "uid": self.order.uid, "title": self.order.title, "pid": self.pid,
             "began": self.began, "is_kept": self.order.is_kept, "status": self.status,
@@ -168,7 +168,7 @@ class RunningProgram:
             self.resize(rows, columns)
 
     def leave(self, viewer: Uid) -> None:
-        """A viewer leaves. A program that is not kept ends with its last viewer."""
+        """Remove a viewer. A program that is not kept ends with its last viewer."""
         self._viewers.pop(viewer, None)
         self._lags.pop(viewer, None)
         if not self.order.is_kept and not self._viewers:
@@ -195,7 +195,7 @@ class RunningProgram:
             self._process.stdin.close()
 
     def taken(self, stream: int, num_bytes: int, viewer: Uid) -> None:
-        """A client has shown so much."""
+        """Note that a viewer has shown so many bytes."""
         if self.order.is_kept:
             if viewer in self._lags:
                 self._lags[viewer] = max(0, self._lags[viewer] - num_bytes)
@@ -214,7 +214,7 @@ class RunningProgram:
                 fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
 
     def close(self) -> None:
-        """Have it end, and all that it has started."""
+        """End the program, and all that it has started."""
         with contextlib.suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_WR)
 

@@ -1,6 +1,6 @@
-"""Which side of a process the messages of streams are for: its host's, or its client's.
+"""Routes the messages of streams to the host's or the client's side of a process.
 
-A program that runs things on `this_host()` has both.
+A program that runs programs on `this_host()` has both sides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _making = threading.Lock()
 
 
 def stream_router(node: Node) -> StreamRouter:
-    """The one of this node."""
+    """Return the stream router of this node."""
     with _making:
         if node not in _routers:
             _routers[node] = StreamRouter(node)
@@ -47,4 +47,4 @@ def stream_router(node: Node) -> StreamRouter:
 
 
 def _drop(envelope: StreamEnvelope) -> None:
-    """Drops a message of a stream that has ended, or never was."""
+    """Drop a message of a stream that has ended or never existed."""

@@ -1,4 +1,4 @@
-"""The texts that a program's modules were imported from, where its imports are not followed.
+"""The texts that a program's modules were imported from, if its imports are not followed.
 
 A program that never gets a workspace need not pay for the reloader, and a folder is followed from
 its first push on. So the code that runs is known only from files, which may have been edited by
@@ -19,7 +19,7 @@ _OURS = frozenset({"monarch", "monarch_sync", "monarch_reload"})
 
 
 class ImportedTexts:
-    """From any thread; a module that two threads find at once is found."""
+    """The texts of imported modules. From any thread."""
 
     def __init__(self) -> None:
         self._seen: dict[str, weakref.ref[ModuleType]] = {}
@@ -27,8 +27,8 @@ class ImportedTexts:
         self._stand: tuple[int, str, object] | None = None
 
     def look(self) -> None:
-        """Read the files of what was imported since the last look; installed packages are left
-        out, and what cannot be read."""
+        """Read the files of the modules imported since the last look, without installed packages
+        and unreadable files."""
         stand = _stand()
         if stand is not None and stand == self._stand:
             return
@@ -48,7 +48,7 @@ class ImportedTexts:
         self._stand = stand
 
     def texts(self) -> dict[str, bytes]:
-        """The texts by file, of modules that are still the same."""
+        """Return the texts by file, for modules that are still the same."""
         return {
             path: text
             for name, (path, text) in self._texts.copy().items()
@@ -57,7 +57,8 @@ class ImportedTexts:
 
 
 def _stand() -> tuple[int, str, object] | None:
-    """Differs when something was imported; ``None`` where something is, this moment."""
+    """Return a value that differs whenever a module was imported; ``None`` while an import is in
+    progress."""
     try:
         last = next(reversed(sys.modules))
         return len(sys.modules), last, weakref.ref(sys.modules[last])
@@ -66,7 +67,8 @@ def _stand() -> tuple[int, str, object] | None:
 
 
 def _file_of(name: str, module: ModuleType) -> str:
-    """Where it was imported from, if that is a project rather than an installed package."""
+    """Return the file of a module, if it belongs to a project rather than to an installed package;
+    else ""."""
     if name.partition(".")[0] in _OURS:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Which author a host is busy with, from the first message of a push until its files are shown."""
+"""Which author pushes to a host, from the first message of a push until its files are shown."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Lease:
         self._node.peer_down.on_down.append(self._on_peer_down)
 
     def is_anothers(self, sender: Uid) -> bool:
-        """Whether another author holds it, so that ``sender`` has to wait."""
+        """Return whether another author holds the lease, so that ``sender`` has to wait."""
         return self._holder not in ("", sender)
 
     def take(self, sender: Uid, pid: int, author: str, generation: int) -> None:
-        """``sender`` pushes from here on."""
+        """Give the lease to ``sender``, which pushes from now on."""
         self.author, self.generation = author, generation
         if self._holder == sender:
             return
@@ -37,7 +37,7 @@ class Lease:
             self._node.failure_detector.watch(address, pid, lambda: self._has_left(sender))
 
     def end(self) -> None:
-        """The push is over here."""
+        """End the lease, because the push is over here."""
         sender, self._holder = self._holder, ""
         if sender and not self._is_client(sender):
             self._node.failure_detector.unexpect(sender)
@@ -47,7 +47,8 @@ class Lease:
         self._node.peer_down.left(sender)
 
     def _is_client(self, sender: Uid) -> bool:
-        """Our client is watched already, as are its procs here."""
+        """Return whether the sender is our client, which is watched already, as are its procs
+        here."""
         client = self._agent.client
         return (client is not None and client.uid == sender) or sender in self._agent.procs
 

@@ -1,4 +1,4 @@
-"""A change of code in this process: prepared, switched to between two messages, taken back."""
+"""A change of code in this process: prepared, switched to between two messages, reverted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LocalReload:
         self._preparing.close()
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        """Get ready; nothing visible changes."""
+        """Prepare a plan; nothing visible changes."""
         with self._lock:
             self._abandon()
             try:
@@ -55,7 +55,8 @@ class LocalReload:
             return self._words.of_prepared(step)
 
     def prepare_class(self, plan: ReloadPlan, live: type) -> ReloadOutcome:
-        """The author's part in an upgrade: the class that its references to the mesh have."""
+        """Prepare the author's own part in an upgrade: the class that its references to the mesh
+        use."""
         assert plan.upgrade is not None
         with self._lock:
             self._abandon()
@@ -67,7 +68,8 @@ class LocalReload:
         return ReloadOutcome()
 
     def catch_up(self, generation: int) -> ReloadOutcome:
-        """Get ready what was imported since ``prepare``, now that no thread imports any more."""
+        """Prepare modules that were imported since ``prepare``, now that no thread imports any
+        more."""
         with self._lock:
             step = self._prepared.get(generation)
         if step is None or not self._preparing.has_missed(step):
@@ -92,14 +94,16 @@ class LocalReload:
         return step.said.value
 
     def _unprepared(self, generation: int) -> ReloadOutcome:
-        """Born on this generation, after the others prepared; or an upgrade of others."""
+        """Return the outcome for a generation that was not prepared here: this process started on
+        it, or it is an upgrade of other procs."""
         outcome = ReloadOutcome(num_procs=1)
         if self._agent.generation < generation:
             outcome.refused.append(RefusedFile(self.label, "nothing was prepared here"))
         return outcome
 
     def _patch(self, step: Preparation, exempt: Collection[Uid]) -> None:
-        """Under the lock. The actors hear of changes on threads of their own."""
+        """Change the code, and notify the actors on threads of their own. Call it under the
+        lock."""
         if step.is_replaced:
             step.ready.abort()
             step.said.set(self._words.of_replaced(step))
@@ -154,9 +158,10 @@ class LocalReload:
                 ReloadRound([cell], report, seconds, _log_refusal).start()
 
     def audit(self, plan: ReloadPlan, is_over: Callable[[], bool]) -> AuditOutcome:
-        """What still runs old code here. Takes part of a second, most of which others have.
+        """Return what still runs old code here. Takes part of a second, most of it pauses for other
+        threads.
 
-        Raises AuditEndedError where ``is_over`` becomes true.
+        Raises AuditEndedError when ``is_over`` becomes true.
         """
         with self._lock:
             step = self._committed.get(plan.generation)
@@ -165,7 +170,8 @@ class LocalReload:
         return self._preparing.audit(step.files, self.label, is_over)
 
     def revert(self, generation: int) -> None:
-        """Take back what was prepared or switched to; those that have heard hear of that, too."""
+        """Undo what was prepared or switched to; notify the actors that were notified of the
+        change."""
         with self._lock:
             prepared = self._prepared.pop(generation, None)
             if prepared is not None:
@@ -206,7 +212,7 @@ class LocalReload:
 
 
 def _is_news(report: ReloadReport) -> bool:
-    """Whether something changed that this process has loaded, or may read as its config."""
+    """Return whether anything changed that this process has loaded, or may read as its config."""
     return bool(report.modules) or any(path.endswith(CONFIG_SUFFIXES) for path in report.files)
 
 

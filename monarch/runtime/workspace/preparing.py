@@ -1,4 +1,4 @@
-"""Gets a change of code ready in this process: tried beside the live modules, unseen by running
+"""Prepares a change of code in this process: tries it beside the live modules, unseen by running
 code."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from monarch_reload import (
 
 
 class PreparedReload(Protocol):
-    """Code that can still go either way."""
+    """Prepared code that may be committed or aborted."""
 
     verdicts: dict[str, Verdict]
     label_before: str  # of the code that runs until the commit
@@ -50,11 +50,11 @@ class PreparedReload(Protocol):
 
 
 class Preparation(msgspec.Struct):
-    """One change of code. ``modules`` were there when it was prepared.
+    """One change of code. ``modules`` existed when it was prepared.
 
-    ``report`` is there once it was switched to, ``round`` tells the actors, ``said`` is what came
-    of it. ``warnings``: what its code will trip over. ``stale``: old code here, which ends with the
-    process.
+    ``report`` is set once it was switched to, ``round`` notifies the actors, ``said`` is the
+    outcome. ``warnings``: errors that its code will raise. ``stale``: old code here, which ends
+    with the process.
     """
 
     plan: ReloadPlan
@@ -106,7 +106,7 @@ _MOST_SECONDS_OF_BREAKS = 6.0
 
 
 class Preparing:
-    """An error raised here is a ``ReloadError``, and has changed nothing."""
+    """Prepares changes of code. It raises ``ReloadError``, and then has changed nothing."""
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str]) -> None:
         self._agent = agent
@@ -118,11 +118,11 @@ class Preparing:
         self._reloader.close()
 
     def step(self, plan: ReloadPlan) -> Preparation | None:
-        """The step that a plan comes to here; nothing where it has nothing to change."""
+        """Return the step that a plan means for this process; None if nothing changes here."""
         return self._upgrade(plan, plan.upgrade) if plan.upgrade else self._of_files(plan)
 
     def has_missed(self, step: Preparation) -> bool:
-        """Whether something that the step changes was imported after it was prepared."""
+        """Return whether a module that the step changes was imported after it was prepared."""
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False
         late = (sys.modules.get(name) for name in set(sys.modules) - step.modules)
@@ -194,8 +194,8 @@ class Preparing:
         return step
 
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
-        """New texts of the files that this process has loaded, and of config files; the others
-        are there when new code imports them."""
+        """Return the new texts of the files that this process has loaded, and of config files. New
+        code finds other files when it imports them."""
         late = being_imported()  # see has_missed
         loaded = {
             os.path.realpath(source.path)
@@ -217,7 +217,7 @@ class Preparing:
     def of_class(
         self, plan: ReloadPlan, live: type, upgrade: Upgrade, *, adds_globals: bool
     ) -> Preparation:
-        """The exchange of a ``live`` class for the new one."""
+        """Prepare the exchange of a ``live`` class for the new one."""
         try:
             staged, number = load_afresh(upgrade.pickled)
         except Exception as error:
@@ -230,15 +230,16 @@ class Preparing:
 
 
 def being_imported() -> set[str]:
-    """The modules in the middle of their import. A thread that imports one holds a lock of its
-    name, so that of thousands of modules only few need be asked."""
+    """Return the modules that are being imported now. A thread that imports a module holds a lock
+    of its name, so only few of thousands of modules need be checked."""
     locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", sys.modules)
     specs = {name: _attribute(sys.modules.get(name), "__spec__") for name in list(locks)}
     return {name for name, spec in specs.items() if getattr(spec, "_initializing", False)}
 
 
 def _attribute(module: object, name: str) -> Any:
-    """An attribute of a module, which may be a lazy one that loads itself at any other access."""
+    """Return an attribute of a module, which may be a lazy module that loads itself at any other
+    access."""
     try:
         return object.__getattribute__(module, name)
     except AttributeError:
@@ -246,7 +247,7 @@ def _attribute(module: object, name: str) -> Any:
 
 
 def _new_text(change: FileChange) -> bytes | None:
-    """The text that a file will hold."""
+    """Return the text that a file will have; None if it will be deleted."""
     if not change.source:
         return None
     with open(change.source, "rb") as file:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def project_roots(paths: Sequence[str]) -> list[str]:
-    """The import folders that hold a project rather than installed packages."""
+    """Return the import folders that contain a project rather than installed packages."""
     installed = tuple({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)})
     found = []
     for path in paths:

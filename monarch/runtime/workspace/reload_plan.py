@@ -1,4 +1,4 @@
-"""The messages of an owner to its processes about a generation that is ready, and their answers."""
+"""Messages of an owner to its processes about a prepared generation, and their answers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _FRAME = b"\x28\xb5\x2f\xfd"  # begins what zstd makes, and neither of what else
 
 
 class FileChange(msgspec.Struct, array_like=True, frozen=True):
-    """``path`` will hold what ``source`` holds now; an empty ``source`` means deleted."""
+    """A file that changes. ``path`` will have the present content of ``source``; an empty
+    ``source`` means deleted."""
 
     path: str
     source: str
 
 
 class Upgrade(msgspec.Struct, array_like=True, frozen=True):
-    """A new class for the actors of a mesh. ``pickled``: the class, and the buffers beside it."""
+    """A new class for the actors of a mesh. ``pickled``: the class as a pickle, with its
+    buffers."""
 
     mesh: Uid
     pickled: list[bytes]
@@ -59,13 +61,13 @@ class ReloadPlan(msgspec.Struct):
     """The files that a generation changes, by the host that they lie on.
 
     ``local`` are the author's own files, for processes that run them where they are, on the
-    author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have
-    this state then, ``behind`` those that are left with another. ``author`` names the pushing user,
-    for people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
+    author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have this
+    state then, ``behind`` those that are left with another. ``author`` names the pushing user, for
+    people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
     ``others`` are hosts which had a state of it, or of another together with hosts of this push,
-    and are left with that: the owner of all adds them. An upgrade of a class has no files,
-    and a number below 0: it is for the procs of one mesh, and goes no further down. ``attempt`` is
-    another one for each push, even after one that failed. ``staged`` is for owners only.
+    and are left with that: the owner of all adds them. An upgrade of a class has no files, and a
+    number below 0: it is for the procs of one mesh, and is not passed further down. ``attempt`` is
+    different for each push, also after a failed one. ``staged`` is for owners only.
     """
 
     generation: int
@@ -87,7 +89,8 @@ class ReloadPlan(msgspec.Struct):
     staged: StagedFiles | None = None
 
     def code_change(self, before: int) -> CodePush:
-        """The code that hosts run once this was switched to, by a process that ran ``before``."""
+        """Return the change of hosts' code by a switch to this plan, in a process that ran
+        ``before``."""
         late = [
             HostCode(host, before, "", self.family) for host in self.covers if host in self.behind
         ]
@@ -95,11 +98,11 @@ class ReloadPlan(msgspec.Struct):
         return CodePush(self.generation, self.digest, self.family, covers, [*self.others, *late])
 
     def for_procs(self) -> ReloadPlan:
-        """Without what is for owners only."""
+        """Return the plan without the parts for owners only."""
         return msgspec.structs.replace(self, staged=None) if self.staged is not None else self
 
     def encode(self) -> bytes:
-        """The plan as bytes; `decode` reads them."""
+        """Return the plan as bytes, which `decode` reads."""
         try:
             data = msgspec.msgpack.encode(self)
         except UnicodeEncodeError:
@@ -140,9 +143,9 @@ class RefusedFile(msgspec.Struct):
 
 
 class AuditOutcome(msgspec.Struct):
-    """Old code that lives on in some processes, each text with the processes, by their labels.
+    """Old code that still runs in some processes: each text with the labels of the processes.
 
-    ``kept`` is old by design. ``num_procs`` have looked, in so many ``seconds`` at most.
+    ``kept`` is old by design. ``num_procs`` have looked, for at most so many ``seconds``.
     """
 
     stale: dict[str, list[str]] = {}
@@ -151,7 +154,7 @@ class AuditOutcome(msgspec.Struct):
     seconds: float = 0.0
 
     def add(self, other: AuditOutcome) -> None:
-        """Take in what another process says."""
+        """Add the audit outcome of another process."""
         for mine, others in ((self.stale, other.stale), (self.kept, other.kept)):
             for text, labels in others.items():
                 mine[text] = [*mine.get(text, ()), *labels]
@@ -159,7 +162,7 @@ class AuditOutcome(msgspec.Struct):
         self.seconds = max(self.seconds, other.seconds)
 
     def lines(self, found: dict[str, list[str]]) -> list[str]:
-        """A line each, with the ranks."""
+        """Return a line for each text, with the ranks."""
         return [f"{text}{self._where(labels)}" for text, labels in found.items()]
 
     def _where(self, labels: list[str]) -> str:
@@ -180,13 +183,13 @@ _LISTS = (
 class ReloadOutcome(msgspec.Struct):
     """The outcome of a step in a process and in those it owns. ``busy``: another author pushes.
 
-    ``respawn`` lists changes that a running process cannot take, and why; ``is_replaced`` that the
-    process which answers gives way to a new one. ``replaced`` are all such, by their labels, and
-    ``replaced_actors`` the actors that are made again in them, by class. ``problems`` came up when
-    it was too late to go back, ``notes`` are to know beside, ``warnings`` what new code will trip
-    over, ``for_next_start`` those among them that are of the next start, ``compiles_again`` the
-    functions that torch.compile compiles again when they are next called. ``late`` have not come to
-    a fence or a halt in time, which may be tried again.
+    ``respawn`` lists changes that a running process cannot take, and why; ``is_replaced`` says that
+    the answering process will be replaced by a new one. ``replaced`` are the labels of all such
+    processes, and ``replaced_actors`` the actors that are made again in them, by class.
+    ``problems`` occurred when it was too late to go back, ``notes`` is further information,
+    ``warnings`` are errors that new code will raise, ``for_next_start`` those of them about the
+    next start, ``compiles_again`` the functions that torch.compile compiles at their next call.
+    ``late`` processes have not reached a fence or a halt in time, which may be tried again.
     """
 
     modules: list[str] = []
@@ -211,16 +214,16 @@ class ReloadOutcome(msgspec.Struct):
 
     @property
     def vote(self) -> Vote:
-        """What it counts as."""
+        """The vote that the outcome amounts to."""
         return Vote.NO if self.refused or self.busy else Vote.LATE if self.late else Vote.YES
 
     def begins_anew(self) -> None:
-        """The next start comes at once, and shows what it makes of the code."""
+        """Handle that the next start comes at once: drop the warnings that are about it."""
         self.warnings = [text for text in self.warnings if text not in self.for_next_start]
         self.for_next_start = []
 
     def add(self, other: ReloadOutcome) -> None:
-        """Take in what another process says."""
+        """Add the outcome of another process."""
         for name in _LISTS:
             if said := getattr(other, name):  # most say nothing
                 known = getattr(self, name)

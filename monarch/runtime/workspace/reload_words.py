@@ -1,4 +1,4 @@
-"""The words of a process on a change of code: what comes, which actors it changed, and why not."""
+"""A process's texts about a change of code: the change, the actors it concerned, and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReloadWords:
         self._label = label
 
     def of_prepared(self, step: Preparation | None) -> ReloadOutcome:
-        """The changes that a step would make here."""
+        """Return the changes that a step would make here."""
         outcome = ReloadOutcome(num_procs=1)
         if step is None:
             return outcome
@@ -36,7 +36,7 @@ class ReloadWords:
         return outcome
 
     def of_refused(self, error: ReloadError) -> ReloadOutcome:
-        """Why a step could not be prepared."""
+        """Return why a step could not be prepared."""
         if isinstance(error, NeedsRespawn):
             refused = [self.refusal(error, self._way_out())]
         else:
@@ -44,7 +44,7 @@ class ReloadWords:
         return ReloadOutcome(num_procs=1, refused=refused)
 
     def of_replaced(self, step: Preparation) -> ReloadOutcome:
-        """The outcome that says that this process gives way to a new one."""
+        """Return the outcome which says that this process will be replaced by a new one."""
         return ReloadOutcome(
             num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
             warnings=step.warnings,
@@ -53,7 +53,7 @@ class ReloadWords:
     def of_committed(
         self, step: Preparation, report: ReloadReport, seconds: float
     ) -> ReloadOutcome:
-        """The changes that a step has made here."""
+        """Return the changes that a step has made here."""
         for cell in self._agent.cells:
             for maker in _makers_of(cell.cls):
                 if maker in report.functions:
@@ -93,7 +93,7 @@ class ReloadWords:
         )
 
     def hook_refusal(self, cell: ActorCell, error: BaseException) -> RefusedFile:
-        """The refusal by an actor whose ``__reload__`` raised."""
+        """Return the refusal by an actor whose ``__reload__`` raised."""
         refused = self.refusal(ReloadError.of_exception(error, "commit"))
         hook = f"__reload__ of {cell.record.title}"
         refused.message = f"{hook} refused the new code: {refused.message}"
@@ -114,7 +114,8 @@ class ReloadWords:
 
 
 def _makers_of(cls: type | None) -> list[str]:
-    """The `__init__` of an actor's class and of its bases: they have run."""
+    """Return the `__init__` methods of an actor's class and of its bases, which have run
+    already."""
     return (
         [f"{base.__module__}.{base.__qualname__}.__init__" for base in cls.__mro__] if cls else []
     )

@@ -120,8 +120,9 @@ class ReplicaAgent:
         self._write_if_free()
 
     def _follow_state_folder(self) -> None:
-        """A host that sees our folder alone, not what lies beside it, may have begun another state
-        inside: one folder has one state, so that is ours from now on."""
+        """Take up a state that another host has begun inside the folder. A host may see only our
+        folder, and not the state folder beside it; one folder has one state, so that state is ours
+        from now on."""
         state = find_state_folder(self.root)
         if state is None or str(state) == self.state_folder:
             return
@@ -132,7 +133,8 @@ class ReplicaAgent:
         self._open(str(state))
 
     def _write_if_free(self, patience_seconds: float = 0.0) -> Replica | None:
-        """The replica, if no other host writes this folder; one that did may just be ending."""
+        """Return the replica, if no other host writes this folder; wait a while for a writer that
+        may be ending."""
         deadline = time.monotonic() + patience_seconds
         while self._replica is None:
             try:
@@ -155,14 +157,15 @@ class ReplicaAgent:
         return ""
 
     def _state(self) -> tuple[int, str]:
-        """The generation here and its digest, by our own writing or by another host's."""
+        """Return the generation here and its digest, written by us or by another host."""
         replica, folder = self._replica, self._folder
         if replica is None or folder.generation > replica.generation:
             return folder.generation, folder.digest
         return replica.generation, replica.manifest.digest.hex()
 
     def import_folders(self) -> tuple[str, ...]:
-        """Where the workspace's folders have landed: what procs put in front of `sys.path`."""
+        """Return the folders that the workspace's folders landed in; procs put them in front of
+        `sys.path`."""
         return tuple(import_place(self.root, self.state_folder, f) for f in self._folders)
 
     def _on_sync(self, envelope: Envelope[Sync]) -> None:
@@ -177,7 +180,7 @@ class ReplicaAgent:
         self._orders.put(lambda: self._do(order, envelope.payload))
 
     def _share(self, order: Share, payload: Bytes) -> str:
-        """Take up what another host wrote; why not, if that cannot be."""
+        """Take up what another host wrote; return why not, if that is impossible."""
         files = msgspec.msgpack.decode(payload, type=list[tuple[bytes, bytes]])
         why = self._folder.verify(order.generation, order.digest, files)
         why = why or self._environment.why_unfit()
@@ -187,7 +190,7 @@ class ReplicaAgent:
         return why
 
     def _do(self, order: Share | TakeBack, payload: Bytes) -> None:
-        """Do what is asked for; answer what is here then, and why it could not be done, if so."""
+        """Carry out an order; return the state here afterwards, and the error, if any."""
         try:
             if isinstance(order, Share):
                 why = self._share(order, payload)
@@ -206,8 +209,8 @@ class ReplicaAgent:
                 _log.exception("a push could not be answered")
 
     def _next(self) -> Callable[[], None] | None:
-        """The next order. Work that a commit has left for later is done once no commit comes for a
-        while."""
+        """Return the next order. Work that a commit has left for later is done if no commit comes
+        for a while."""
         replica = self._replica
         if replica is not None and not replica.is_settled:
             with suppress(queue.Empty):
@@ -242,7 +245,8 @@ class ReplicaAgent:
         node.answer(order, body)
 
     def _turn_away(self, order: Sync, message: Message) -> Message | None:
-        """The answer to an author that comes while another one is in the middle of a push."""
+        """Return the refusal for an author that comes while another author's push is in
+        progress."""
         lease = self._lease
         if isinstance(message, Question) or not lease.is_anothers(order.author or order.sender):
             return None
@@ -286,7 +290,7 @@ class ReplicaAgent:
         return answer
 
     def _tell_commit(self, order: Sync, replica: Replica) -> None:
-        """For watchers: there is another state here, and which author has brought it."""
+        """Publish for watchers that there is another state here, and which author brought it."""
         told = Bulletin(
             "workspace", "committed", generation=replica.generation,
             data={
@@ -298,7 +302,7 @@ class ReplicaAgent:
             self._agent.node.loop.call_soon(lambda: self._agent.publish(told))
 
     def _stage_environment(self, replica: Replica, staged: Staged) -> Message:
-        """Get the packages ready that a staged state wants, or turn it away."""
+        """Prepare the packages that a staged state needs, or refuse the state."""
         try:
             self._packages = self._environment.stage(staged.files)
         except UnfitEnvironment as error:
@@ -316,7 +320,7 @@ class ReplicaAgent:
 
     @contextmanager
     def _moving(self, is_moving: bool) -> Iterator[None]:
-        """While files change, no proc may be born on them."""
+        """Let no proc start during this block, in which files change."""
         self._is_moving = is_moving
         try:
             yield
@@ -327,7 +331,7 @@ class ReplicaAgent:
                     self._agent.node.loop.call_soon(self._agent.workspace_changed)
 
     def _take_back(self, order: TakeBack) -> str:
-        """Show again what was here before a generation; why not, if that cannot be."""
+        """Show the state from before a generation again; return why not, if that is impossible."""
         replica = self._replica
         if replica is None:
             return ""
@@ -374,7 +378,8 @@ def _folders_file(state: str) -> str:
 
 
 def _read_folders(state: str) -> tuple[str, ...]:
-    """Where the workspace's folders landed when this replica was last written to."""
+    """Return the folders that the workspace's folders landed in at the last push to this
+    replica."""
     try:
         return tuple(map(str, json.loads(Path(_folders_file(state)).read_text())))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""A process's dealings with workspaces: it pushes them, and follows them itself."""
+"""A process's use of workspaces: it pushes them, and follows them itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _sessions: WeakKeyDictionary[ProcAgent, WorkspaceSession] = WeakKeyDictionary()
 
 
 class WorkspaceSession:
-    """Make one a process, before the modules that it should follow are imported."""
+    """The workspaces that a process pushes and follows. Make one for each process, before the
+    modules that it should follow are imported."""
 
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
@@ -70,8 +71,9 @@ class WorkspaceSession:
         program, unless given, and of a visit the clients that the hosts name. ``names``: how hosts
         are called that may not say so themselves. Blocks; see ``Author.push``.
 
-        ``env`` first installs what the workspace's lock file asks for and hosts lack, and brings it
-        along, from then on with every push. Raises ``EnvironmentFailed``; then nothing has changed.
+        ``env`` first gets the packages that the workspace's lock file lists and hosts lack, and
+        pushes them now and with every later push. Raises ``EnvironmentFailed``; then nothing has
+        changed.
         """
         surroundings, notes = self._surroundings_of(workspace)
         if env:
@@ -121,11 +123,13 @@ class WorkspaceSession:
             return roll_back(past, self._agent.node, whole, generation, hosts, owners=[self.reload])
 
     def _came_to(self, plan: ReloadPlan) -> None:
-        """An author, maybe elsewhere, has brought hosts and our processes to a state."""
+        """Handle that an author, maybe in another process, has brought hosts and our processes to a
+        state."""
         self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
 
     def watcher(self, workspace: Workspace) -> Watcher:
-        """A new watcher of all that comes along with a workspace, to be woken by saves.
+        """Return a new watcher of all folders that are pushed with a workspace, to be woken by
+        saves.
 
         A caller that iterates over it tells each push what was ``touched``, so nothing else need
         watch.
@@ -137,7 +141,7 @@ class WorkspaceSession:
         return Watcher(whole)
 
     def close(self) -> None:
-        """The process is done with workspaces: nothing is watched, and no import remembered."""
+        """Stop watching workspaces and remembering imports."""
         self.reload.audits.close()
         self.reload.here.close()
         with self._lock:
@@ -145,7 +149,7 @@ class WorkspaceSession:
                 author.close()
 
     def _surroundings_of(self, workspace: Workspace) -> tuple[Surroundings, list[str]]:
-        """Return the folders that come along with a workspace and, the first time, notes to
+        """Return the folders that are pushed with a workspace and, the first time, notes to
         show."""
         from monarch.runtime.workspace.packages.surroundings import Surroundings
 
@@ -170,13 +174,14 @@ class WorkspaceSession:
 
 
 def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> WorkspaceSession:
-    """The session of a process that begins now, before it imports anything of a workspace."""
+    """Return the session of a process that starts now, before it imports any module of a
+    workspace."""
     session = _sessions[agent] = WorkspaceSession(agent, roots, label)
     return session
 
 
 def session_of(agent: ProcAgent) -> WorkspaceSession:
-    """The session of this process; a client gets one that follows the project folders on its
+    """Return the session of this process; a client gets one that follows the project folders on its
     `sys.path` when it first needs one."""
     known = _sessions.get(agent)
     if known is None:

@@ -1,7 +1,7 @@
 """Ranks of a host that cannot prepare the same new code have one fresh process import it for all.
 
-An import of torch takes seconds of processor time, and ranks are as many as the machine has cores:
-the first process that asks imports it, and the others wait for what came of that.
+An import of torch takes seconds of processor time, and there may be as many ranks as cores: so the
+first process that asks has the code imported, and the others wait for the result.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _KEPT_SECONDS = 3600.0  # far longer than a push
 class SharedTrial:
     """The verdict of a fresh process: one for all that ask the same within the same ``push``.
 
-    Values of environment variables that ranks have of their own, as RANK, are not looked at: they
-    get the verdict that the first of them got.
+    Environment variables that differ by rank, such as RANK, do not count: all ranks get the verdict
+    of the first.
     """
 
     def __init__(self, spare: Spare = import_in_subprocess) -> None:
@@ -72,7 +72,7 @@ def _name(push: str, state: NewState) -> str:
 
 
 def _sweep(folder: str) -> None:
-    """Remove what pushes of long ago have left."""
+    """Remove the files of pushes of long ago."""
     for name in os.listdir(folder):
         place = os.path.join(folder, name)
         with contextlib.suppress(OSError):

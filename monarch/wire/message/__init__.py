@@ -1,10 +1,10 @@
 """Every message of the protocol, in one table; the files are the conversations they belong to.
 
-A message is added to the file of its conversation, and to the imports of this file.
+Add a new message to the file of its conversation, and to the imports of this file.
 
 What to open:
 
-    header        what all messages begin with
+    header        the bases of all messages
     calls         actors, calls, answers, deadlock detection (edge chasing), requests to owners of
                   memory
     delivery      broadcast trees, and bulk
@@ -309,5 +309,5 @@ __all__ = [
 
 
 def kinds() -> tuple[type[Message], ...]:
-    """Every kind of message: what a decoder takes."""
+    """Return every kind of message, for the decoder."""
     return (*(k for k in Message.__subclasses__() if k is not Request), *Request.__subclasses__())

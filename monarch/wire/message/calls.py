@@ -1,5 +1,5 @@
-"""Actors, calls of their endpoints, answers, the search for deadlocks (by edge chasing), and what
-is asked of the owner of memory."""
+"""Actors, calls of their endpoints, answers, the search for deadlocks (by edge chasing), and
+requests to the owners of memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PING = ""
 
 
 class Call(Message, tag=2, kw_only=True):
-    """Run an endpoint. Payload: the arguments. ``port`` 0 means that no answer is waited for.
+    """Run an endpoint. Payload: the arguments. ``port`` 0 means that the sender expects no answer.
 
-    ``generation`` is what the sender runs, counted by the client ``root``: a process that is behind
-    it must not run this. Once the call is taken up, it is the generation that runs it. ``crosses``
-    is one that was being switched to when this was sent, and that leaves some of the receivers
-    behind. ``trace`` is the caller's span, as W3C's ``traceparent`` has it, where one is sampled.
-    ``arrived`` is for the receiver to fill in: nanoseconds of its clock.
+    ``generation`` is the sender's, counted by the client ``root``: a process with an older one must
+    not run the call. Once the call has begun, it is the generation that runs it. ``crosses``: when
+    the call was sent, a switch to this generation was under way that leaves some of the receivers
+    behind. ``trace`` is the caller's span, in the form of W3C's ``traceparent``, if it is sampled.
+    The receiver sets ``arrived``: nanoseconds of its clock.
     """
 
     actor: Uid
@@ -43,10 +43,10 @@ class Call(Message, tag=2, kw_only=True):
 
 
 class Reply(Message, tag=3):
-    """Into a port. Payload: a value, or an exception where ``failed``.
+    """An answer to a port. Payload: a value, or an exception if ``failed``.
 
-    ``refused``: the actor is dead, so that a call to it and others need not wait for it.
-    ``generation`` is the one whose code has made this answer.
+    ``refused``: the actor is dead, so that other calls to it need not wait either. ``generation``
+    is the one whose code made this answer.
     """
 
     port: int
@@ -58,7 +58,7 @@ class Reply(Message, tag=3):
 
 
 class Returned(Message, tag=10):
-    """To the sender of a message without an answer: it could not be delivered."""
+    """To the sender of a message that expects no answer: the message could not be delivered."""
 
     actor: Uid
     target: str
@@ -67,7 +67,7 @@ class Returned(Message, tag=10):
 
 
 class PortMark(Message, tag=60):
-    """Into a channel: reply to port ``answer_port`` once what came before it is taken."""
+    """To a channel: reply to port ``answer_port`` once all earlier messages have been taken."""
 
     port: int
     answer_port: int
@@ -75,7 +75,7 @@ class PortMark(Message, tag=60):
 
 
 class Ancestor(msgspec.Struct, array_like=True, frozen=True):
-    """An actor that spawned one, or spawned one that did."""
+    """One of the owners above an actor: the actor that spawned it, or an owner of that one."""
 
     name: str
     class_name: str
@@ -103,8 +103,8 @@ class SpawnActor(Message, tag=40, kw_only=True):
 
 
 class StopActor(Request[None], tag=41):
-    """End an actor after the messages before this one; what still runs after ``seconds`` is cut
-    off where it can be. 0 seconds are no limit."""
+    """End an actor after the messages before this one. What still runs after ``seconds`` is
+    cancelled if possible. 0 seconds means no limit."""
 
     actor: Uid
     reason: str
@@ -112,9 +112,9 @@ class StopActor(Request[None], tag=41):
 
 
 class ActorFailed(Message, tag=42):
-    """To the owner: an actor has failed, with no caller waiting for its answer.
+    """To the owner: an actor has failed, and no caller waits for its answer.
 
-    ``cause`` is the failure of something it owned, where that is why.
+    ``cause`` is the failure of something that the actor owned, if that made it fail.
     """
 
     actor: Uid
@@ -134,9 +134,9 @@ class AskOrigin(Message, tag=48):
 
 
 class Waiter(msgspec.Struct, array_like=True, frozen=True):
-    """An actor that waits, in ``endpoint``, for the answer to a call of ``asks`` of the next.
+    """An actor that waits, in ``endpoint``, for the next actor's answer to a call of ``asks``.
 
-    ``number`` is that of this one wait: the actor's next has another.
+    ``number`` identifies this one wait: the actor's next wait has another number.
     """
 
     proc: ProcAddress
@@ -153,7 +153,7 @@ class Waiter(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AnswerWaits(msgspec.Struct):
-    """The wait that an answer waits for, as ``Waiter`` has it."""
+    """The wait in which an actor is, as ``Waiter`` has it, while a caller waits for its answer."""
 
     number: int
     name: str
@@ -163,17 +163,17 @@ class AnswerWaits(msgspec.Struct):
 
 class AskWait(Request[AnswerWaits | None], tag=84):
     """To the process of an actor that a caller waits for, in a call of ``method``: does the actor
-    wait itself, so that it cannot answer meanwhile?
-    """
+    itself wait, so that it cannot answer meanwhile?"""
 
     actor: Uid
     method: str
 
 
 class Chase(Message, tag=85):
-    """To the process of the last of ``path``: each of them waits for the next; go on from there.
+    """To the process of the last actor of ``path``, in which each waits for the next: continue from
+    there.
 
-    ``attempt`` counts how often the first of them has been followed, in its one wait.
+    ``attempt`` counts how often the first actor's present wait has been followed.
     """
 
     path: tuple[Waiter, ...]
@@ -181,15 +181,15 @@ class Chase(Message, tag=85):
 
 
 class RingFound(Message, tag=86):
-    """To a client: each of these waits for the next, and the last for the first."""
+    """To a client: each of these actors waits for the next, and the last for the first."""
 
     path: tuple[Waiter, ...]
 
 
 class AskMemory(Request[Body], tag=90):
-    """To the process that has registered memory: ``what`` must be done, as ``about`` says.
+    """To the process that has registered memory: do ``what``, as ``about`` says.
 
-    It comes over the job's own connections, which strangers cannot use.
+    It is sent over the job's own connections, which strangers cannot use.
     """
 
     what: str

@@ -13,10 +13,10 @@ from monarch.wire.message.header import Message
 
 
 class Grow(Message, tag=61, kw_only=True):
-    """A tree, as a host agent needs it to hand on the casts of ``sender``: the hosts from ``start``
-    on.
+    """To a host agent: the part of a tree that it needs to forward the casts of ``sender``, which
+    is the hosts from ``start`` on.
 
-    Sent ahead of the first cast, and again when a host of the tree has died.
+    Sent before the first cast, and again when a host of the tree has died.
     """
 
     mesh: Uid
@@ -31,8 +31,8 @@ class Grow(Message, tag=61, kw_only=True):
 class Cast(Message, tag=62, kw_only=True):
     """One message for members of a proc mesh on the hosts ``start`` to ``stop``.
 
-    ``inner`` is its header. Answers to ``port`` are gathered on the way back, by way of
-    ``parent``. Among the casts of one sender along one tree ``number`` only grows.
+    ``inner`` is its header. Answers to ``port`` are gathered on their way back, through ``parent``.
+    Each cast of a sender along one tree has a larger ``number`` than those before.
     """
 
     mesh: Uid
@@ -48,7 +48,7 @@ class Cast(Message, tag=62, kw_only=True):
 
 
 class Wither(Message, tag=65):
-    """All procs of a mesh are gone: its tree, as ``sender`` made it known, may be forgotten."""
+    """All procs of a mesh are gone: the tree that ``sender`` announced for it may be forgotten."""
 
     mesh: Uid
     sender: Uid
@@ -56,7 +56,7 @@ class Wither(Message, tag=65):
 
 
 class FoldedReply(msgspec.Struct, array_like=True, frozen=True):
-    """One answer among many; its payload and buffers follow those of the one before."""
+    """One answer among many; its payload and buffers follow those of the previous answer."""
 
     rank: int
     sender: Uid
@@ -75,9 +75,9 @@ class Replies(Message, tag=63):
 
 
 class Parcel(Message, tag=12, kw_only=True):
-    """A message whose bulk lies in a segment of shared memory, handed over before.
+    """A message whose bulk is in a segment of shared memory that was handed over before.
 
-    ``is_shared``: others look at the same region, so that it may not be written to.
+    ``is_shared``: other processes read the same region, so the receiver must not write to it.
     """
 
     sender: Uid
@@ -106,7 +106,7 @@ class BulkChunk(Message, tag=14):
 
 
 class Credit(Message, tag=15):
-    """Send me so many more chunks of that consignment; 0: I will not take it."""
+    """Send so many more chunks of that consignment; 0: the receiver will not take it."""
 
     sender: Uid
     number: int

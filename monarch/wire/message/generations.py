@@ -1,4 +1,4 @@
-"""A workspace's way to the hosts, and the change of code that follows it."""
+"""How a workspace gets to the hosts, and the code switch that follows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Onward(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SyncAnswer(msgspec.Struct):
-    """The ``reply``, opaque here. Where something was staged: the landing places of ``packages`` by
-    path, and the client whose processes are to change with the files."""
+    """The ``reply``, which is opaque here. If content was staged: the landing places of
+    ``packages`` by path, and the client whose processes have to change with the files."""
 
     reply: bytes
     root: str = ""
@@ -31,11 +31,11 @@ class SyncAnswer(msgspec.Struct):
 
 
 class Sync(Request[SyncAnswer], tag=28):
-    """One message of a workspace push, opaque here; its blobs travel as buffers.
+    """One message of a workspace push, which is opaque here; its blobs travel as buffers.
 
-    ``folders`` are the landing places of the workspace's folders below the replica's root, and
-    ``pid`` is the author's, whose end must be noticed. The host passes it to ``onward``, in
-    ``degree`` shares. An owner that carries a push through orders on behalf of its ``author``.
+    ``folders`` are the landing places of the workspace's folders below the replica's root. ``pid``
+    is the author's process, whose end must be noticed. The host forwards the message to ``onward``,
+    in ``degree`` branches. An owner that relays a push of another process names that ``author``.
     """
 
     folders: tuple[str, ...] = ()
@@ -46,10 +46,10 @@ class Sync(Request[SyncAnswer], tag=28):
 
 
 class Bring(Request[str], tag=51, kw_only=True):
-    """From a host agent to its client: procs must be made here that are meant for the workspace
-    ``wanted``, and what is here is ``digest``. Bring it.
+    """From a host agent to its client: bring the workspace ``wanted``. New procs need it, and the
+    host has ``digest``.
 
-    Answered with the digest that is here where that turns out to be right, else with nothing.
+    Answered with the digest that the host has now if that is right, else with "".
     """
 
     host: ProcAddress
@@ -60,16 +60,17 @@ class Bring(Request[str], tag=51, kw_only=True):
 
 
 class FilesNow(msgspec.Struct):
-    """What a host has then."""
+    """The state of a host's files afterwards."""
 
     generation: int
     digest: str
 
 
 class Share(Request[FilesNow], tag=52):
-    """To a host agent whose folder another host writes: look whether it has come to this state.
+    """To a host agent whose folder is written by another host: check whether the folder has this
+    state.
 
-    Payload: paths and digests of what has changed.
+    Payload: paths and digests of the changed files.
     """
 
     generation: int
@@ -78,7 +79,7 @@ class Share(Request[FilesNow], tag=52):
 
 
 class TakeBack(Request[FilesNow], tag=50):
-    """To a host agent: back to the files before ``generation``, if that is what is there.
+    """To a host agent: restore the files from before ``generation``, if it shows that generation.
 
     An owner orders it on behalf of the push's ``author``: another author may have staged since.
     """
@@ -88,15 +89,16 @@ class TakeBack(Request[FilesNow], tag=50):
 
 
 class AuditAsked(Request[Body], tag=179):
-    """To a process: what runs old code there, and in those that it owns, since the switch to
-    ``generation``? ``Answer`` comes when its audit is in."""
+    """To a process: what runs old code in it, and in the procs that it owns, since the switch to
+    ``generation``? ``Answer`` is sent when the audit is finished."""
 
     generation: int
 
 
 class SwitchOrder(str, Enum):
     """The kinds of orders: of a coordinator to participants, of an author to an owner (``PREPARE``,
-    ``SWITCH``, ``REVERT``), and (the last three, in messages of their own) of either to hosts."""
+    ``SWITCH``, ``REVERT``), and of either to hosts (the last three, which have messages of their
+    own)."""
 
     PREPARE = "prepare"
     FENCE = "fence"
@@ -114,19 +116,20 @@ class SwitchOrder(str, Enum):
 
 class Order(Request[Body], tag=44):
     """An order of the switch to ``generation``, to an owner or a proc. The tables in
-    ``monarch.core.code_switch`` say what follows which.
+    ``monarch.core.code_switch`` have the order of events.
 
-    ``PREPARE``: get the generation ready; payload: the plan. ``FENCE``: the generation begins here;
-    ordered like a call, and answered once every actor is done with what came before, while later
-    messages wait. ``LIFT``: as before the fence of this ``attempt``. ``HALT``: actors take up no
-    message. ``RESUME``: as before the halt. ``PATCH``: change the code. ``GO``: run it. ``REVERT``:
-    drop the generation; an owner that drives its switch stops, unless it is decided. ``SWITCH``: an
-    owner drives the whole switch of its procs, and answers when that is over.
+    ``PREPARE``: prepare the generation; payload: the plan. ``FENCE``: the generation begins here;
+    it has its place among the sender's calls, and is answered once every actor has finished the
+    earlier messages, while later messages wait. ``LIFT``: go on as before the fence of this
+    ``attempt``. ``HALT``: actors begin no message. ``RESUME``: go on as before the halt. ``PATCH``:
+    change the code. ``GO``: run it. ``REVERT``: drop the generation; an owner that drives its
+    switch stops it, unless it is decided. ``SWITCH``: an owner drives the whole switch of its
+    procs, and answers when it is over.
 
-    ``attempt`` counts the fences. ``seconds`` is how long a fence may hold a sender up (for ever,
-    if ``None``), how long to wait until all have come past a lifted one, or how long a halt may
-    take. ``behind`` are hosts that could not show the files: procs there go back at a patch. A proc
-    that ``gives_way`` does so to a new one of its uid: what comes after its fence is for that one.
+    ``attempt`` counts the fences. ``seconds`` is how long a fence may delay a sender (``None``:
+    without limit), how long to wait until all have passed a lifted fence, or how long a halt may
+    take. ``behind`` are hosts that could not show the files: procs there revert at a patch. A proc
+    that ``gives_way`` is replaced by a new one of its uid, which gets the messages after the fence.
     ``pid`` is that of an author elsewhere, whose end must be noticed.
     """
 
@@ -140,24 +143,25 @@ class Order(Request[Body], tag=44):
 
     @property
     def is_fence(self) -> bool:
-        """Whether it has its place among the calls of its sender."""
+        """Whether the order has its place among the calls of its sender."""
         return self.kind is SwitchOrder.FENCE
 
     @property
     def ends_fence(self) -> bool:
-        """Whether a process is told to go on as before the last fence."""
+        """Whether the order has a process go on as before the last fence."""
         return self.kind in (SwitchOrder.LIFT, SwitchOrder.REVERT)
 
     @property
     def is_behind_fence(self) -> bool:
-        """Whether a proc that gives way at the last fence obeys it yet, ahead of the new one."""
+        """Whether a proc that gives way at the last fence still obeys the order itself, before the
+        new proc starts."""
         return self.kind in (
             SwitchOrder.HALT, SwitchOrder.RESUME, SwitchOrder.PATCH, SwitchOrder.GO,
         )  # fmt: skip
 
 
 class BusyActor(msgspec.Struct, array_like=True, frozen=True):
-    """One that a push waits for. ``method`` is what it is in, in words."""
+    """An actor that a push waits for. ``method`` says what the actor does, in words."""
 
     name: str
     rank: int
@@ -165,7 +169,8 @@ class BusyActor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Waiting(Message, tag=49):
-    """To the process that asked for a change of generation: what it has waited for, so long."""
+    """To the process that asked for a change of generation: which actors it has waited for, and how
+    long."""
 
     generation: int
     busy: tuple[BusyActor, ...]
@@ -173,13 +178,14 @@ class Waiting(Message, tag=49):
 
 
 class HeldUp(Message, tag=53):
-    """To the process that ordered a fence: an actor waits behind it, and is held up."""
+    """To the process that ordered a fence: an actor waits behind it, and is delayed."""
 
     generation: int
     attempt: int
 
 
 class LeftBehind(Message, tag=54):
-    """To a proc on a host that could not follow a push: what runs where now, as its owner knows."""
+    """To a proc on a host that could not follow a push: which code runs on which host now, as its
+    owner knows."""
 
     codes: tuple[HostCode, ...]

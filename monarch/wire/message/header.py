@@ -1,8 +1,8 @@
-"""Headers: what all messages begin with.
+"""Headers: the bases of all messages.
 
-A message is a header and, for those that carry user data, a payload with buffers beside it.
-Headers hold only what agents need to route, order and account; they never hold pickles. Validity
-is checked where a header is decoded, and trusted afterwards.
+A message is a header and, if it carries user data, a payload with buffers beside it. Headers
+contain only what agents need to route, order and account for a message; they never contain pickles.
+They are checked when they are decoded, and trusted afterwards.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ A = TypeVar("A")
 class Request(Message, Generic[A], kw_only=True):
     """A message that is answered by an ``Answer``, whose body is an ``A``.
 
-    The node that asks fills in the ``sender``, and the ``port`` that awaits the answer: 0 where
-    nobody waits.
+    The asking node sets the ``sender``, and the ``port`` for the answer: 0 if it expects none.
     """
 
     port: int = 0
@@ -44,14 +43,14 @@ class Request(Message, Generic[A], kw_only=True):
 
 @functools.cache
 def answer_type(kind: type[Request[A]]) -> Any:
-    """The type of the answers to a kind of request."""
+    """Return the type of the answers to a kind of request."""
     (base,) = (b for b in kind.__orig_bases__ if typing.get_origin(b) is Request)  # type: ignore[attr-defined]
     return typing.get_args(base)[0]
 
 
 class Answer(Message, tag=29):
-    """To a request. ``body`` is data, as the request's type says; ``error`` is text for people,
-    never a pickle."""
+    """The answer to a request. ``body`` is data, of the request's answer type; ``error`` is text
+    for people, never a pickle."""
 
     port: int
     sender: Uid

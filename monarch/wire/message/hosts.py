@@ -13,7 +13,8 @@ from monarch.wire.message.header import Message, Request
 
 
 class Attached(msgspec.Struct):
-    """A host as its new client sees it. ``holder``, beside an error: who has it."""
+    """The state of a host for its new client. ``holder``, with an error: the client that has the
+    host."""
 
     machine: str = ""
     pid: int = 0
@@ -25,7 +26,7 @@ class Attached(msgspec.Struct):
 
 
 class Attach(Request[Attached], tag=20):
-    """May I be your client?"""
+    """To a host agent: the sender asks to become its client."""
 
     client: ProcAddress
     pid: int
@@ -44,14 +45,14 @@ class Detach(Message, tag=21):
 
 
 class Notice(Message, tag=31):
-    """From a host agent to its client: something that a person should know."""
+    """From a host agent to its client: news that a person should know."""
 
     text: str
 
 
 class ProcState(msgspec.Struct):
-    """A proc, as its host knows it. ``name`` is that of its mesh, whose uid is ``mesh``; ``label``
-    is its own, for people. ``hangs`` says why it does, in words."""
+    """A proc, as its host knows it. ``name`` is the name of its mesh, ``mesh`` the uid; ``label``
+    is the proc's own name, for people. ``hangs`` says why it hangs, in words."""
 
     uid: Uid
     label: str
@@ -68,8 +69,8 @@ class ProcState(msgspec.Struct):
 
 
 class HostPackages(msgspec.Struct):
-    """A host's Python, the versions of what it has installed, and the platforms whose wheels it
-    takes. ``python`` is "" where that is not known."""
+    """A host's Python, the versions of its installed packages, and the platforms whose wheels it
+    takes. ``python`` is "" if it is not known."""
 
     python: str = ""
     packages: dict[str, str] = {}
@@ -79,9 +80,9 @@ class HostPackages(msgspec.Struct):
 class HostState(msgspec.Struct, kw_only=True):
     """A host, as its agent knows it.
 
-    ``workspace`` is the folder that is pushed to, ``state`` the one where its replica keeps what it
-    knows, ``writes`` whether this host does. ``client`` is the program that it serves, in words.
-    ``idle_limit`` is ``None`` where it has none.
+    ``workspace`` is the folder that pushes go to, ``state`` the state folder of its replica,
+    ``writes`` whether this host writes the folder. ``client`` names the program that it serves.
+    ``idle_limit`` is ``None`` if there is none.
     """
 
     host: str
@@ -107,8 +108,8 @@ class HostState(msgspec.Struct, kw_only=True):
 
 
 class Inspect(Request[HostState], tag=27):
-    """Asks a host agent for its state; with ``packages``, also for its Python and what that has
-    installed."""
+    """Ask a host agent for its state; with ``packages``, also for its Python and installed
+    packages."""
 
     packages: bool = False
 
@@ -123,7 +124,8 @@ class ProcReport(msgspec.Struct):
 
 
 class InspectProc(Request[ProcReport], tag=37):
-    """Asks a proc, or a client, which code it runs. It answers once it is up."""
+    """Ask a proc, or a client, which code it runs. A proc that is still starting answers when it is
+    up."""
 
 
 class Shutdown(Request[None], tag=26):
@@ -141,7 +143,7 @@ class Command(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ProcSpec(msgspec.Struct, array_like=True, frozen=True):
-    """One proc to be made. ``bind`` says which CPUs and memory it may use."""
+    """One proc to make. ``bind`` says which CPUs and memory it may use."""
 
     uid: Uid
     rank: int
@@ -151,20 +153,20 @@ class ProcSpec(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Preload(Request[None], tag=25):
-    """Have a template process with these modules imported ready for later spawns."""
+    """Have a template process that has imported these modules ready for later spawns."""
 
     modules: tuple[str, ...]
 
 
 class SpawnProcs(Message, tag=22, kw_only=True):
-    """Make procs for a mesh. Each answers with ``ProcUp`` to the owner, or ``ProcDown`` comes.
+    """Make procs for a mesh. Each sends ``ProcUp`` to the owner, or ``ProcDown`` is sent for it.
 
-    Payload: what each runs before anything else, if there is something. ``root`` is the client;
-    ``command`` starts their template, and that of what they spawn on this host in turn.
-    ``is_quiet``: with ``ProcUp`` to the host agent only, because the owner sends through it.
-    ``digest`` names the workspace that they must run, ``generation`` what the owner runs,
-    ``codes`` what hosts run which belong together and run several states.
-    ``path`` are the author's import folders; a name need not be UTF-8.
+    Payload: code that each proc runs before anything else, if any. ``root`` is the client;
+    ``command`` starts the procs' template, and that of the procs that they spawn on this host.
+    ``is_quiet``: procs send ``ProcUp`` to the host agent only, because the owner sends through it.
+    ``digest`` names the workspace that they must run, ``generation`` is the owner's; ``codes`` are
+    the states of hosts that belong together but run different ones. ``path`` are the author's
+    import folders; a name need not be UTF-8.
     """
 
     mesh: Uid
@@ -186,7 +188,7 @@ class SpawnProcs(Message, tag=22, kw_only=True):
 
 
 class StopProcs(Request[None], tag=23):
-    """Stop these procs: ask first, kill after ``grace_seconds``."""
+    """Stop these procs: ask them to end, and kill them after ``grace_seconds``."""
 
     uids: tuple[Uid, ...]
     reason: str
@@ -196,7 +198,7 @@ class StopProcs(Request[None], tag=23):
 class ReplaceProcs(Request[None], tag=81):
     """End these procs, as ``StopProcs`` does, and make new ones in their places.
 
-    The new procs have the same uids, ranks and surroundings; ``codes`` is as in ``SpawnProcs``.
+    The new procs have the same uids, ranks and environments; ``codes`` is as in ``SpawnProcs``.
     Answered once they are up.
     """
 
@@ -207,15 +209,15 @@ class ReplaceProcs(Request[None], tag=81):
 
 
 class StopSelf(Message, tag=43):
-    """To a proc: run the actors' cleanups and end."""
+    """To a proc: run the actors' cleanups, and end."""
 
     reason: str
 
 
 class Post(Message, tag=32):
-    """To a host agent: a bulletin, for the listeners there; see ``Bulletin``.
+    """To a host agent: a bulletin for the listeners there; see ``Bulletin``.
 
-    One of the same ``key`` takes the place of the one before.
+    It replaces the earlier bulletin with the same ``key``.
     """
 
     bulletin: Bulletin
@@ -230,11 +232,11 @@ class Heard(msgspec.Struct):
 
 
 class Listen(Request[Heard], tag=33):
-    """Which bulletins came after that ``number``? 0: which ones stand?
+    """Ask for the bulletins after ``number``; 0: for those that stand.
 
-    Answered at once where there are any, else when one comes, or after ``seconds``. It says, too,
-    that those up to ``number`` have been heard, which a host waits for that is about to end.
-    With ``port`` 0 nothing is asked: who sends it listens no more.
+    Answered at once if there are any, else when one arrives, or after ``seconds``. It also confirms
+    that the bulletins up to ``number`` have been heard: a host that is about to end waits for that.
+    With ``port`` 0 it asks nothing: the sender stops listening.
     """
 
     number: int
@@ -242,10 +244,11 @@ class Listen(Request[Heard], tag=33):
 
 
 class KeepMemory(Request[None], tag=34):
-    """From a proc to its host agent: hold this memory (a memfd of the proc) open, so that it
+    """From a proc to its host agent: keep this memory (a memfd of the proc) open, so that it
     outlives the proc.
 
-    It belongs to ``owner``, as a run; ``name`` is the rank's. Another one of that name is let go.
+    ``owner`` names what it belongs to, such as a run; ``name`` is the rank's. It replaces the
+    memory of the same name.
     """
 
     owner: str
@@ -254,8 +257,8 @@ class KeepMemory(Request[None], tag=34):
 
 
 class MemoryFound(msgspec.Struct):
-    """Memory that the process ``pid`` holds open; ``fds``, ``sizes``, and the ``marks`` at the
-    beginning of each are by name."""
+    """Memory that the process ``pid`` keeps open. By name: its ``fds``, its ``sizes``, and its
+    ``marks``, which are numbers at the beginning of each."""
 
     pid: int
     fds: dict[str, int]
@@ -264,13 +267,13 @@ class MemoryFound(msgspec.Struct):
 
 
 class FindMemory(Request[MemoryFound], tag=35):
-    """To a host agent: what memory of this owner do you hold?"""
+    """To a host agent: which memory of this owner is kept?"""
 
     owner: str
 
 
 class DropMemory(Request[None], tag=36):
-    """To a host agent: let go of all memory of this owner."""
+    """To a host agent: release all memory of this owner."""
 
     owner: str
 
@@ -278,9 +281,9 @@ class DropMemory(Request[None], tag=36):
 class Log(Message, tag=24, kw_only=True):
     """Lines that a proc printed. Payload: the lines, as UTF-8 if the proc kept to it.
 
-    ``label`` is what to put in front of each; ``path`` is the proc's log file on the machine
-    ``host_name``, where the ``num_dropped`` lines before them stand, which are missing here.
-    Answered by ``LogRoom``.
+    ``label`` is printed in front of each line; ``path`` is the proc's log file on the machine
+    ``host_name``, which also has the ``num_dropped`` lines before them that were not sent. Answered
+    by ``LogRoom``.
     """
 
     uid: Uid
@@ -293,15 +296,15 @@ class Log(Message, tag=24, kw_only=True):
 
 
 class LogRoom(Message, tag=30):
-    """To a host agent: so many bytes of lines were printed, and as many may follow."""
+    """To a host agent: so many bytes of lines were printed, and as many more may be sent."""
 
     num_bytes: int
 
 
 class LogOptions(Request[None], tag=70, kw_only=True):
-    """Whether and how what procs print is shown. To a host agent, which tells its client.
+    """To a host agent, which tells its client: whether and how to show what procs print.
 
-    No ``uids``: all procs of the host, later ones too. Procs of one ``group`` are aggregated
+    Without ``uids``: all procs of the host, later ones too. Procs of one ``group`` are aggregated
     together, see ``LogWindow``. ``level`` is for later procs.
     """
 
@@ -313,7 +316,8 @@ class LogOptions(Request[None], tag=70, kw_only=True):
 
 
 class LogWindow(Message, tag=73):
-    """To a client: aggregate what these procs print over ``window_seconds``; 0 for not at all."""
+    """To a client: aggregate the lines of these procs over ``window_seconds``; 0 for no
+    aggregation."""
 
     uids: tuple[Uid, ...]
     group: Uid
@@ -321,10 +325,10 @@ class LogWindow(Message, tag=73):
 
 
 class FlushLogs(Request[None], tag=72):
-    """To a host agent: answer once everything printed so far has been sent."""
+    """To a host agent: answer once all lines printed so far have been sent."""
 
 
 class SetLogLevel(Request[None], tag=71):
-    """To a proc: the level of its root logger."""
+    """To a proc: set the level of its root logger."""
 
     level: int

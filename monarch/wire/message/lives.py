@@ -7,10 +7,10 @@ from monarch.wire.message.header import Message
 
 
 class Hello(Message, tag=1):
-    """First on every connection: the sender, and where to answer.
+    """The first message on every connection: who the sender is, and where to answer.
 
-    It keeps this shape in all versions of the protocol, so that two that differ can say so.
-    ``is_refusal``: it answers one of another version, and nothing will follow it.
+    It has the same shape in all versions of the protocol, so that processes of different versions
+    can tell. ``is_refusal``: it answers a ``Hello`` of another version, and no message will follow.
     """
 
     proc: ProcAddress
@@ -19,47 +19,48 @@ class Hello(Message, tag=1):
 
 
 class Introduce(Message, tag=64):
-    """Where a process is that speaks to you through others."""
+    """The address of a process whose messages come through other processes."""
 
     proc: ProcAddress
 
 
 class Heartbeat(Message, tag=7):
-    """I am alive, and expect the same of you."""
+    """The sender is alive, and expects heartbeats in return."""
 
     sender: Uid
 
 
 class Watch(Message, tag=4):
-    """Tell me when this proc is up, and when it is down. To its host agent."""
+    """To a host agent: report when this proc is up, and when it is down."""
 
     uid: Uid
     watcher: ProcAddress
 
 
 class WatchHost(Message, tag=9):
-    """From a proc to its own host agent: tell me when that other host agent is lost."""
+    """From a proc to its own host agent: report when that other host agent is lost."""
 
     host: ProcAddress
     watcher: ProcAddress
 
 
 class ProcUp(Message, tag=5):
-    """A proc listens and may be sent to."""
+    """A proc is up: it listens for messages."""
 
     proc: ProcAddress
     pid: int
 
 
 class Imported(Message, tag=83):
-    """A proc tells its host agent what it imported of installed packages after its birth."""
+    """From a proc to its host agent: the modules of installed packages that it has imported since
+    it started."""
 
     uid: Uid
     modules: tuple[str, ...]
 
 
 class ProcDown(Message, tag=6):
-    """A proc has ended, or never came up. ``expected`` where it was asked for.
+    """A proc has ended, or never started. ``expected``: its end was asked for.
 
     ``name`` is its mesh and rank, for people.
     """
@@ -74,16 +75,16 @@ class ProcDown(Message, tag=6):
 
 
 class ProcsDown(Message, tag=8):
-    """Several procs have ended of one cause: told together, so that it is one report."""
+    """Several procs have ended of one cause: one message, so that there is one report."""
 
     downs: tuple[ProcDown, ...]
     cause: str
 
 
 class ProcAgain(Message, tag=82):
-    """A proc has given way to a new one of its uid, for which ``ProcUp`` follows.
+    """A proc was replaced by a new one of its uid, for which ``ProcUp`` follows.
 
-    ``is_clean``: it answered all that it had got before it ended.
+    ``is_clean``: it answered all messages that it had got before it ended.
     """
 
     uid: Uid

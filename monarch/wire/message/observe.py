@@ -12,14 +12,14 @@ _Connection = tuple[tuple[str, int], tuple[str, int]]
 
 
 class HoldsChanged(Message, tag=100):
-    """From a proc to its host agent and to its root: the calls that stand in it now."""
+    """From a proc to its host agent and to its root: the calls that are held in it now."""
 
     proc: Uid
     holds: tuple[HoldNote, ...]
 
 
 class HeldCalls(msgspec.Struct):
-    """The calls that stand, those whose process has ended, and the ``procs`` by uid."""
+    """The held calls, the held calls whose process has ended, and the ``procs`` by uid."""
 
     holds: tuple[HoldNote, ...] = ()
     procs: dict[Uid, ProcAddress] = {}
@@ -27,13 +27,13 @@ class HeldCalls(msgspec.Struct):
 
 
 class HoldsAsked(Request[HeldCalls], tag=101):
-    """To a host agent or a client: which calls stand?"""
+    """To a host agent or a client: which calls are held?"""
 
 
 class HoldLine(Request[None], tag=102):
-    """To a proc: a line for the debugger of a hold, typed by ``who``.
+    """To a proc: a line for the debugger of a hold, typed by the user ``who``.
 
-    ``is_quiet``: the line is not shown to other consoles.
+    ``is_quiet``: other consoles do not show the line.
     """
 
     hold: str
@@ -43,8 +43,9 @@ class HoldLine(Request[None], tag=102):
 
 
 class HoldOutput(msgspec.Struct):
-    """What a debugger wrote; it goes on from ``number``. ``cuts`` are the places in ``text`` where
-    a line was typed; ``place`` is where the call stands."""
+    """The output of a debugger: ``number`` counts all characters so far, up to the end of ``text``.
+    ``cuts`` are the positions in ``text`` at which a line was typed; ``place`` is where the call is
+    held."""
 
     number: int
     text: str
@@ -57,8 +58,9 @@ class HoldOutput(msgspec.Struct):
 class HoldText(Request[HoldOutput], tag=103):
     """To a proc: what has the debugger of a hold written since the character ``number``?
 
-    -1 stands for the last line that was typed. Answered at once where there is something, or where
-    the hold ``is_waiting`` and was not ``was_waiting``, else when there is, or after ``seconds``.
+    -1 means since the last line that was typed. Answered at once if there is output, or if the
+    debugger waits for a line now and did not (``was_waiting``); else when that happens, or after
+    ``seconds``.
     """
 
     hold: str
@@ -68,34 +70,35 @@ class HoldText(Request[HoldOutput], tag=103):
 
 
 class HoldNames(Request[tuple[str, ...]], tag=104):
-    """To a proc: what may the last word of ``text`` become in the frame of a hold?"""
+    """To a proc: the completions of the last word of ``text`` in the frame of a hold."""
 
     hold: str
     text: str
 
 
 class ClocksStand(Message, tag=105):
-    """From the root to its procs, and from them to theirs: a call stands, or none does any
+    """From the root to its procs, and from them to theirs: a call is held, or none is any
     longer."""
 
     is_held: bool
 
 
 class StacksAsked(Request[Body], tag=106):
-    """To a proc: the Python stacks of its actors and threads, and what its actors do."""
+    """To a proc: ask for the Python stacks of its actors and threads, and what its actors do."""
 
     with_locals: bool
 
 
 class Peeked(msgspec.Struct):
-    """What was seen in the frame ``number``."""
+    """The answer to a look at the frame ``number``."""
 
     text: str
     number: int
 
 
 class PeekLine(Request[Peeked], tag=107):
-    """To a proc: a look at frame ``number`` of an actor that is running, as ``p x`` or ``args``."""
+    """To a proc: evaluate a line such as ``p x`` or ``args`` in frame ``number`` of a running
+    actor."""
 
     actor: str
     number: int
@@ -103,9 +106,9 @@ class PeekLine(Request[Peeked], tag=107):
 
 
 class StopAt(Request[dict[str, str]], tag=108):
-    """To a proc: hold its actors, or the one of that name, at the next line of the user's code.
+    """To a proc: hold its actors, or the actor of that name, at the next line of the user's code.
 
-    ``method``: at the start of the next call instead.
+    With ``method``: at the start of the next call instead.
     """
 
     actor: str
@@ -113,8 +116,8 @@ class StopAt(Request[dict[str, str]], tag=108):
 
 
 class BreakAnswer(msgspec.Struct):
-    """Of a proc: whether it stops there, and what stands in that line. Of a host: all ``breaks``
-    of procs that start later."""
+    """From a proc: whether it will stop there, and the text of that line. From a host: all
+    ``breaks`` for procs that start later."""
 
     text: str = ""
     is_armed: bool = False
@@ -122,11 +125,11 @@ class BreakAnswer(msgspec.Struct):
 
 
 class BreakPlace(Request[BreakAnswer], tag=109):
-    """To a proc: stop at a line from now on, where ``condition`` holds; or, ``is_gone``, no longer.
+    """To a proc: stop at a line from now on, if ``condition`` is true; with ``is_gone``, no longer.
 
-    ``text`` is what stands in that line, as far as it is known: it says which statement is
-    meant where lines have moved. A proc that is none of ``ranks``, as people write them, leaves it
-    be. To a host agent: for procs that start later; with ``number`` 0, only which there are.
+    ``text`` is the text of that line, as far as it is known: it identifies the statement if lines
+    have moved. A proc whose rank is not in ``ranks`` ignores the message. To a host agent: for
+    procs that start later; with ``number`` 0, only ask which there are.
     """
 
     number: int
@@ -142,9 +145,9 @@ class BreakPlace(Request[BreakAnswer], tag=109):
 class EnvAsked(Request[dict[str, str]], tag=110):
     """To a proc: the environment variables whose names match one of ``patterns``.
 
-    ``at_start`` is that of the process's start, as C libraries saw it.
-    Values of secret-looking names are hidden behind a digest with ``salt``. ``versions``: also what
-    runs there.
+    ``at_start``: the environment at the process's start, as C libraries see it. Values with
+    secret-looking names are replaced by a digest with ``salt``. ``versions``: also the versions of
+    the software there.
     """
 
     patterns: tuple[str, ...]
@@ -154,10 +157,10 @@ class EnvAsked(Request[dict[str, str]], tag=110):
 
 
 class EnvSet(Request[dict[str, str]], tag=111):
-    """To a proc: set these variables, or, where ``None``, unset them.
+    """To a proc: set these variables, or unset those whose value is ``None``.
 
-    To a host agent: do so in procs that are started later, those of ``ranks``, or, where there are
-    none, all. No ``values``: only say what was set so, by ``note`` of each name.
+    To a host agent: do so in procs that start later, those of ``ranks``, or all if there are none.
+    Without ``values``: only report what was set in this way, by ``note`` of each name.
     """
 
     values: dict[str, str | None]
@@ -166,11 +169,11 @@ class EnvSet(Request[dict[str, str]], tag=111):
 
 
 class DapOpened(Request[None], tag=112):
-    """To a proc: have debugpy speak, through us, with an adapter that knows ``token``.
+    """To a proc: connect debugpy, through our messages, to an adapter that knows ``token``.
 
-    ``parent`` is the pid of the session that this one is a child of, 0 for the first. Its bytes
-    come as ``DapBytes`` of ``channel`` to ``client``, whose process is ``pid``: the session ends
-    with it.
+    ``parent`` is the pid of the parent debug session, 0 for the first. The bytes come as
+    ``DapBytes`` of ``channel`` to ``client``, whose process is ``pid``: the session ends with that
+    process.
     """
 
     channel: str
@@ -181,7 +184,8 @@ class DapOpened(Request[None], tag=112):
 
 
 class DapBytes(Message, tag=113):
-    """Bytes of an editor's session, in both directions; none is its end. Payload: the bytes."""
+    """Bytes of an editor's session, in both directions; an empty message ends it. Payload: the
+    bytes."""
 
     channel: str
 
@@ -190,7 +194,7 @@ class AbortGroups(Request[tuple[_Connection, ...]], tag=114):
     """To a proc: end these TCP connections (both ends of each, the proc's own first) and its
     process groups, so that ranks waiting in a collective get an error.
 
-    ``only_tells``: only answer which connections there are.
+    ``only_tells``: only answer with the list of connections.
     """
 
     connections: tuple[_Connection, ...]
@@ -199,6 +203,6 @@ class AbortGroups(Request[tuple[_Connection, ...]], tag=114):
 
 class SourceAsked(Request[str], tag=115):
     """To the root: the ``text`` of a file that a proc's host does not have, as of a notebook's
-    cell. Empty where the root does not know it either."""
+    cell. The answer is empty if the root does not have it either."""
 
     file: str

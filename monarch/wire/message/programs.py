@@ -1,7 +1,7 @@
-"""Programs that a host runs for a person, and ports of it that are brought elsewhere.
+"""Programs that a host runs for a person, and forwarded ports.
 
-Both are streams of bytes, under a uid that the client has chosen. A sender has no more than a
-window of bytes under way; the receiver says how many it has taken.
+Both are streams of bytes, with a uid that the client has chosen. A sender may have at most a window
+of bytes under way; the receiver reports how many it has taken.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from monarch.wire.message.header import Message, Request
 
 
 class ProgramBegun(msgspec.Struct):
-    """The host agent's process, which must be watched, and the folder that a program runs in."""
+    """The host agent's process, whose end the client must notice, and the folder that a program
+    runs in."""
 
     pid: int
     machine: str
@@ -24,10 +25,10 @@ class ProgramBegun(msgspec.Struct):
 class RunProgram(Request[ProgramBegun], tag=140, kw_only=True):
     """To a host agent: run a program, in a session of its own.
 
-    Payload: a script, which becomes a file that stands after ``arguments``. ``directory`` "" is the
-    workspace. With ``rows`` and ``columns`` it gets a terminal of that size.
-    ``is_python`` puts the host's interpreter in front. What ends when ``owner``, with this ``pid``,
-    does goes on without it if ``is_kept``; ``title`` says what it is then.
+    Payload: a script, which becomes a file whose path follows ``arguments``. ``directory`` "" is
+    the workspace. With ``rows`` and ``columns`` the program gets a terminal of that size.
+    ``is_python`` puts the host's interpreter in front. The program ends when ``owner``, the process
+    ``pid``, ends; if ``is_kept``, it goes on, and ``title`` describes it.
     """
 
     uid: Uid
@@ -45,7 +46,7 @@ class RunProgram(Request[ProgramBegun], tag=140, kw_only=True):
 
 
 class ViewProgram(Request[ProgramBegun], tag=141):
-    """To a host agent: show a kept program, from what it wrote last on."""
+    """To a host agent: show a kept program, beginning with its latest output."""
 
     uid: Uid
     viewer: ProcAddress
@@ -55,21 +56,22 @@ class ViewProgram(Request[ProgramBegun], tag=141):
 
 
 class LeaveProgram(Message, tag=142):
-    """To a host agent: a kept program is no longer viewed; any other ends."""
+    """To a host agent: stop viewing a program; it ends, unless it is kept."""
 
     uid: Uid
     viewer: Uid
 
 
 class SignalProgram(Message, tag=143):
-    """To a host agent: a signal for the program and what it has started; 9 ends all of it."""
+    """To a host agent: send a signal to the program and all that it has started; 9 ends all of
+    it."""
 
     uid: Uid
     number: int
 
 
 class ResizeTerminal(Message, tag=144):
-    """To a host agent: the person's terminal has another size."""
+    """To a host agent: the person's terminal has a new size."""
 
     uid: Uid
     rows: int
@@ -77,7 +79,8 @@ class ResizeTerminal(Message, tag=144):
 
 
 class ProgramEnded(Message, tag=145):
-    """To a client: with this status, as shells have it; ``reason`` where there is none."""
+    """To a client: the program has ended, with this status as shells have it; ``reason`` if there
+    is none."""
 
     uid: Uid
     status: int
@@ -85,7 +88,7 @@ class ProgramEnded(Message, tag=145):
 
 
 class OpenPort(Request[ProgramBegun], tag=146):
-    """To a host agent: connect to ``port_number`` of ``host``, as seen from there.
+    """To a host agent: connect to ``port_number`` of ``host``, as the agent's machine resolves it.
 
     Answered once it is connected.
     """
@@ -105,7 +108,7 @@ class StreamData(Message, tag=147):
 
 
 class StreamRoom(Message, tag=148):
-    """So many bytes of the stream were taken, and as many may follow."""
+    """So many bytes of the stream were taken, and as many more may be sent."""
 
     uid: Uid
     stream: int

@@ -1,4 +1,4 @@
-"""Looking at what runs: the state of procs at this moment, their last events, profiles of them."""
+"""Telemetry: the present state of procs, their last events, and profiles of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from monarch.wire.message.hosts import HostState
 
 
 class LookAtProc(Request[Body], tag=170):
-    """Asks a proc for its state at this moment. Answered by ``Answer``; see
-    ``runtime.observe.live_state``.
+    """Ask a proc for its present state. Answered by ``Answer``; see ``runtime.observe.live_state``.
 
     ``flight``: also the last collectives that torch remembers, with the ``places`` in the code
-    where they were begun, which takes longer.
+    where they began, which takes longer.
     """
 
     flight: bool = False
@@ -25,8 +24,8 @@ class LookAtProc(Request[Body], tag=170):
 
 
 class HostLook(msgspec.Struct):
-    """A host at this moment. ``seen`` is by proc: what the host sees of its process, and what the
-    proc says of itself, which is empty where it does not answer."""
+    """The present state of a host. ``seen`` has for each proc what the host sees of its process,
+    and what the proc reports of itself, which is empty if the proc does not answer."""
 
     state: HostState
     now: int
@@ -37,22 +36,23 @@ class HostLook(msgspec.Struct):
 
 
 class LookAtHost(Request[HostLook], tag=171):
-    """To a host agent: the state of its machine, and of its procs, which it asks."""
+    """To a host agent: the state of its machine and of its procs, which it asks."""
 
     flight: bool = False
 
 
 class DrainProc(Request[bytes], tag=172):
-    """Asks a proc for its last events. Answered with rows; see ``runtime.observe.drain``.
+    """Ask a proc for its last events. Answered with rows; see ``runtime.observe.drain``.
 
-    ``takes``: the asking process keeps them, so the proc may forget them.
+    ``takes``: the asking process keeps them, so the proc may drop them.
     """
 
     takes: bool = False
 
 
 class HostRows(msgspec.Struct):
-    """``rows`` by proc, packed; ``about`` are rows on the procs. ``silent``: who gave none."""
+    """``rows`` by proc, packed; ``about`` are rows about the procs. ``silent``: procs that gave no
+    rows."""
 
     host: str
     now: int
@@ -64,56 +64,57 @@ class HostRows(msgspec.Struct):
 
 
 class DrainHost(Request[HostRows], tag=173):
-    """To a host agent: its own rows and those of its procs, dead ones' as far as it has them."""
+    """To a host agent: its own rows and those of its procs, also of dead procs if it has them."""
 
 
 class KeepRows(Request[None], tag=174):
-    """To a host agent: fetch the rows of its procs every few seconds, and keep them so long that
-    a dead proc's last ones are there. 0 seconds: no longer."""
+    """To a host agent: fetch the rows of its procs every few seconds, and keep them, so that the
+    last rows of a dead proc are there. 0 seconds: stop that."""
 
     seconds: float
 
 
 class LastRows(Message, tag=177):
-    """From a proc that ends to its host agent. Payload: its rows, as for ``DrainProc``."""
+    """From an ending proc to its host agent. Payload: its rows, as for ``DrainProc``."""
 
     proc: Uid
 
 
 class AskClock(Request[int], tag=176):
-    """To a host agent: its monotonic clock. Answered at once, for others to compare theirs."""
+    """To a host agent: ask for its monotonic clock. Answered at once, so that clocks can be
+    compared."""
 
 
 class ProfileProc(Request[bytes], tag=175):
-    """Run torch's profiler for so long. Answered with its trace, as JSON that zstd has packed."""
+    """Run torch's profiler for so many seconds. Answered with its trace, as JSON compressed by
+    zstd."""
 
     seconds: float
 
 
 class HeldProcs(msgspec.Struct):
-    """The procs that a process refers to, and what goes on there besides calls, in
-    words."""
+    """The procs that a process refers to, and activity there other than calls, in words."""
 
     held: tuple[Uid, ...]
     busy: str
 
 
 class HeldAsked(Request[HeldProcs], tag=180):
-    """Asks a process which of these procs it refers to, and whether its user's code runs there by
-    itself; see ``runtime.held``."""
+    """Ask a process which of these procs it refers to, and whether the user's code runs there
+    outside of calls; see ``runtime.held``."""
 
     procs: tuple[Uid, ...]
 
 
 class PySpyDumps(msgspec.Struct):
-    """py-spy's JSON by uid, and by uid why there is none."""
+    """The JSON of py-spy by uid; for procs without any, the reason by uid."""
 
     dumps: dict[Uid, str]
     errors: dict[Uid, str]
 
 
 class PySpyAsked(Request[PySpyDumps], tag=178):
-    """To a host agent: what py-spy sees of these procs, which need not be able to answer.
+    """To a host agent: run py-spy on these procs, which need not be able to answer themselves.
 
     ``native``: with frames of C and C++.
     """

@@ -1,9 +1,8 @@
-"""What still runs old code after a reload: everything that lives is compared with what a fresh
-import gives.
+"""Find what still runs old code after a reload: compare all live objects with a fresh import.
 
 What to open:
 
-    audit         the comparison, and what it tells
+    audit         the comparison, and its report
     living        the objects of the process, in slices
     fresh_codes   the code of a source, by name
     history       the code that modules ran before
@@ -13,6 +12,6 @@ What to open:
     graphs        what `torch.jit`, `torch.export` and `torch.fx` made of functions
     natives       copies of classes inside of native validators
     other_places  worker processes, and files that were run by their path
-    held          whether what is old is alive, or only not yet collected
-    findings      what was found, in words
+    held          whether old objects are in use, or only not yet collected
+    findings      the findings, as text
 """

@@ -1,4 +1,4 @@
-"""Compares what lives in the process with what a fresh import of the reloaded modules gives."""
+"""Compares the live objects of the process with a fresh import of the reloaded modules."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from monarch_reload.trial.stage import TrialStage
 
 
 class Audit:
-    """One search of the process for old code. ``ours`` are objects that a reload keeps to undo
-    itself.
+    """One search of the process for old code. ``ours`` are objects that the reloader keeps for an
+    undo; they do not count as users of old code.
 
     ``pause`` is called between slices of the work, so that other threads can run.
     """
@@ -94,9 +94,9 @@ class Audit:
     # Functions and classes
 
     def _definitions(self) -> list[AuditFinding]:
-        """Functions and classes that are old, and that something holds.
+        """Find old functions and classes that are still in use.
 
-        No generator: that would be an object which holds what it has found.
+        It is no generator: a generator would itself refer to the objects that it finds.
         """
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
@@ -153,8 +153,9 @@ class Audit:
     def _lost_defaults(
         self, name: str, code: CodeType, values: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yields arguments with the value and the one that the source gives, where an earlier
-        version gave this one: any other is the program's own doing."""
+        """Yield each argument whose default came from an earlier version of the source, as
+        (argument, its value, the value in the source now). Other values were set by the program
+        itself."""
         if not self._runs(name, code):
             return
         fresh = self._fresh_of(name).defaults.get((code.co_name, code.co_firstlineno), {})
@@ -179,7 +180,8 @@ class Audit:
         return found
 
     def _origin(self, function: FunctionType) -> _Origin | None:
-        """Where old code comes from; None where the code is today's."""
+        """Return the module and the version that a function's old code comes from; None if the code
+        is up to date."""
         code = function.__code__
         if _is_of_trial(function):
             return _Origin("trial", str(function.__module__), "")
@@ -195,8 +197,9 @@ class Audit:
         return None
 
     def _shipped(self, function: FunctionType) -> Sequence[str]:
-        """The module of a function that was pickled by value, which leaves its file out. Only code
-        that the module had just so is of it: others without a file are generated."""
+        """Return the module of a function that was pickled by value, whose code has no file; empty
+        unless an earlier version of that module has exactly this code. Other code without a file is
+        generated."""
         name, code = str(function.__module__), function.__code__
         if code.co_filename[:1] != "<" or name not in self._names:
             return ()
@@ -247,12 +250,12 @@ class Audit:
         return "gone" if found is None and self._was_defined(module, top) else ""
 
     def _is_plainly_defined(self, module: str, name: str) -> bool:
-        """Whether the source makes one class of the name, and no decorator makes another of it."""
+        """Return whether the source defines the name by one class statement without decorators."""
         found = [one for one in self._statements(module) if name in one.defines]
         return len(found) == 1 and found[0].is_class and not found[0].is_decorated
 
     def _was_defined(self, module: str, name: str) -> bool:
-        """Whether a class is in the source no more, and was once."""
+        """Return whether a class is no longer in the source, but was in an earlier version."""
         if any(name in one.binds or "*" in one.binds for one in self._statements(module)):
             return False
         return any(
@@ -299,7 +302,7 @@ class Audit:
                 )  # fmt: skip
 
     def _defaults(self) -> Iterator[AuditFinding]:
-        """Instances that keep the default that was edited."""
+        """Find instances that keep a default which was edited since."""
         defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
         if not defaults:
             return
@@ -377,10 +380,10 @@ class Audit:
     # Both
 
     def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
-        """Whether each is alive for others than us.
+        """Return for each thing whether it is in use by others than the audit and the reloader.
 
-        Looked at again where it is: a call may be about to end. And what seems to hold it may be
-        dead as well.
+        Looks several times: a running call may end, and the objects that refer to a thing may be
+        dead themselves.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
@@ -431,7 +434,7 @@ _MOST_HOLDERS = 100
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """The module and the version that old code is of."""
+    """The module and the version that a piece of old code comes from."""
 
     kind: Kind
     module: str
@@ -439,7 +442,8 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def _is_of_trial(function: FunctionType) -> bool:
-    """Whether it looks its names up where new code was tried that runs now."""
+    """Return whether a function looks its names up in the namespace of a trial that was
+    committed."""
     names = getattr(function, "__builtins__", None)
     imports = names.get("__import__") if type(names) is dict else None
     stage = getattr(imports, "__self__", None)
@@ -478,8 +482,8 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
-    """Whether functions of the class look names up in a module; there may have been another module
-    of its name."""
+    """Return whether functions of the class look names up in this very namespace; another module
+    may have had the same name before."""
     for value in vars(cls).values():
         function = value.__func__ if type(value) in (staticmethod, classmethod) else value
         if type(function) is FunctionType and function.__globals__ is namespace:
@@ -508,7 +512,8 @@ def _qualname(code: CodeType) -> str:
 
 
 def _owner_of(function: FunctionType) -> str:
-    """The top-level function or method that made it, or itself."""
+    """Return the name of the top-level function or method that contains the function's code, which
+    may be the function itself."""
     qualname = getattr(function.__code__, "co_qualname", function.__qualname__)
     return str(qualname).partition(".<locals>")[0]
 
@@ -520,7 +525,7 @@ def _title(holder: Any) -> str:
 
 
 def _value_of(instance: Any, name: str) -> tuple[Any, ...]:
-    """The plain value of an attribute, in a tuple; an empty one where there is none."""
+    """Return the plain value of an attribute, in a tuple; an empty tuple if there is none."""
     try:
         value = object.__getattribute__(instance, name)
     except AttributeError:

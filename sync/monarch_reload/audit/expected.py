@@ -1,7 +1,8 @@
-"""What a commit makes of live objects, noted while the new ones are there to compare with.
+"""The values that a commit expects live objects to have, noted while the new objects exist to
+compare with.
 
 A fresh import would give these values. Native code keeps some of them where a commit cannot reach,
-and functions that `exec` made have no source to be compared with.
+and functions that `exec` made have no source to compare with.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
 class ExpectedValue(msgspec.Struct, frozen=True, eq=False):
-    """``name`` of a live class or function has this value in a fresh one."""
+    """The value that an attribute of a live class or function would have after a fresh import."""
 
     owner: weakref.ref[Any]
     name: str
@@ -29,7 +30,7 @@ class ExpectedValue(msgspec.Struct, frozen=True, eq=False):
 
 
 class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
-    """A field of a class has another default; instances that were made before keep theirs."""
+    """A field of a class whose default has changed; older instances keep the default ``before``."""
 
     owner: weakref.ref[type]
     name: str
@@ -37,9 +38,11 @@ class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
 
 
 class Expected:
-    """``classes`` are classes without a name: live classes replace them, or others have taken their
-    names. ``defaults`` and ``patched`` (functions whose behaviour changed) are those of the last
-    commit.
+    """The expectations of one commit, or of several.
+
+    ``classes`` are classes that no name is bound to any more: a live class goes on in their place,
+    or another object has taken their name. ``defaults`` and ``patched`` (functions whose behaviour
+    changed) are those of the last commit.
     """
 
     def __init__(self) -> None:
@@ -103,7 +106,7 @@ class Expected:
 
 
 def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
-    """Whether they are functions that no file shows, in namespaces of their own."""
+    """Return whether both are functions without a source file, whose globals are of no module."""
     are_functions = type(fresh) is FunctionType and type(live) is FunctionType
     return (
         are_functions
@@ -118,7 +121,8 @@ def is_plain(value: Any) -> bool:
 
 
 def defaults_of(cls: type) -> Mapping[str, Any]:
-    """Plain defaults of the fields that a class gives its instances when they are made."""
+    """Return the plain defaults of the fields that a class gives its instances when they are
+    made."""
     own = vars(cls)
     found: dict[str, Any] = {}
     for table in ("__dataclass_fields__", "__pydantic_fields__"):
@@ -148,6 +152,6 @@ def _native_names(metaclass: type) -> Iterator[str]:
 
 
 def _names_read(code: CodeType) -> frozenset[str]:
-    """Names that its instructions mention; those that it may assign are left out."""
+    """Return the names that a code object's instructions mention, without those that it assigns."""
     assigned = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
     return frozenset(code.co_names) - assigned

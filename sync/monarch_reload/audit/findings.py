@@ -21,7 +21,7 @@ _STALE: frozenset[Kind] = frozenset(
 class AuditFinding(msgspec.Struct, frozen=True):
     """Live objects of one kind and origin that are not what a fresh import would give.
 
-    ``name`` is qualified: `module.qualname`. ``text`` says it in a line.
+    ``name`` is qualified: `module.qualname`. ``text`` is the finding in one line.
     """
 
     kind: Kind
@@ -38,9 +38,10 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """``stale`` runs code that is not that of the files; ``kept`` is old by design.
+    """``stale`` are objects that run other code than that of the files; ``kept`` is old by design.
 
-    ``seconds`` it took, ``num_looked_at`` are the functions and classes that were compared.
+    ``seconds`` is the time that the audit took, ``num_looked_at`` the number of functions and
+    classes that it compared.
     """
 
     findings: Sequence[AuditFinding] = ()
@@ -49,7 +50,7 @@ class AuditReport(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether all that lives runs the code of its file."""
+        """Whether all live objects run the code of their files."""
         return not self.stale
 
     @property
@@ -68,7 +69,7 @@ class AuditReport(msgspec.Struct, frozen=True):
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 closure`, `3 closures`, `2 instances`."""
+    """Return a count with its noun: `1 closure`, `3 closures`, `2 instances`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
 

@@ -15,7 +15,7 @@ from monarch_reload.source.source import ModuleSource
 
 
 class FreshCodes:
-    """Code objects of all functions and classes of one source, by name."""
+    """The code objects of all functions and classes of one source, by name."""
 
     def __init__(self, source: ModuleSource) -> None:
         self._source = source
@@ -35,7 +35,7 @@ class FreshCodes:
 
     @cached_property
     def defaults(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
-        """See ``literal_defaults``."""
+        """The defaults that the source writes out as values; see ``literal_defaults``."""
         return literal_defaults(self._source.text)
 
     def has(self, code: CodeType) -> bool:
@@ -44,11 +44,13 @@ class FreshCodes:
         return code in self._by_name.get(name, ()) or code in self._compiled.get(name, ())
 
     def has_behaviour(self, code: CodeType) -> bool:
-        """Whether a function of that name does the same, perhaps in other lines."""
+        """Return whether a function of that name in the source does the same, perhaps on other
+        lines."""
         return any(same_behaviour(one, code) for one in self._compiled.get(code.co_name, ()))
 
     def has_name(self, name: str) -> bool:
-        """Whether the source still has a function or class of this name; `<lambda>` is none."""
+        """Return whether the source still has a function or class of this name. `<lambda>` is no
+        name."""
         return name.startswith("<") or name in self._compiled
 
 

@@ -1,9 +1,9 @@
 """Graphs that torch has made of code: by `torch.jit`, `torch.export` and `torch.fx`.
 
-A graph is a copy of what functions did when it was made. No edit reaches it, and it holds none of
-them. `torch.jit` writes into its graphs which lines they come from, `torch.export` some of them,
-`torch.fx` none. What `torch.compile` makes follows edits (see ``live/compiled``), and is not looked
-at here.
+A graph is a copy of what functions did when it was made. No edit reaches it, and it has no
+reference to the functions. `torch.jit` writes the source lines of all its operations into a graph,
+`torch.export` some of them, `torch.fx` none. Graphs of `torch.compile` follow edits (see
+``live/compiled``), and are not looked at here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MADE_BY_DYNAMO = "dynamo_compile_id"
 
 
 class SourceOutline:
-    """The functions of a text, and the values that it gives to names, to compare two versions."""
+    """The functions of a source, and the expressions assigned to its names, to compare two
+    versions."""
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -73,7 +74,8 @@ class SourceOutline:
         return found
 
     def changed_at(self, lines: Collection[int], now: SourceOutline) -> list[str]:
-        """The functions at these lines that do something else now, or read another value."""
+        """Return the functions on these lines that differ in the version ``now``, or that read a
+        value whose expression differs."""
         changed = []
         values = {
             name for name, value in self.values.items() if now.values.get(name, value) != value
@@ -94,9 +96,8 @@ class SourceOutline:
 
 @dataclass
 class MadeGraph:
-    """A graph, and the sources that modules ran when it was made, of modules that were replaced
-    since.
-    """
+    """A graph, with the sources that modules ran when it was made, for modules that were replaced
+    since."""
 
     graph: weakref.ref[Any]
     maker: str
@@ -105,7 +106,7 @@ class MadeGraph:
 
     @cached_property
     def places(self) -> Mapping[str, frozenset[int]]:
-        """The lines that it says it comes from, by file."""
+        """The source lines that the graph comes from, by file."""
         lines: dict[str, set[int]] = {}
         for path, line in _places_of(self.graph()):
             lines.setdefault(os.path.realpath(path), set()).add(int(line))
@@ -114,9 +115,8 @@ class MadeGraph:
 
 @dataclass(frozen=True)
 class OldGraph:
-    """A graph that is still alive; ``functions`` are the changed functions in it, qualified, if
-    known. ``label`` names the version of the first of them.
-    """
+    """A graph that is still alive; ``functions`` are the qualified names of the changed functions
+    in it, if known. ``label`` names the version of the first of them."""
 
     maker: str
     functions: tuple[str, ...]
@@ -124,13 +124,14 @@ class OldGraph:
 
 
 class OlderGraphs:
-    """The graphs that were there when code was replaced."""
+    """The graphs that existed when code was replaced."""
 
     def __init__(self) -> None:
         self._there: list[MadeGraph] = []
 
     def look(self) -> None:
-        """Before new code is tried, which makes graphs of its own."""
+        """Find the present graphs. Called before new code is tried, which makes graphs of its
+        own."""
         known = {id(graph): one for one in self._there if (graph := one.graph()) is not None}
         self._there = [
             known.get(id(graph)) or MadeGraph(weakref.ref(graph), _maker_of(graph))
@@ -138,7 +139,7 @@ class OlderGraphs:
         ]
 
     def note(self, module: str, text: bytes, path: str, label: str) -> None:
-        """This module runs another text than this from now on."""
+        """Note the text that a module ran until now: the graphs here were made while it did."""
         for made in self._there:
             made.made_on.setdefault(module, (text, path, label))
 
@@ -191,7 +192,8 @@ def _parts_of(graph: Any) -> list[Any]:
 
 
 def _maker_of(graph: Any) -> str:
-    """The part of torch by which it was made; "" for what is made again where it has to be."""
+    """Return the part of torch that made a graph; "" for a graph that torch makes again when
+    needed."""
     module, name = type(graph).__module__, type(graph).__name__
     if module.startswith("torch.jit"):
         return "torch.jit"
@@ -223,7 +225,7 @@ def _is_function(node: Any) -> bool:
 
 
 def _names_in(node: ast.AST) -> set[str]:
-    """The names and attributes that it mentions."""
+    """Return the names and attributes that a syntax tree mentions."""
     return {
         one.id if isinstance(one, ast.Name) else one.attr
         for one in ast.walk(node)

@@ -1,9 +1,8 @@
-"""Tells whether an object is held by more than the reload itself, from the collector's reference
-counts.
+"""Tells whether an object is in use by more than the reload itself, from reference counts.
 
-What is left of a trial is dead, and yet there until Python collects it. It is told from an old
-object that still serves by counting: what has more references than its own kind has to it is held
-from outside, by a native object perhaps that shows nobody what it holds.
+The objects of a trial are dead after it, but exist until Python's collector runs. An old object
+that is still in use is recognised by counting: if it has more references than the known objects
+have to it, others refer to it, perhaps a native object that does not show its references.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _MOST = 50_000
 def held_by_others(
     things: Sequence[Any], around: Sequence[Any], ours: Iterable[Any], namespaces: Collection[int]
 ) -> list[bool]:
-    """Whether each of the things is alive without ``ours``, which are not followed by others.
+    """Return for each thing whether others than ``ours`` refer to it.
 
-    ``around`` are objects that may be dead along with them, as their instances. ``namespaces`` are
-    the ids of modules' own dicts: they are alive, and are not looked into.
+    ``around`` are objects that may be dead along with the things, such as their instances.
+    ``namespaces`` are the ids of modules' own dicts: they count as alive, and are not looked into.
     """
     ours = [*ours, things, around]
     graph = _References([ours, *ours, *things, *around], set(map(id, things)), namespaces)
@@ -50,7 +49,8 @@ def held_by_others(
 
 
 class _References:
-    """Objects and their references to each other. Follows what definitions are made of."""
+    """Objects and their references to each other. Follows the objects that definitions are made
+    of."""
 
     def __init__(
         self, pending: list[Any], candidates: Collection[int], namespaces: Collection[int]
@@ -102,12 +102,13 @@ class _References:
 
 
 def _is_kept(value: Any) -> bool:
-    """Whether the object may refer to the class, and is neither a class nor a module."""
+    """Return whether the object may refer to a class, and is neither a class nor a module."""
     return not issubclass(type(value), (type, ModuleType)) and gc.is_tracked(value)
 
 
 def notes() -> set[type]:
-    """The classes of what a reload notes of its steps, and may not be collected yet."""
+    """Return the classes of the reloader's own notes, of which instances may not be collected
+    yet."""
     found: set[type] = set()
     for name, module in sys.modules.copy().items():
         if name.startswith("monarch_reload.") and not name.startswith(_NO_NOTES):
@@ -119,7 +120,8 @@ _NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")
 
 
 def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:
-    """The references that each has, without that of the mapping."""
+    """Return the number of references to each object, without those of the mapping and of this
+    call."""
     return {key: sys.getrefcount(node) - _OWN for key, node in nodes.items()}
 
 

@@ -1,4 +1,4 @@
-"""The code that modules ran before, by what it was called then."""
+"""The code that modules ran before, with the label of each version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MOST_VERSIONS = 24
 
 
 def worker_processes() -> list[Any]:
-    """What this process has started by `multiprocessing`, and lives: pools, workers of loaders."""
+    """Return the live processes that this one has started by `multiprocessing`: pools, workers of
+    loaders."""
     module: Any = sys.modules.get("multiprocessing.process")
     return [
         one
@@ -31,7 +32,7 @@ def worker_processes() -> list[Any]:
 
 
 class PastVersion:
-    """A text that a module ran. ``label`` says which one, for people: ``generation 4``."""
+    """An earlier text of a module. ``label`` names the version for people: ``generation 4``."""
 
     def __init__(self, source: ModuleSource, label: str) -> None:
         # Not the source: it has a syntax tree, of hundreds of objects a function.
@@ -40,7 +41,7 @@ class PastVersion:
 
     @cached_property
     def codes(self) -> Codes:
-        """Compiled when it is first asked for."""
+        """The code objects of the text, compiled at the first use; empty if it does not compile."""
         try:
             return ModuleSource(self.path, self._text).codes
         except (SyntaxError, ValueError):
@@ -48,11 +49,11 @@ class PastVersion:
 
     @cached_property
     def defaults(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
-        """See ``literal_defaults``."""
+        """The defaults that the text writes out as values; see ``literal_defaults``."""
         return literal_defaults(self._text)
 
     def has(self, code: CodeType) -> bool:
-        """Whether the file had this very code, inside of others included."""
+        """Return whether the text has exactly this code object, also inside of others."""
         place = code.co_name, code.co_firstlineno
         if place in self.codes:
             return self.codes[place] == code
@@ -60,15 +61,15 @@ class PastVersion:
 
 
 def inner_codes(code: CodeType) -> list[CodeType]:
-    """The codes of the functions and classes inside of one, at any depth."""
+    """Return the code objects inside a code object, at any depth."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
     return inner + [one for part in inner for one in inner_codes(part)]
 
 
 class PastCode:
-    """All reloaded modules of a process, with their earlier sources; newest last.
+    """The earlier sources of all reloaded modules of a process; newest last.
 
-    ``removed`` are modules whose file is gone, with the source that they run.
+    ``removed`` are modules whose file was deleted, with the source that they run.
     """
 
     def __init__(self) -> None:
@@ -89,11 +90,11 @@ class PastCode:
         versions.append(PastVersion(source, label))
 
     def past(self, name: str) -> list[PastVersion]:
-        """The earlier versions of a module, newest first."""
+        """Return the earlier versions of a module, newest first."""
         return list(reversed(self._past.get(name, ())))
 
     def version_of(self, name: str, code: CodeType) -> PastVersion | None:
-        """The newest earlier version that has the code."""
+        """Return the newest earlier version that has the code; None if none has it."""
         for version in self.past(name):
             if version.has(code):
                 return version
@@ -104,7 +105,8 @@ class PastCode:
         return None
 
     def now_on_disk(self, sources: RunningSources, texts: Mapping[str, bytes | None]) -> None:
-        """Note of which modules the file has gone, or is there again; None is for a deleted one."""
+        """Note which modules' files were deleted, or exist again; the text of a deleted file is
+        None."""
         for path, text in texts.items():
             for name in sources.names_at(path):
                 if text is None:
@@ -113,7 +115,8 @@ class PastCode:
                     self.removed.pop(name, None)
 
     def undone(self, name: str, source: ModuleSource) -> None:
-        """Note that a module runs what it ran before: this source was taken back."""
+        """Note that a reload was undone: the module no longer runs this source, but the one before
+        it."""
         if self._past.get(name):
             self._past[name].pop()
         self.replaced(name, source, "the push that was taken back")

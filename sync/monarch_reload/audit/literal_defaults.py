@@ -1,7 +1,7 @@
-"""Defaults that a source writes out as values, of the functions that other functions make.
+"""The defaults that a source writes out as values, for functions that other functions make.
 
-No name leads to such a function, so that nothing gives it the default of a later edit. Its code is
-the same with either.
+No name leads to such a function, so a later edit of its default does not reach it. Its code is the
+same either way, so only the default shows that it is old.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _literals(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
 
 
 def defaults_now(function: FunctionType) -> Defaults:
-    """The plain ones that a live function has."""
+    """Return the plain defaults that a live function has."""
     code: CodeType = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     values = function.__defaults__ or ()

@@ -1,4 +1,4 @@
-"""The objects of the process that an audit looks at."""
+"""The objects of the process that an audit compares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOKED_AT = frozenset((FunctionType, *SUSPENDED, CACHE))
 
 
 def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
-    """All functions of the files for which ``is_wanted``."""
+    """Return all functions whose file satisfies ``is_wanted``."""
     return [one for one in objects_of({FunctionType}) if is_wanted(one.__code__.co_filename)]
 
 
@@ -33,8 +33,7 @@ class LivingCode:
         self, paths: Collection[str], modules: Collection[str], all_paths: Collection[str]
     ) -> None:
         """``paths`` are the files of the reloaded ``modules``, ``all_paths`` the files of all
-        modules.
-        """
+        followed modules."""
         self._paths, self._modules = frozenset(paths), modules
         self._all_paths = all_paths
         self.functions: list[FunctionType] = []
@@ -47,11 +46,10 @@ class LivingCode:
         self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
-        """Look at all objects, once, without a pause.
+        """Find the objects. The list of all objects is made and dropped before the first pause.
 
-        The list of them would keep what others free meanwhile: a step's activations, or an object
-        whose end somebody waits for. So it goes before anybody else runs, and what is kept of it
-        are functions.
+        While it exists, that list keeps alive what other threads free: a step's activations, or an
+        object whose end a thread waits for. So only functions and the like are kept of it.
         """
         paths, functions = self._paths, FunctionType
         found = [
@@ -84,7 +82,7 @@ class LivingCode:
         return home[0] in self._modules or home[1] in self._modules
 
     def forget(self) -> None:
-        """Hold nothing of it any more."""
+        """Drop all references to the objects found."""
         for held in (self.functions, self.generated, self.classes, self.caches):
             held.clear()
 
@@ -94,7 +92,7 @@ def _path_of(function: Any) -> str:
 
 
 def code_of(suspended: Any) -> Any:
-    """The code of a generator or a coroutine."""
+    """Return the code of a generator or a coroutine."""
     for name in ("gi_code", "cr_code", "ag_code"):
         if hasattr(type(suspended), name):
             return getattr(suspended, name)
@@ -102,7 +100,7 @@ def code_of(suspended: Any) -> Any:
 
 
 def running_codes() -> set[CodeType]:
-    """The code of every frame of every thread."""
+    """Return the code of every frame of every thread."""
     codes: set[CodeType] = set()
     pending: list[FrameType | None] = list(sys._current_frames().values())
     while pending:
@@ -115,7 +113,7 @@ def running_codes() -> set[CodeType]:
 
 
 def type_module(cls: type) -> object:
-    """`__module__` of a class, without asking its metaclass."""
+    """Return the `__module__` of a class, without asking its metaclass."""
     try:
         return type.__dict__["__module__"].__get__(cls)
     except AttributeError:

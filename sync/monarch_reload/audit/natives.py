@@ -1,6 +1,6 @@
 """Classes inside of native validators: pydantic's, which keep a copy of the fields of each model.
 
-A validator is compiled from a schema, and the schema is still there to be read.
+A validator is compiled from a schema, which can still be read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _BESIDE = frozenset({"ref", "metadata", "serialization", "config", "custom_init"
 
 
 def adapters() -> set[type]:
-    """The classes of objects that validate without being a model."""
+    """Return the classes whose instances validate data without being a model: pydantic's
+    TypeAdapter."""
     pydantic: Any = sys.modules.get("pydantic.type_adapter")
     return set() if pydantic is None else {pydantic.TypeAdapter}
 
 
 def models() -> Iterator[type]:
-    """All pydantic models of the process."""
+    """Yield all pydantic models of the process."""
     pydantic: Any = sys.modules.get("pydantic.main")
     pending: list[type] = [] if pydantic is None else [pydantic.BaseModel]
     seen: set[int] = set()
@@ -37,8 +38,8 @@ def models() -> Iterator[type]:
 
 
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
-    """Yields the classes of these modules of which a holder's validator has other fields than they
-    have themselves."""
+    """Yield the classes of these modules of which a validator's copy has other fields than the
+    class itself. ``holder`` is a model or an adapter with a validator."""
     if is_a(holder, type) and not has_its_name(holder):
         return
     for cls, inside in _inside(schema_of(holder), set()):
@@ -50,7 +51,8 @@ def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator
 
 
 def has_its_name(cls: type) -> bool:
-    """Whether a class is what its module has under its name; one made in a function has none."""
+    """Return whether a class is still bound to its name in its module. True for a class made in a
+    function, which has no such name."""
     found: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         if name == "<locals>":
@@ -66,7 +68,7 @@ def schema_of(holder: Any) -> Any:
 
 
 def _inside(schema: Any, seen: set[int]) -> Iterator[tuple[type, Any]]:
-    """Yields the classes in a schema, each with the schema of its fields."""
+    """Yield the classes in a schema, each with the schema of its fields."""
     if id(schema) in seen:
         return
     seen.add(id(schema))
@@ -81,7 +83,8 @@ def _inside(schema: Any, seen: set[int]) -> Iterator[tuple[type, Any]]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two schemas say the same. A class inside counts by what it is, not by its fields."""
+    """Return whether two schemas are equal. A class inside is compared by identity, not by its
+    fields."""
     if one is other:
         return True
     if type(one) is not type(other):

@@ -1,4 +1,4 @@
-"""Old code where no name of a followed module leads: in worker processes, and of files that were
+"""Old code to which no name of a followed module leads: in worker processes, and in files that were
 run by their path."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from monarch_reload.kinds import own_names
 
 
 def of_workers(started_before: Collection[Any]) -> Iterator[AuditFinding]:
-    """Workers that were there when code was replaced: they have what was loaded when they began."""
+    """Yield the worker processes that were started before code was replaced: they run the code that
+    was loaded then."""
     alive = [one for one in worker_processes() if one in started_before]
     of_loaders = [one for one in alive if _loads_data(one)]
     others = [one for one in alive if one not in of_loaders]
@@ -48,8 +49,8 @@ def _loads_data(process: Any) -> bool:
 def of_files(
     files: Collection[str], followed: Collection[str], pause: Callable[[], None]
 ) -> Iterator[AuditFinding]:
-    """Functions of changed files that no followed module has: run by `runpy`, `exec`, or a loader
-    that names no module in `sys.modules`."""
+    """Yield the functions of changed files that are in no followed module: the files were run by
+    `runpy`, `exec`, or a loader that puts no module into `sys.modules`."""
     wanted = {file for file in files if file.endswith(".py")} - set(followed)
     if not wanted:
         return

@@ -1,7 +1,7 @@
-"""`lru_cache`s whose results may be those of old code: a function that they call was edited.
+"""`lru_cache`s whose results may come from old code: a function that they call was edited.
 
-A cache is cleared when its own function is edited. One of a function that calls an edited one may
-hold a loaded model, and stays.
+A cache is cleared when its own function is edited. The cache of a function that calls the edited
+function is not cleared, because it may contain a loaded model.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MOST_CALLED = 2_000
 
 
 def stale_caches(caches: Iterable[Any], patched: Collection[int]) -> Iterator[tuple[Any, str]]:
-    """Yields each cache that is not empty with an edited function by which its results came about.
+    """Yield each non-empty cache with the name of an edited function that its function calls.
 
-    ``patched`` are the ids of functions that were edited. Calls are followed by the names that code
-    mentions: of globals, and of attributes of modules and classes.
+    ``patched`` are the ids of edited functions. Calls are followed by the names that code mentions:
+    globals, and attributes of modules and classes.
     """
     for cache in caches if patched else ():
         function = cache.__wrapped__

@@ -1,9 +1,9 @@
-"""All objects that the collector knows, looked at while no other thread runs.
+"""All objects that the garbage collector knows, listed while no other thread runs.
 
-A list of them holds each once more. A tuple that another thread is filling cannot be finished then
-(``SystemError: Objects/tupleobject.c``), and what a step frees would stay. So the list is made,
-gone through and let go within one call into C, during which no thread gets its turn. Nor does the
-collector: it would run finalizers and ``gc.callbacks``, which give other threads a turn.
+A list of them adds a reference to each object. A tuple that another thread is filling could not be
+finished then (``SystemError: Objects/tupleobject.c``), and objects that a step frees would stay. So
+the list is made, searched and dropped within one call into C, during which no other thread runs.
+Nor may the collector run: its finalizers and ``gc.callbacks`` let other threads run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _looking = threading.RLock()
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Up to Python 3.11, whatever makes a container may have the collector run."""
+    """Disable the collector in this block. Up to Python 3.11, making any container may start it."""
     with _looking:
         was_on = gc.isenabled()
         gc.disable()
@@ -39,7 +39,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def objects_of(kinds: Collection[type]) -> list[Any]:
-    """All objects of exactly these types."""
+    """Return all objects whose type is exactly one of these."""
     if not kinds:
         return []
     # No variable holds what is iterated over: it is gone when the call ends.
@@ -48,7 +48,7 @@ def objects_of(kinds: Collection[type]) -> list[Any]:
 
 
 def with_subclasses(cls: type) -> list[type]:
-    """The class, and all that derive from it: frozen ones as well."""
+    """Return the class and all classes that derive from it, frozen ones included."""
     found: dict[int, type] = {}
     pending = [cls]
     while pending:
@@ -60,7 +60,7 @@ def with_subclasses(cls: type) -> list[type]:
 
 
 def are_all_seen(things: Iterable[Any]) -> bool:
-    """Whether the collector knows all of these, which must be different objects."""
+    """Return whether the collector knows all of these objects, which must be different."""
     wanted = frozenset(map(_address, things))
     with _no_collections():
         seen = map(_address, chain.from_iterable(_lists(None)))
@@ -69,8 +69,8 @@ def are_all_seen(things: Iterable[Any]) -> bool:
 
 
 def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
-    """Return the objects of a generation (``None``: all) by id; of tuples, only those that are
-    held.
+    """Return the objects of a generation (``None``: all) by id; of tuples, only those that another
+    object refers to.
 
     A tuple that neither another object nor a holder in ``holders`` refers to may still be under
     construction in another thread.
@@ -98,5 +98,5 @@ def _of_types(types: frozenset[int], generation: int | None, which: Any = bool) 
 
 
 def _lists(generation: int | None) -> Iterator[list[Any]]:
-    """One list, made when it is asked for."""
+    """Yield one list of all objects, which is made only when the iterator is advanced."""
     return map(gc.get_objects, (generation,))

@@ -1,4 +1,4 @@
-"""A new class body into the live class, so that instances, pickles and subclasses follow."""
+"""Applies a new class body to the live class, so that instances, pickles and subclasses follow."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _NOT_OURS = _LAYOUT | {
 
 
 def why_not_in_place(live: type, staged: type, metaclass: type) -> str | None:
-    """The reason why the live class cannot become the staged one, if there is one.
+    """Return the reason why the live class cannot become the staged one; None if it can.
 
-    `metaclass` is that of `staged`, as it will be.
+    `metaclass` is the metaclass that `staged` will have.
     """
     if type(live) is not metaclass:
         return f"metaclass changed from {type(live).__name__} to {metaclass.__name__}"
@@ -72,14 +72,16 @@ def _shape(cls: type) -> tuple[Any, ...]:
 
 
 def kept_names(live: type, old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
-    """Attributes of which the live value is kept; those of an Enum are its members."""
+    """Return the attributes that keep their live values; empty for an Enum, whose members are
+    handled apart."""
     if is_a(live, enum.EnumMeta):
         return set()
     return {_mangled(live.__name__, name) for name in kept_class_values(old, new, changed)}
 
 
 def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
-    """A registration with the staged class arrives where the live one keeps it."""
+    """Give the staged class the live values of these attributes, so that what registers with the
+    staged class is added to the live registry."""
     for name in names:
         own = live.__dict__.get(name, MISSING)
         if own is MISSING or name not in staged.__dict__ or _is_layout(own):
@@ -90,7 +92,8 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
 
 
 class ClassPatch:
-    """Patches classes with the help of a `FunctionPatch`; `refused` says which could not be."""
+    """Makes the flips that patch classes, with the help of a `FunctionPatch`. `refused`: the
+    classes that cannot be patched, with the reasons."""
 
     def __init__(self, functions: FunctionPatch, made_here: Callable[[Any], bool]) -> None:
         self._functions = functions
@@ -180,7 +183,7 @@ class ClassPatch:
         ]
 
     def _close_over(self, value: Any, live: type, staged: type) -> None:
-        """`super()` in new methods means the live class."""
+        """Have `super()` in new methods refer to the live class."""
         for function in _functions_in(value):
             names = function.__code__.co_freevars
             for name, cell in zip(names, function.__closure__ or (), strict=True):
@@ -195,7 +198,8 @@ class ClassPatch:
         old: Statement | None = None,
         new: Statement | None = None,
     ) -> Any:
-        """Returns the object to bind; `names` are the qualified names before and after the edit."""
+        """Return the object to bind for an attribute: the live object with new code, or the new
+        object. `names` are the qualified names before and after the edit."""
         functions = self._functions
         if current is MISSING or current is value:
             return functions.live_of(value)
@@ -233,8 +237,8 @@ class ClassPatch:
         return functions.live_of(value)
 
     def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
-        """A holder of a wrapper that other decorators made of the method goes through it to the new
-        one."""
+        """Have a method's old wrapper call its new one, which other decorators made; some objects
+        may still refer to the old one."""
         if callable(value) and not any(is_a(one, _NOT_BOUND) for one in (current, value)):
             befores = [current] if is_a(current, FunctionType) else wrapped_in(current)
             before = next((one for one in befores if wraps(one, names[0])), None)
@@ -242,7 +246,7 @@ class ClassPatch:
                 self._functions.forward(before, value)
 
     def _are_alike(self, current: Any, value: Any, names: tuple[str, str]) -> bool:
-        """Whether two functions, or two classes, come from one definition."""
+        """Return whether two functions, or two classes, come from one definition."""
         same_name = moved_alike(current, value) or names == (
             current.__qualname__,
             value.__qualname__,
@@ -255,7 +259,8 @@ _NOT_BOUND = (type, staticmethod, classmethod)  # others take the instance as th
 
 
 class _Named:
-    """Tell a descriptor where it lives: its first owner was the staged class."""
+    """A flip that calls a descriptor's `__set_name__` with the live class; it was called with the
+    staged class before."""
 
     def __init__(self, descriptor: Any, owner: type, name: str) -> None:
         self._arguments = descriptor, owner, name
@@ -267,7 +272,8 @@ class _Named:
 
 
 def _filled(cls: type, name: str) -> Iterator[Item]:
-    """Values that a cached property has left in instances would hide a method from them."""
+    """Yield flips that delete the cached values of a property from instances, where they would hide
+    the method of that name."""
     for thing in gc.get_referrers(cls):
         if type(thing) is cls and name in own_names(thing):
             yield Item(thing.__dict__, name)
@@ -277,9 +283,9 @@ def _filled(cls: type, name: str) -> Iterator[Item]:
 
 
 def forget_subclass_checks(classes: Iterable[type]) -> None:
-    """Drop what `isinstance` remembers of protocols and abstract classes.
+    """Clear the caches of `isinstance` for protocols and abstract classes.
 
-    They look for methods, which the edited classes have or have not now.
+    The cached answers depend on methods, which an edit may have added or removed.
     """
     pending: list[type] = [*classes, cast("type", Protocol)]
     pending += [cls for cls in vars(collections.abc).values() if isinstance(cls, abc.ABCMeta)]
@@ -356,7 +362,7 @@ class LateDefault:
 
 
 def late_defaults(live: type, staged: type) -> Iterator[tuple[str, LateDefault]]:
-    """Yields the fields that live instances of a dataclass lack, with the maker of each default."""
+    """Yield the fields that live instances of a dataclass lack, each with a `LateDefault`."""
     before = live.__dict__.get("__dataclass_fields__", {})
     after = staged.__dict__.get("__dataclass_fields__", {})
     for name, field in after.items() if before else ():

@@ -1,10 +1,11 @@
-"""Functions that were made inside functions follow their source, wherever they are held.
+"""Functions that were made inside functions take new code, wherever there are references to them.
 
-No name leads to a closure, a wrapper, a lambda or a method of a local class. What tells them apart
-is where their code stands: its name and first line. Each switch gives all of them the code of the
-new source, also where only their lines moved, so that the next one finds them by their place again.
-One that cannot take its new code (it would need other values from its maker) or whose source is
-gone keeps the old code; its place is remembered, and a later edit that it can take arrives.
+No name leads to a closure, a wrapper, a lambda or a method of a local class. They are recognised by
+the place of their code in the source: its name and first line. Each switch gives all of them the
+code of the new source, even if only their lines moved, so that the next switch finds them by their
+place again. A function keeps its old code if it cannot take the new code (which may need other
+values from its maker), or if its source is gone. Its place is remembered, and a later edit that it
+can take is applied.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class _LostCode(msgspec.Struct, frozen=True):
-    """A code that runs and is in no source: `place` is that of its successor, which it cannot run.
+    """Code that still runs, but is in no source. `place`: the place of its successor, which it
+    cannot run; None if there is none.
 
-    `path` is where it would come back, if it has no successor.
+    `path`: where in the source the code would come back.
     """
 
     code: weakref.ref[CodeType]
@@ -63,7 +65,7 @@ class _LostCode(msgspec.Struct, frozen=True):
 
 
 class Lineage:
-    """The codes of this process that live functions may run and that no source has, by file."""
+    """The code objects that live functions may still run though no source has them, by file."""
 
     def __init__(self) -> None:
         self._lost: dict[str, Mapping[int, _LostCode]] = {}
@@ -78,7 +80,7 @@ class Lineage:
 
 
 class _CodeNode:
-    """A code object of a statement, with those inside it, and the one that succeeds it."""
+    """A code object in a statement, with the code objects inside it and its successor (`heir`)."""
 
     def __init__(self, code: CodeType, path: Path = (), is_nested: bool = False) -> None:
         self.code = code
@@ -102,7 +104,7 @@ class _CodeNode:
 
     @cached_property
     def likeness(self) -> Hashable:
-        """Alike for codes of the same behaviour, and for few others."""
+        """A key that is equal for code objects of the same behaviour, and for few others."""
         code = self.code
         plain = (one for one in code.co_consts if not isinstance(one, CodeType))
         inner = tuple(child.likeness for child in self.children)
@@ -136,7 +138,7 @@ class _Tree:
         return nodes[place[2]] if place[2] < len(nodes) else None
 
     def running(self, code: CodeType) -> _CodeNode | None:
-        """The node whose code this is; None where it is not to be told from another one."""
+        """Return the node that has this code; None if none has, or if several nodes match."""
         nodes = self.at.get((code.co_name, code.co_firstlineno), [])
         nodes = [node for node in nodes if same_behaviour(node.code, code)]
         if len(nodes) > 1:  # two on one line differ in their columns, as of Python 3.11
@@ -155,7 +157,8 @@ def _columns(code: CodeType) -> Sequence[Any]:
 
 
 def pair(old: _CodeNode, new: _CodeNode) -> None:
-    """Find for every code inside `old` the one inside `new` that it has become."""
+    """Set the heir of each code object inside `old`: the code object inside `new` that it
+    became."""
     before, after = old.children, new.children
     matcher: difflib.SequenceMatcher[Hashable] = difflib.SequenceMatcher(
         None, [*map(_name_and_likeness, before)], [*map(_name_and_likeness, after)], autojunk=False
@@ -202,7 +205,8 @@ def _name_of(node: _CodeNode) -> Hashable:
 
 
 class _Trees:
-    """The code objects of an edited file, made as they are asked for, old ones with their heirs."""
+    """The code objects of an edited file, as trees that are made when needed. Old nodes have
+    heirs."""
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit
@@ -226,7 +230,7 @@ class _Trees:
         return as_imported(names_imported(self._edit.new))
 
     def statement_at(self, line: int) -> int | None:
-        """The old statement that has this line."""
+        """Return the index of the old statement that has this line; None if none has."""
         for position in range(bisect.bisect_right(self._first_lines, line) - 1, -1, -1):
             index = self._order[position]
             if self._edit.old[index].last >= line:
@@ -236,7 +240,8 @@ class _Trees:
         return None
 
     def shift(self, index: int) -> int | None:
-        """How many lines an old statement has moved down of which nothing else has changed."""
+        """Return by how many lines an old statement has moved down; None if anything else of it
+        changed."""
         heir = self._heirs.get(index)
         if heir is None or self._edit.old[index].text != self._edit.new[heir].text:
             return None
@@ -268,8 +273,8 @@ class _Trees:
         return node.heir if index in self._heirs else self.that_came.get(node.path)
 
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
-        """The code that came which is equal to one that is gone, where there is one of each: the
-        function that makes it has another name now."""
+        """Return the new node that is equal to the old ``node``, though the function that makes it
+        has a new name. None unless exactly one such node is gone and one is new."""
         came = [one for one in self.that_came.values() if _are_twins(node, one)]
         if len(came) != 1:
             return None
@@ -283,7 +288,7 @@ class _Trees:
         return came[0] if gone == [node] else None
 
     def code_at(self, place: Place | None) -> CodeType | None:
-        """The code of the new source at a place."""
+        """Return the code of the new source at a place; None if there is none."""
         for index, statement in enumerate(self._edit.new):
             if place is not None and statement.first <= place[1] <= statement.last:
                 node = self.new(index).at_place(place)
@@ -308,7 +313,7 @@ class _Trees:
 
 
 class LiveClosures:
-    """The changes of an edited file's functions at the switch: `flips`.
+    """The changes of an edited file's inner functions at the switch: `flips`.
 
     `is_new` tells whether the new code made a function; `taken` are the ids of functions that
     already get new code.
@@ -331,7 +336,8 @@ class LiveClosures:
         makers: Iterable[tuple[FunctionType, CodeType]],
         is_new: Callable[[FunctionType], bool],
     ) -> None:
-        """`makers` are functions that get new code, each with that code."""
+        """Find the functions of an edited file and make their flips. `makers` are functions that
+        get new code, each with that code."""
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
         taken = {id(maker) for maker, _ in makers}
         known = self._lineage.in_file(edit.before.path)
@@ -356,12 +362,13 @@ class LiveClosures:
         self.flips += self._lineage.replaced(edit, found.lost())
 
     def count(self) -> None:
-        """Remember how many hold each code that will be old; nothing else does from here on."""
+        """Store how many references each code object has that will be old. Call it right before the
+        switch; nothing else refers to them from then on."""
         self.__dict__.pop("_living", None)
         self._counts = {key: sys.getrefcount(code) for key, (code, _) in self._heirs.items()}
 
     def latecomers(self) -> Iterator[Attribute]:
-        """Flips of the closures that old code has made since they were counted."""
+        """Yield flips for the closures that old code has made since `count`."""
         more = [
             code
             for key, (code, _) in self._heirs.items()
@@ -379,21 +386,22 @@ class LiveClosures:
 
 
 def _hides(edit: Edit) -> bool:
-    """Whether the file may have made functions to which no name leads. The search for them looks at
-    every object."""
+    """Return whether the file may have made functions to which no name leads. Only then are they
+    searched for, which looks at every object."""
     text = edit.before.text
     return b"lambda" in text or b"@" in text or edit.before.codes.has_closures()
 
 
 class _Successor(msgspec.Struct, frozen=True):
-    """What a code has become: `code`, if it has become anything, and how it is found again."""
+    """The successor of a code object: `code`, or None if it has none; `lost` is for finding it
+    after a later edit."""
 
     code: CodeType | None
     lost: _LostCode
 
 
 class _InFile:
-    """One file: the successors of its functions, and of code that is in no source."""
+    """The successors of one file's code objects, including code that is in no source."""
 
     def __init__(self, edit: Edit, known: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
@@ -403,7 +411,8 @@ class _InFile:
         self._lost: dict[int, _LostCode] = {}
 
     def flip(self, function: FunctionType) -> Attribute | None:
-        """New code for a live function; None where there is none, or it cannot run it."""
+        """Return the flip that gives a live function its new code; None if there is no new code, or
+        if it cannot run it."""
         code = function.__code__
         successor = None if code.co_name in _COMPREHENSIONS else self._successor(code)
         if successor is None or successor.code is code:
@@ -432,8 +441,7 @@ class _InFile:
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
         """Return the successor of code; ``None`` if the source does not have the code, or if a name
-        leads to it: that is patched elsewhere.
-        """
+        leads to the function: then it is patched elsewhere."""
         if id(code) not in self._found:
             self._found[id(code)] = code, self._looked_up(code, number)
         return self._found[id(code)][1]
@@ -479,14 +487,15 @@ class _InFile:
 
 
 def _are_twins(one: _CodeNode, other: _CodeNode) -> bool:
-    """Whether both are of functions that functions make, of one name, and do the same."""
+    """Return whether both are code of inner functions, with one name and the same behaviour."""
     old, new = one.code, other.code
     names_alike = old.co_name == new.co_name and _fits(old, new)
     return one.is_nested and other.is_nested and names_alike and same_behaviour(old, new)
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:
-    """Whether functions of the old code have the values and arguments that the new one takes."""
+    """Return whether functions that run the old code can run the new: it takes the same closure
+    values and arguments."""
     return old.co_freevars == new.co_freevars and _takes(old) == _takes(new)
 
 
@@ -519,7 +528,7 @@ def _moved(code: CodeType, distance: int, path: str) -> CodeType:
 
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
-    """Inner functions that differ, each with its successor."""
+    """Yield the inner code objects that differ, each with its successor."""
     before, after = _CodeNode(old), _CodeNode(new)
     pair(before, after)
     for node in before.all():

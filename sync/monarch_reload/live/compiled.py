@@ -1,17 +1,16 @@
-"""Finds code that torch.compile has made and that an edit makes stale.
+"""Finds the graphs of torch.compile that an edit makes stale.
 
 Dynamo keeps graphs by the code object of the function in which they begin. It guards the code of
-functions that it finds by names of modules; the methods that it has inlined, and which class they
-come from, it does not. So each compilation is noted here with all the code that it has gone
-through, and what a push makes stale is forgotten: that, and nothing else. It is compiled again when
-it is next called. A graph whose guards would tell is forgotten as well: it would count against the
-number of graphs that dynamo keeps of a function before it gives up on it.
+functions that it finds by names of modules, but not the methods that it has inlined, nor the class
+that they come from. So each compilation is noted here with all code objects that it went through,
+and a push drops exactly the graphs that it makes stale. They are compiled again at the next call. A
+graph whose guards would notice is dropped as well: it would count against the number of graphs that
+dynamo keeps of a function before it gives up on it.
 
-Code that only moved to other lines is moved where it is, as the same object, so that its graphs
-stay.
+Code that only moved to other lines is moved in place, as the same object, so its graphs stay.
 
-Nothing is imported for this. Notes begin when a program imports dynamo; of what was compiled before
-there was a reloader nobody knows what it went through, so any edit makes it stale.
+This module imports nothing of torch. Notes begin when the program imports dynamo. What a graph went
+through that was compiled before is unknown, so any edit makes it stale.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Compilation:
 
 @dataclass
 class CodeChanges:
-    """What a commit changes that compiled code may have gone through, before and after: code
+    """The changes of a commit that compiled code may have gone through, before and after: code
     objects, and names of functions in classes and of values in modules."""
 
     codes: dict[int, CodeType] = field(default_factory=dict)
@@ -85,7 +84,7 @@ class CompiledCode:
         self._is_watching = False
 
     def watch(self) -> None:
-        """Take notes from now on, if the program has imported dynamo."""
+        """Note compilations from now on, if the program has imported dynamo."""
         convert_frame = sys.modules.get(CONVERT_FRAME)
         register = getattr(convert_frame, "register_bytecode_hook", None)
         if register is not None and not self._is_watching:
@@ -110,8 +109,8 @@ class CompiledCode:
     def following(
         self, flips: Iterable[Flip], changes: CodeChanges, before_shift: Callable[[], None]
     ) -> Iterator[Flip]:
-        """The flips, and notes what they change. Compiled code that only moves stays the same
-        object: `before_shift` is called before the first of it does."""
+        """Yield the flips, and note in ``changes`` what they change. Compiled code that only moves
+        stays the same object: `before_shift` is called before the first such move."""
         self.watch()
         compiled = {id(code) for code in _codes_seen() if _entries(code)}
         if not compiled:
@@ -131,7 +130,7 @@ class CompiledCode:
             yield shift
 
     def forget(self, changes: CodeChanges) -> list[CodeType]:
-        """Have dynamo forget what is stale; returns the functions that it compiles again."""
+        """Have dynamo drop the stale graphs; return the functions that it compiles again."""
         convert_frame = sys.modules.get(CONVERT_FRAME)
         if convert_frame is None or not changes:
             return []
@@ -153,7 +152,7 @@ class CompiledCode:
         return changes.make_stale(known)
 
     def graphs_of(self, codes: Collection[CodeType]) -> Iterator[CodeType]:
-        """The functions that have a graph which went through one of these codes."""
+        """Yield the functions that have a graph which went through one of these code objects."""
         wanted = {id(code) for code in codes}
         alive = {id(entry.code) for code in _codes_seen() for entry in _entries(code)}
         for number, one in self._made.copy().items():
@@ -163,9 +162,8 @@ class CompiledCode:
 
 
 def forget_scripts() -> None:
-    """Make `torch.jit.script` compile again: its cache is keyed by function or class, which stay
-    the same after an edit.
-    """
+    """Make `torch.jit.script` compile again: its cache is by function or class, which stay the same
+    objects after an edit."""
     state: Any = sys.modules.get("torch.jit._state")
     recursive: Any = sys.modules.get("torch.jit._recursive")
     if state is None or recursive is None or not state._python_cu.get_functions():
@@ -177,7 +175,8 @@ def forget_scripts() -> None:
 
 
 def name_in(code: CodeType) -> str:
-    """The qualified name of a function, that of the whole where dynamo resumes a part of it."""
+    """Return the qualified name of a function; for a part of a function that dynamo resumes, the
+    name of the whole function."""
     name = str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
     if _RESUMED in name:
         outer, _, resumed = name.rpartition(_RESUMED)
@@ -186,7 +185,8 @@ def name_in(code: CodeType) -> str:
 
 
 def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
-    """The same by moving lines in place, where a graph depends on which code object it is."""
+    """Return a flip that moves the lines of the code in place, if compiled code depends on that
+    object and nothing but the lines changes; else None."""
     if not (isinstance(flip, Attribute) and flip.name == "__code__"):
         return None
     old = flip.owner.__code__
@@ -222,7 +222,8 @@ def _note_change(flip: Flip, changes: CodeChanges) -> None:
 
 
 def _acts(value: Any) -> bool:
-    """Whether an attribute of a class is no plain value, which dynamo guards."""
+    """Return whether a class attribute is a function or a descriptor. Dynamo guards plain
+    values."""
     return value is not MISSING and (callable(value) or hasattr(type(value), "__get__"))
 
 
@@ -246,14 +247,14 @@ def _eval_frame() -> Any:
 
 
 def _codes_seen() -> list[CodeType]:
-    """The functions that dynamo was ever called for, and that are alive."""
+    """Return the live functions that dynamo was ever called for."""
     tracker = getattr(sys.modules.get(CONVERT_FRAME), "input_codes", None)
     seen = [ref() for ref in list(getattr(tracker, "seen", ()))]
     return [code for code in seen if code is not None]
 
 
 def _entries(code: CodeType) -> list[Any]:
-    """The graphs that dynamo keeps of a function. They are valid until one is dropped."""
+    """Return the graphs that dynamo keeps of a function. They are valid until one is dropped."""
     return list(_eval_frame()._debug_get_cache_entry_list(code))
 
 
@@ -262,7 +263,8 @@ def _is_invalid(entry: Any) -> bool:
 
 
 def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> None:
-    """Forget these graphs of a function; all of them where others are few or cannot be kept."""
+    """Drop these graphs of a function; all graphs if few others are left or they cannot be dropped
+    singly."""
     guards = sys.modules.get("torch._dynamo.guards")
     deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
     gone = sum(map(_is_invalid, entries))
@@ -276,7 +278,8 @@ def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> N
 
 
 def _output_graph(frame: Any) -> Any:
-    """What dynamo has gone through, of the compilation that is about to end."""
+    """Return dynamo's record of what the compilation that is about to end went through; None if
+    there is none."""
     while frame is not None and frame.f_code.co_filename.endswith("convert_frame.py"):
         for name in ("tracer_output", "output"):
             found = frame.f_locals.get(name)
@@ -288,7 +291,8 @@ def _output_graph(frame: Any) -> Any:
 
 
 def _is_opaque(graph: Any) -> bool:
-    """Whether it calls functions that dynamo did not look into, which a backend may have."""
+    """Return whether the graph calls functions that dynamo did not look into; a backend may have
+    inlined them."""
     inner = [getattr(one, "graph", None) for one in getattr(graph, "nn_modules", {}).values()]
     for one in (getattr(graph, "graph", None), *inner):
         for node in getattr(one, "nodes", ()):

@@ -21,9 +21,9 @@ from monarch_reload.undo_log import MISSING
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two containers of a kind hold the same objects in the same order.
+    """Return whether two containers of a kind have the same objects in the same order.
 
-    Hardly ever does another thread run meanwhile: all of it is one call after another of C code.
+    Another thread hardly ever runs meanwhile: it is a chain of calls into C code.
     """
     try:
         if len(one) != len(other) or not all(map(operator.is_, one, other)):
@@ -34,9 +34,9 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 class Glance:
-    """Whether any of many containers holds something else than at the last glance.
+    """Tells whether any of many containers has changed since the last glance.
 
-    Much faster than a look at each. Mapping proxies are welcome, too.
+    This is much faster than comparing each. Mapping proxies may be among them, too.
     """
 
     def __init__(self, containers: Iterable[Any]) -> None:
@@ -87,7 +87,8 @@ def refill(container: Any, content: Any) -> None:
 
 
 class Difference(msgspec.Struct, frozen=True, eq=False):
-    """The difference of a container: `gone` and `put` are of its kind, lists for a deque.
+    """The difference between two states of a container. `gone` and `put` are of its kind, lists for
+    a deque.
 
     In lists, `put` replaces the gone entries at `start`.
     """
@@ -127,14 +128,14 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return cls([], list(islice(after, num, None)), num, True)
 
     def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
-        """Less the entries put of which that is true."""
+        """Return the difference without the put entries for which ``is_left_out`` is true."""
         if isinstance(self.put, dict):
             return replace(self, put={k: v for k, v in self.put.items() if not is_left_out(v)})
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
 
     def apply(self, container: Any, over_others: bool = True) -> None:
-        """Repeat the difference on a container. Unless `over_others`, keys that another has changed
-        meanwhile are left alone."""
+        """Repeat the difference on a container. Without `over_others`, keys that other code has
+        changed meanwhile are left alone."""
         if isinstance(container, dict):
             for key, value in self.gone.items():
                 if over_others or container.get(key) is value:
@@ -175,7 +176,7 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
 
 
 def drop(container: Any, entry: Any) -> None:
-    """Take the first occurrence of that very object out of a list, if it is there."""
+    """Remove the first occurrence of that very object from a list, if there is one."""
     for place, one in enumerate(list(container)):
         if one is entry:
             del container[place]
@@ -183,7 +184,7 @@ def drop(container: Any, entry: Any) -> None:
 
 
 def insert(container: Any, entries: list[Any], place: int | None) -> None:
-    """Into a list, at its end where no place is given."""
+    """Insert entries into a list at ``place``; at its end if that is None."""
     if place is None or place >= len(container):
         container.extend(entries)
     else:
@@ -214,7 +215,7 @@ def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> Non
 
 
 def _num_same(one: list[Any], other: list[Any]) -> int:
-    """How many entries both begin with."""
+    """Return how many entries at the start of both lists are the same objects."""
     num = 0
     for a, b in zip(one, other, strict=False):
         if a is not b:

@@ -10,7 +10,8 @@ from monarch_reload.undo_log import Attribute, Flip
 
 
 def keep_live_members(live: Any, staged: Any) -> None:
-    """Members that did not change are the live ones at once: live objects hold them."""
+    """Put the live members into the staged Enum in place of equal staged ones, because other
+    objects refer to them."""
     kept: dict[int, Any] = {}
     if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
         return  # a live one combines with those that its class knows only
@@ -36,10 +37,11 @@ def _values(cls: Any) -> dict[str, Any]:
 
 
 def live_members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
-    """id(staged member) -> the member to have: the live one while its name lives on.
+    """Return the member to use for each staged member, by the staged one's id: the live member as
+    long as its name exists.
 
-    A member of a plain Enum keeps its identity even when its value changes; one that *is* an
-    int or a str cannot, so it is replaced.
+    A member of a plain Enum keeps its identity even if its value changes. A member that is an int
+    or a str cannot change its value, so it is replaced.
     """
     chosen: dict[int, Any] = {}
     for name, member in staged._member_map_.items():
@@ -64,7 +66,8 @@ def live_members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
 
 
 def with_live_members(value: Any, members: dict[int, Any]) -> Any:
-    """Members, and the tables of them, that an Enum class keeps."""
+    """Return the value of an Enum class's attribute with the staged members, also those in a table
+    of members, replaced by ``members``."""
     if id(value) in members:
         return members[id(value)]
     if type(value) is dict:

@@ -1,12 +1,11 @@
-"""Objects that `gc.freeze` has put out of sight: `gc.get_objects` and `gc.get_referrers` do not
-know them.
+"""Objects that `gc.freeze` hides: `gc.get_objects` and `gc.get_referrers` do not return them.
 
-Templates of processes freeze what they import, and programs freeze their model before they train.
-Nothing lists what is frozen, and nothing but `gc.unfreeze` brings it back, all of it at once. So
-that is done where an edit is of a module that is frozen, and only there.
+Template processes freeze what they import, and programs freeze their model before they train.
+Nothing lists the frozen objects, and only `gc.unfreeze` brings them back, all at once. So that is
+done if an edit concerns a module that is frozen, and only then.
 
-Even to count what is frozen goes through all of it. So `gc.freeze` is replaced by a function that
-notes which modules were there.
+Even counting the frozen objects goes through all of them. So `gc.freeze` is replaced by a function
+that notes which modules existed at the time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _suspects: set[int] = set()
 
 
 def watch_freezes() -> None:
-    """Note from now on what `gc.freeze` hides; what is frozen already may be any module."""
+    """Note from now on what `gc.freeze` hides. Any module may have been frozen before."""
     if gc.freeze is not _freeze_and_note:
         if gc.get_freeze_count():
             _note()
@@ -32,7 +31,8 @@ def watch_freezes() -> None:
 
 
 def thaw(names: Iterable[str]) -> bool:
-    """Have the collector see what these modules have made; whether it had to be done."""
+    """Make the objects of these modules visible to the collector; return whether `gc.unfreeze` was
+    called for it."""
     modules = map(sys.modules.get, names)
     asked = {id(one): one for one in modules if id(one) in _suspects}
     if not asked:

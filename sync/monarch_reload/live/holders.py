@@ -1,4 +1,4 @@
-"""Live objects that staged code may change: what our modules hold, and what that holds in turn."""
+"""Live objects that staged code may change: objects in our modules, and objects inside those."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _CONTAINERS = frozenset({dict, list, tuple, set, OrderedDict, deque})
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Iterator[Any]:
-    """Our modules, with classes and instances of ours, and functions that keep something."""
+    """Yield our modules, classes and instances of ours, and functions with attributes or closure
+    values."""
     modules = list(modules)
     ours = {name for name, _ in modules}
     pending: deque[tuple[Any, int]] = deque((module, 0) for _, module in modules)
@@ -41,7 +42,7 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Iterator[Any]:
 
 
 def held_by(holder: Any) -> list[Any]:
-    """Values of attributes, and what a function closes over."""
+    """Return the values of an object's attributes, and of a function's closure."""
     kind = type(holder)
     if issubclass(kind, type):
         return list(holder.__dict__.values())

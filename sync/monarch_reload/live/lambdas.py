@@ -1,4 +1,5 @@
-"""Lambdas in top-level statements: edited, they take their new code wherever they are held.
+"""Lambdas in top-level statements: when edited, they take their new code wherever there are
+references to them.
 
 Running the statement again would make another scheduler, or register another hook.
 """
@@ -20,7 +21,7 @@ from monarch_reload.undo_log import Attribute
 
 
 class Lambdas:
-    """The living lambdas of a file, and those of the source that it runs."""
+    """The live lambdas of a file, and the lambdas of the source that it runs."""
 
     def __init__(self, running: ModuleSource) -> None:
         self._running = running
@@ -74,7 +75,7 @@ def _by_likeness(codes: Iterable[CodeType]) -> Mapping[Hashable, Sequence[CodeTy
 
 
 def _likeness(code: CodeType) -> Hashable:
-    """Alike for codes of the same behaviour, and for few others."""
+    """Return a key that is equal for code objects of the same behaviour, and for few others."""
     plain = (one for one in code.co_consts if not isinstance(one, CodeType))
     return code.co_code, code.co_names, tuple(map(repr, plain))
 

@@ -1,9 +1,9 @@
-"""Code that moves to other lines and stays the same object.
+"""Moves code to other lines without making another code object.
 
-All lines of a code object count from its first one, which nothing in Python can change. The
-collector, the compiler of torch and suspended frames know the object: so its number is written
-where it lies. Where this Python keeps it is looked for once, and where it is not found, nothing
-is moved in place.
+All lines of a code object count from its first line, which Python offers no way to change. The
+collector, torch's compiler and suspended frames refer to the object itself, so the number is
+written into its memory. Its position is found once for this version of Python; if it is not found,
+nothing is moved in place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PROBES = 0x2BADCAFE, 0x1F00D5ED
 
 @dataclass(frozen=True, eq=False)
 class LineShift:
-    """A flip: `code`, and all inside it, are so many lines further down."""
+    """A flip that moves `code`, and all code inside it, down by ``distance`` lines."""
 
     code: CodeType
     distance: int
@@ -30,8 +30,8 @@ class LineShift:
 
 
 def lines_moved(old: CodeType, new: CodeType) -> int | None:
-    """By how many lines `new` is further down, where it is the same in all else; else None, as also
-    where that cannot be written."""
+    """Return by how many lines `new` is below `old`, if they are the same in all else; None if they
+    are not, or if lines cannot be moved in place."""
     distance = new.co_firstlineno - old.co_firstlineno
     return distance if _offset() is not None and _is_alike(old, new, distance) else None
 
@@ -83,7 +83,8 @@ def _number_at(code: CodeType, offset: int) -> c_int:
 
 @functools.cache
 def _offset() -> int | None:
-    """How far inside of a code object its first line is."""
+    """Return the offset of the first line's number inside a code object; None if it is not
+    found."""
     code = _offset.__wrapped__.__code__
     first, second = (code.replace(co_firstlineno=line) for line in _PROBES)
     places = [

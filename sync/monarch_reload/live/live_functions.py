@@ -1,4 +1,4 @@
-"""Functions to which their names do not lead: decorators have put them into registries."""
+"""Functions that are not bound to their names: decorators have put them into registries."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ Place = tuple[str, int]  # the name of a definition, and its first line
 
 
 class Functions:
-    """Some functions, by where they were defined and by what they close over."""
+    """A set of functions, by the place of their definition and by the functions that they close
+    over."""
 
     def __init__(self, things: Iterable[Any]) -> None:
         self._all = [thing for thing in things if type(thing) is FunctionType]
 
     @classmethod
     def living(cls) -> Functions:
-        """Return all functions of the process. Looks at every object."""
+        """Return all functions of the process. This looks at every object."""
         return cls(objects_of({FunctionType}))
 
     def in_file(self, path: str) -> Iterator[FunctionType]:
         return (one for one in self._all if one.__code__.co_filename == path)
 
     def at_top_level(self, namespace: Mapping[str, Any]) -> Mapping[Place, list[FunctionType]]:
-        """The functions defined at the top level of the module that has these globals, by place."""
+        """Return the functions defined at the top level of the module with these globals, by
+        place."""
         found: defaultdict[Place, list[FunctionType]] = defaultdict(list)
         for function in self._all:
             code = function.__code__
@@ -39,7 +41,7 @@ class Functions:
         return found
 
     def wrappers_of(self, function: FunctionType) -> list[FunctionType]:
-        """The functions that close over `function`."""
+        """Return the functions that close over `function`."""
         return self._by_contents.get(id(function), [])
 
     @cached_property

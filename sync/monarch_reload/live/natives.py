@@ -1,9 +1,10 @@
-"""Native code that keeps what a class said: no reload reaches into it.
+"""Native code that keeps a copy of a class's fields: no reload reaches into it.
 
-A validator, a decoder or a schema compiled in C or Rust holds the class that it was made for, as
-does a metaclass that compiles the class statement. What a trial made of that kind would hold the
-trial's class after the commit, and what is alive would keep the old fields: it takes a new process.
-Nothing is listed by its package: such an object is told by its layout and by what it refers to.
+A validator, a decoder or a schema compiled in C or Rust refers to the class that it was made for,
+as does a metaclass that compiles the class statement. A native object made in a trial would refer
+to the trial's class after the commit, and a live one would keep the old fields: it takes a new
+process. Packages are not listed by name: such an object is recognised by its memory layout and by
+the objects that it refers to.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _OF_NATIVE_CODE = (GetSetDescriptorType, MemberDescriptorType)
 
 
 def is_laid_out(cls: type, name: str) -> bool:
-    """Whether an attribute of a ctypes class can be assigned only once."""
+    """Return whether an attribute of a ctypes class can be assigned only once."""
     return type(cls).__module__ == "_ctypes" and name in _LAID_OUT
 
 
@@ -80,8 +81,8 @@ def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, 
 
 
 def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
-    """Yields native objects that refer to one of the classes, themselves or by way of another
-    native object; each with a class that it refers to."""
+    """Yield native objects that refer to one of the classes, directly or through another native
+    object; each with a class that it refers to."""
     found: dict[int, tuple[Any, type]] = {}
     wanted: Mapping[int, type] = {id(cls): cls for cls in classes}
     known: dict[type, bool] = {}
@@ -110,12 +111,12 @@ def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
 
 
 def is_native(kind: type) -> bool:
-    """Whether instances of a type have a part that only code of an extension can read."""
+    """Return whether instances of a type have a part that only code of an extension can read."""
     return any(_adds_storage(one) for one in type.mro(kind)[:-1]) if kind is not type else False
 
 
 def _adds_storage(kind: type) -> bool:
-    """Whether a type of an extension adds to the layout of its base.
+    """Return whether a type of an extension adds to the memory layout of its base.
 
     A class statement adds nothing but a dict, a list of weak references, and slots.
     """

@@ -1,7 +1,6 @@
-"""`typing.get_overloads`: the overloads of an edited module are those of its source, in its order.
+"""`typing.get_overloads`: keep the overloads of an edited module as in its source, in its order.
 
-`typing` files them by the line of each, so that edits would leave old ones behind, and put new ones
-in the place of others.
+`typing` stores overloads by their line. So edits would leave old ones behind, and replace others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _registries() -> list[_Registry]:
 
 
 class Overloads:
-    """The overloads that the trial of some modules has registered."""
+    """The overloads that the trial of some modules registers."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, str], dict[str, _ByLine]] = {}  # by registry and module
@@ -54,7 +53,7 @@ class Overloads:
                 _put(registry, name, known)
 
     def flips(self, edits: Mapping[str, Edit], live_of: Callable[[Any], Any]) -> Iterator[Action]:
-        """`edits` are those of edited modules, by module."""
+        """Yield the changes of the registered overloads at the commit. `edits` are by module."""
         for registry in _registries():
             for name, edit in edits.items():
                 made = self._made.get((id(registry), name), {})
@@ -107,7 +106,7 @@ def _after(
 def _lines(
     old: Sequence[Statement], new: Sequence[Statement], alignment: Alignment
 ) -> Iterator[tuple[int, int]]:
-    """Yields the line of each old overload that is in the new source, and its line there."""
+    """Yield the line of each old overload that is still in the new source, with its line there."""
     for index, statement in enumerate(new):
         origin = alignment.source_of(index)
         if origin is not None and statement.is_function and _is_overload(statement):

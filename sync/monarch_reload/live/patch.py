@@ -1,4 +1,4 @@
-"""New code into live functions. Everything here yields flips and touches nothing."""
+"""Gives live functions new code. This module only yields flips and changes nothing itself."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _CARRIED = (
 
 
 def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[Any]:
-    """The value and the functions, classes and wrappers inside it that belong to `module`.
+    """Yield the value, and the functions, classes and wrappers inside it that belong to `module`.
 
-    Follows what wraps functions: descriptors, closures, `functools`, dispatch tables.
+    Follows everything that wraps functions: descriptors, closures, `functools`, dispatch tables.
     """
     seen = set() if seen is None else seen
     kind = type(value)  # not isinstance: lazy objects wake up when asked for their __class__
@@ -57,7 +57,7 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
 
 
 def is_compiled(value: Any) -> bool:
-    """Whether a compiler made it: it runs copies of code that was there at the time."""
+    """Return whether a compiler made the object: it runs copies of the code that existed then."""
     return type(value).__module__.startswith(_COMPILERS)
 
 
@@ -103,7 +103,7 @@ def _inside(value: Any) -> Iterator[Any]:
 
 
 def wrapped_in(value: Any) -> Iterator[FunctionType]:
-    """The functions of an object that a decorator made: they sit in its attributes."""
+    """Yield the functions in the attributes of an object that a decorator made."""
     held: list[Any] = []
     with contextlib.suppress(AttributeError):
         held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
@@ -114,13 +114,13 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
 
 
 def wraps(value: Any, qualname: str) -> bool:
-    """Whether the value is a function of that name, or made from it by decorators."""
+    """Return whether the value is a function of that name, or was made from one by decorators."""
     parts = parts_of(value, getattr(value, "__module__", None) or "")
     return any(is_a(part, FunctionType) and part.__qualname__ == qualname for part in parts)
 
 
 def same_behaviour(one: CodeType, other: CodeType) -> bool:
-    """Whether two code objects are equal except for their position in the file."""
+    """Return whether two code objects are equal except for their position in the file."""
     return (
         one.co_code == other.co_code
         and one.co_names == other.co_names
@@ -133,8 +133,8 @@ def same_behaviour(one: CodeType, other: CodeType) -> bool:
 
 
 def _call(code: CodeType) -> tuple[Any, ...]:
-    """The part of a code object that its instructions lack: kinds and counts of arguments, and the
-    exception table."""
+    """Return the parts of a code object beside its instructions that decide how it runs: kinds and
+    counts of arguments, and the exception table."""
     kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
     return kinds, counts, getattr(code, "co_exceptiontable", None)  # not in Python 3.10
@@ -147,10 +147,11 @@ def _same_constant(one: Any, other: Any) -> bool:
 
 
 class FunctionPatch:
-    """Patches functions and remembers which staged object stands for which live one."""
+    """Patches functions; remembers which live object each staged object is the new version of."""
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]] | None = None) -> None:
-        """`namespaces` are those of staged modules, by name; without them functions keep theirs."""
+        """`namespaces` are those of staged modules, by name; without them functions keep their
+        globals."""
         self._namespaces = namespaces
         self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
         self.flips: list[Flip] = []
@@ -160,7 +161,7 @@ class FunctionPatch:
         self.twins[id(staged)] = (staged, live)
 
     def let_go(self) -> None:
-        """Hold no object of the trial any more, once it is over."""
+        """Drop all references to objects of the trial."""
         self.twins.clear()
         self.flips.clear()
 
@@ -168,7 +169,8 @@ class FunctionPatch:
         return self.twins[id(value)][1] if id(value) in self.twins else value
 
     def function(self, live: FunctionType, staged: FunctionType) -> FunctionType:
-        """The function to bind: the live one, or the staged one where layouts differ."""
+        """Return the function to bind: the live one with new code, or the staged one if their
+        closure variables differ."""
         if live is staged or id(staged) in self.twins:
             return self.live_of(staged)  # type: ignore[no-any-return]
         old, new = live.__code__, staged.__code__
@@ -196,7 +198,8 @@ class FunctionPatch:
         return live
 
     def _home_of(self, live: FunctionType, staged: FunctionType) -> dict[str, Any] | None:
-        """The namespace where a live function finds its globals from now on, if it is another."""
+        """Return the namespace in which a live function must look up its globals; None if that
+        stays the same."""
         own = staged.__globals__
         name: str = own.get("__name__", "")
         if self._namespaces is not None and not any(
@@ -232,10 +235,10 @@ class FunctionPatch:
         return self.live_of(staged)
 
     def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
-        """Code that stored the old function calls the new one through it.
+        """Have the old function call the new one, for code that has stored the old one.
 
-        Python cannot give a function code with other closure variables, as when a method
-        starts to use `super()`.
+        Python cannot give a function code with other closure variables, as when a method starts to
+        use `super()`.
         """
         self.patched.append(live)
         self.flips += [
@@ -248,7 +251,8 @@ class FunctionPatch:
 
 
 def made_alike(live: Any, staged: Any) -> bool:
-    """Whether two functions or classes come from one definition, before and after the edit."""
+    """Return whether two functions or classes come from one definition, before and after the
+    edit."""
     return bool(
         any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
         and live.__qualname__ == staged.__qualname__
@@ -257,7 +261,7 @@ def made_alike(live: Any, staged: Any) -> bool:
 
 
 def moved_alike(live: Any, staged: Any) -> bool:
-    """Whether two functions or classes have one name, in different modules."""
+    """Return whether two functions or classes have one name, in different modules."""
     return bool(
         any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
         and live.__qualname__ == staged.__qualname__
@@ -267,7 +271,7 @@ def moved_alike(live: Any, staged: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """A function looks its globals up in another namespace from now on."""
+    """A flip that gives a function another namespace for its globals."""
 
     function: FunctionType
     namespace: dict[str, Any]

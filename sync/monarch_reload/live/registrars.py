@@ -1,4 +1,4 @@
-"""Decorators that register the function they decorate, and the registries they use."""
+"""Decorators that register the functions they decorate, and the registries they use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from monarch_reload.source.statements import Statement
 
 
 def taken_away(old: Statement, new: Statement, namespace: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the decorators that a definition has lost, or the objects whose methods they are."""
+    """Yield the decorators that a definition has lost. For a decorator that is a method, such as
+    `app.on`, yield the object (`app`)."""
     for name in _decorators(old) - _decorators(new):
         found: Any = None
         inside = namespace
@@ -34,7 +35,7 @@ def _decorators(statement: Statement) -> set[str]:
 
 
 def reached(registrar: Any) -> Iterator[Any]:
-    """The objects that a decorator can put something into."""
+    """Yield the objects that a decorator can reach and put something into."""
     if type(registrar) is MethodType:
         registrar = registrar.__self__
     values = held_by(registrar)

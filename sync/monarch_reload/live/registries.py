@@ -1,7 +1,7 @@
 """Containers of our modules in which definitions register themselves.
 
-Lists, deques, dicts and sets that are held at the top level of our modules, in class bodies, in
-instances and closures; small ones inside all of these, and the tables of `singledispatch`.
+They are the lists, deques, dicts and sets at the top level of our modules, in class bodies, in
+instances and closures; small containers inside these, and the tables of `singledispatch`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _TOO_BIG_TO_LOOK_INTO = 256
 
 
 class Registry(msgspec.Struct, frozen=True, eq=False):
-    """`refresh` is called after every change of the container.
+    """A container with definitions in it. `refresh` is called after every change of the container.
 
-    `outer` is the container that this one lies in, as in `handlers["start"].append(f)`.
-    `is_of_others`: it belongs to an installed package, which may keep more in it than definitions.
+    `outer` is the container that this one is in, as in `handlers["start"].append(f)`.
+    `is_of_others`: it belongs to an installed package, which may keep other things than definitions
+    in it.
     """
 
     container: Any
@@ -47,7 +48,8 @@ class Registry(msgspec.Struct, frozen=True, eq=False):
 
 
 def parts_of_entry(value: Any) -> tuple[Any, ...]:
-    """Returns the objects in an entry: of a tuple such as `(priority, function)` each part."""
+    """Return the objects in an entry: the parts of a tuple such as `(priority, function)`, else the
+    entry itself."""
     return (*value,) if type(value) is tuple else (value,)
 
 
@@ -56,7 +58,7 @@ def names(entry: Any, ids: Collection[int]) -> bool:
 
 
 def take_out(container: Any, ids: Collection[int]) -> None:
-    """Entries of definitions, by their ids."""
+    """Remove the entries of some definitions (by their ids) from a container."""
     if isinstance(container, dict):
         for key in [key for key, value in list(container.items()) if names(value, ids)]:
             del container[key]
@@ -94,7 +96,7 @@ def change(registry: Registry, edit: Callable[[Any], None]) -> Callable[[], None
 
 
 def unregister(known: Iterable[Registry], ids: Collection[int]) -> Iterator[Action]:
-    """Takes definitions (by their ids) out of registries."""
+    """Yield actions that remove definitions (by their ids) from registries."""
     for registry in known if ids else ():
         if registry.names(ids):
             yield without(registry, ids)
@@ -105,7 +107,8 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 
 
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
-    """The registries in the objects that `holders` gives, and in instances of others held there."""
+    """Return the registries among the values that these objects hold, and in instances of other
+    classes there."""
     found: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))

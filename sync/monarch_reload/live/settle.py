@@ -1,4 +1,4 @@
-"""Settling: objects that staged code made become part of the live modules."""
+"""Settling: make objects that staged code made part of the live modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from monarch_reload.kinds import is_a, own_names
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    """A holder of a staged twin (the first of a pair, by its id) holds the live one."""
+    """Replace the staged objects in a container, closure or partial by the live ones. ``twins``:
+    the (staged, live) pairs, by the id of the staged one."""
     if is_a(holder, dict):
         for key, value in dict(holder).items():
             if id(value) in twins:
@@ -80,9 +81,8 @@ def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, An
 
 
 def sort_in_again(holder: Any, keys: Collection[int]) -> None:
-    """Insert all entries again if the hashes of some keys have changed; `keys` are the ids of such
-    keys.
-    """
+    """Insert all entries of a dict or set again if the hashes of some keys have changed; `keys` are
+    the ids of such keys."""
     if type(holder) is dict and any(id(key) in keys for key in holder):
         items = list(dict(holder).items())
         holder.clear()

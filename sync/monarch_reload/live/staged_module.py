@@ -10,7 +10,8 @@ from monarch_reload.undo_log import MISSING
 
 
 class AttributeAccess(Protocol):
-    """Access to attributes of modules as they will be. `assign` with MISSING deletes one."""
+    """Reads and sets attributes of modules as they will be after the commit. `assign` with MISSING
+    deletes an attribute."""
 
     def attribute(self, module: ModuleType, name: str) -> Any: ...
 

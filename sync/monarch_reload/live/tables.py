@@ -1,4 +1,4 @@
-"""Definitions that are reached by way of containers: `TABLE["a"]()`, `[f() for f in STEPS]`."""
+"""Definitions that code reaches through containers: `TABLE["a"]()`, `[f() for f in STEPS]`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _HEAP_TYPE = 1 << 9
 
 
 class HeldDefinition(msgspec.Struct, frozen=True):
-    """A top-level function or class; `is_instance`: an instance of the class, or its `member`."""
+    """A top-level function or class in a container. `is_instance`: the container has an instance of
+    the class; `member`: or this method of an instance."""
 
     module: str
     name: str
@@ -33,8 +34,8 @@ class HeldDefinition(msgspec.Struct, frozen=True):
 
 
 class Tables(dict[str, frozenset[HeldDefinition]]):
-    """The definitions that a module's containers hold, by the containers' dotted names; found on
-    demand."""
+    """The definitions in a module's containers, by the containers' dotted names; each is looked up
+    at the first use."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Tables(dict[str, frozenset[HeldDefinition]]):
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
-    """Maps (module, name) of a definition to the names of the modules whose containers hold it."""
+    """Return, for each (module, name) of a definition, the modules whose containers contain it."""
     # Modules share most of their values: above all the builtins, which each of them has.
     values: dict[int, tuple[Any, set[str]]] = {}
     for name, module in modules:
@@ -62,7 +63,7 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
-    """Yields the definitions held in a container, a registry, a dispatcher or a `partial`."""
+    """Yield the definitions in a container, a registry, a dispatcher or a `partial`."""
     kind = type(value)
     if kind is FunctionType:
         registry = value.__dict__.get("registry")
@@ -105,7 +106,8 @@ def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
 
 
 def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
-    """A function by its name, or whatever made it."""
+    """Yield a function by its name; a function in another, or in a class, by the outer name; a
+    lambda by each name that is bound to it."""
     module, name = function.__module__ or "", function.__qualname__
     if name != _LAMBDA:
         yield HeldDefinition(module, name.partition(".")[0])
@@ -116,8 +118,8 @@ def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
 
 
 def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
-    """Returns the value of a dotted name, read from plain attributes only: no lazy object wakes
-    up."""
+    """Return the value of a dotted name, read from plain attributes only, so that no lazy object
+    loads itself."""
     head, *rest = name.split(".")
     value = namespace.get(head, MISSING)
     for part in rest:

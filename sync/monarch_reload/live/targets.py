@@ -1,7 +1,7 @@
-"""Attributes and items of live objects to which top-level statements assign.
+"""Attributes and items of live objects that top-level statements assign to.
 
-`config.rate = 5` changes an object that runs on, so a staged one is taken back and repeated by
-the commit.
+`config.rate = 5` changes a live object. When staged code does that, it is taken back, and the
+commit repeats it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from monarch_reload.undo_log import MISSING, Action
 
 
 def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
-    """The attribute and item targets of what runs when the statement runs."""
+    """Yield the attributes and items that a statement assigns to when it runs."""
     if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
         return
     if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
@@ -100,9 +100,9 @@ class Target:
         self._after = self.read()
 
     def take_out(self) -> HeldStore | None:
-        """Put back what was there; the result can repeat the assignment.
+        """Restore the value from before; return an object that can repeat the assignment.
 
-        Values that running code has assigned since then stay.
+        A value that running code has assigned since then stays.
         """
         if self._after is self._before:
             return None
@@ -114,7 +114,7 @@ class Target:
 
 
 class HeldStore:
-    """An assignment that staged code made to a live object."""
+    """An assignment by staged code to a live object, kept for the commit."""
 
     def __init__(self, target: Target, before: Any, after: Any) -> None:
         self._target, self._before, self._after = target, before, after
@@ -139,7 +139,8 @@ def _has_hash(key: Any) -> bool:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """A name, constant, or chain of plain attributes and constant items; else MISSING."""
+    """Return the value of a name, a constant, or a chain of plain attributes and constant items;
+    else MISSING."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

@@ -3,7 +3,7 @@ code.
 
 What to open, by what you change:
 
-- what an edit makes run again, and what it must not, as torch's operators: `dirty_marks.py`,
+- what an edit makes run again, and what must not run again, as torch's operators: `dirty_marks.py`,
   `propagation.py`, `plan.py`, `staged_copies.py`; which statements are looked at: `concern.py`
 - from sources to edits: `edits.py`, `graph.py`, `members.py`
 - which modules an edit of another one concerns: `importers.py`; which ones a fresh process

@@ -36,8 +36,8 @@ _NEVER_CALLED = f"{_HOOK} of a module is never called: it is a method of an acto
 
 
 class CodeWarnings:
-    """The warnings about one edited module. `sources` are of all modules, as they will be;
-    `namespaces` are theirs at present."""
+    """Yields the warnings about one edited module. `sources` gives the new source of any module,
+    `namespaces` its present namespace."""
 
     def __init__(
         self, edit: ModuleEdit, source: ModuleSource, sources: Sources, namespaces: Namespaces
@@ -62,13 +62,13 @@ class CodeWarnings:
                     yield CodeWarning(self._source.path, line, str(one))
 
     def _changed(self) -> Iterator[Statement]:
-        """Definitions at the top level that are new or edited."""
+        """Yield the new or edited definitions at the top level."""
         for index, statement in enumerate(self._edit.new):
             if statement.is_definition and index not in self._edit.alignment.same:
                 yield statement
 
     def _edited(self, statement: Statement) -> Iterator[Statement]:
-        """Yields the new parts of a definition: the whole, or of a class only the functions that
+        """Yield the edited parts of a definition: all of it, or of a class only the functions that
         changed."""
         index = self._edit.new.index(statement)
         origin = self._edit.alignment.narrow.get(index)
@@ -96,7 +96,8 @@ class CodeWarnings:
         return self._function(name, self._edit.name)
 
     def _function(self, dotted: str, module: str) -> Function | None:
-        """The function of the workspace that has the name; of another module by one import."""
+        """Return the workspace's function that a dotted name refers to, directly or by one import;
+        None if that is not certain."""
         source = self._sources(module)
         root, _, rest = dotted.partition(".")
         if source is None:
@@ -116,7 +117,8 @@ class CodeWarnings:
         return None
 
     def _live(self, statement: Statement, module: str) -> Function | None:
-        """The function, unless other code has put another in its place."""
+        """Return the function's syntax tree; None if other code has bound another object to its
+        name."""
         assert isinstance(statement.node, FunctionNode)
         live = self._namespaces(module).get(statement.node.name)
         if live is not None and not is_a(live, FunctionType):
@@ -127,7 +129,8 @@ class CodeWarnings:
         return statement.node
 
     def _is_sure(self, dotted: str) -> bool:
-        """Whether nothing but one statement at the top level may bind the name, on either side."""
+        """Return whether a name refers to one function for certain: only one statement binds it, in
+        its own module and in the importing one."""
         root, _, rest = dotted.partition(".")
         if self._own.function(root) is not None:
             return not rest

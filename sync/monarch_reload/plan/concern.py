@@ -1,4 +1,4 @@
-"""Whether an edit may concern a statement at all: most of a long module it does not. Pure."""
+"""Which statements an edit may concern: most statements of a long module it does not. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from monarch_reload.source.spelling import ABSOLUTE
 
 
 class Concern:
-    """The statements of one module that may lead to marks. It may say yes wrongly, but never no."""
+    """Which statements of one module may lead to marks. It may err by naming too many, never too
+    few."""
 
     def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach
@@ -21,7 +22,7 @@ class Concern:
         self._from_others: frozenset[str] = frozenset()
 
     def _never_told(self) -> Iterator[int]:
-        """Statements that must be looked at whatever is marked."""
+        """Yield the statements that must always be looked at, whatever is marked."""
         edit = self._edit
         for index, statement in enumerate(edit.new):
             origin = edit.alignment.same.get(index)
@@ -39,7 +40,7 @@ class Concern:
                 yield index
 
     def look_around(self) -> None:
-        """Once in a while: what others have marked is known from then on."""
+        """Find the names that were affected by other modules since the last call."""
         reach, edit = self._reach, self._edit
         self._num_members = len(reach.members)
         taken = {
@@ -53,7 +54,7 @@ class Concern:
         self._from_others = frozenset(taken | members | made)
 
     def _has_news(self, owner: str, inner: str | None) -> bool:
-        """Whether a module that an import leads to is one of those that are planned for."""
+        """Return whether an import refers to a module that the plan includes."""
         plans = self._reach.plans
         whole = owner if inner is None else f"{owner}.{inner}"
         return owner in plans or any(

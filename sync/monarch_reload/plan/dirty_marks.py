@@ -1,5 +1,5 @@
-"""The marks that an edit puts on names, the uses that force a statement to run again, and the
-plan."""
+"""The marks that an edit puts on names, the uses of a marked name that make a statement run again,
+and the plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DirtyMark(IntEnum):
 
 
 class When(Enum):
-    """When a statement runs again that uses a marked name."""
+    """The condition under which a statement that uses a marked name runs again."""
 
     ALWAYS = "always"
     MAKER_RUNS = "the statement that binds the name runs again"
@@ -87,11 +87,11 @@ class ModulePlan(msgspec.Struct):
 
     @property
     def is_staged(self) -> bool:
-        """Whether staged code sees something else of the module than what is live."""
+        """Whether staged code sees a different module than the live one."""
         return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 
 class EditPlan(msgspec.Struct, frozen=True):
-    """Modules in the order in which their statements run."""
+    """The plan of an edit: its modules, in the order in which their statements run."""
 
     modules: dict[str, ModulePlan]

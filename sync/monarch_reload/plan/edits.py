@@ -1,4 +1,4 @@
-"""From sources to edits: the code that each module runs and shall run, and its names' values."""
+"""From sources to edits: each module's old and new code, and the kinds of its names' values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class LiveModule:
         source: ModuleSource,
         living: Callable[[], Functions] = Functions.living,
     ) -> None:
-        """`living` gives all functions of the process, where they have to be looked for."""
+        """`living` returns all functions of the process; it is called only if they must be
+        searched."""
         self._living = living
         self.name = name
         self.module = module
@@ -66,7 +67,7 @@ class LiveModule:
         return self._living().at_top_level(vars(self.module))
 
     def functions_of(self, definition: Statement) -> list[FunctionType]:
-        """Returns the live functions that a definition of the running source made."""
+        """Return the live functions that a definition of the running source made."""
         assert definition.name is not None
         place = definition.name, definition.first
         if place not in self.functions and (hidden := self.hidden_of(definition)):
@@ -89,12 +90,14 @@ class LiveModule:
         return [one for one in found if code and same_behaviour(one.__code__, code)]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
-        """Returns the functions that close over `function`; none where a name leads to it."""
+        """Return the functions that close over `function`; none if `function` is bound to its
+        name."""
         place = function.__code__.co_name, function.__code__.co_firstlineno
         return () if place in self._reached else self._living().wrappers_of(function)
 
     def runs_its_source(self) -> bool:
-        """False where the file was edited between the import and our first look at it."""
+        """Whether the live functions match the source; False if the file was edited between the
+        import and our first look at it."""
         try:
             codes = self.source.codes
         except (SyntaxError, ValueError):
@@ -114,9 +117,10 @@ def unedited(
     exports: Exports,
     anew: Collection[tuple[str, str]] = (),
 ) -> ModuleEdit:
-    """A module that may have to follow the edit of another one.
+    """Return the edit of a module whose source did not change, but which may have to follow an
+    edit.
 
-    `anew` are names to be made again, each with the class that it is in or nothing.
+    `anew` are names to be made again, each with its class, or "" for the module.
     """
     new = executed(source.statements, vars(module))
     old = as_if(new, anew)
@@ -162,7 +166,7 @@ def _package(module: ModuleType) -> str:
 
 
 def _is_reachable(live: LiveModule, new: ModuleSource, before: Statement, after: Statement) -> bool:
-    """Whether every edited function was found in the process, ready to take the new code."""
+    """Return whether every edited function was found in the process, and can take the new code."""
     for old, edit in changed_functions(before, after):
         assert old.name is not None
         place = old.name, old.first
@@ -204,7 +208,8 @@ def _edit(
 def _origins(
     statements: Iterable[Statement], module: ModuleType
 ) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """Which of several imports of a name in one statement it was."""
+    """Yield the origin of each name that a statement, such as `try`, imports from one of several
+    modules: the origin whose value the module has now."""
     live, package = vars(module), _package(module)
     for statement in statements:
         if statement.is_import or not statement.imports:
@@ -218,8 +223,8 @@ def _origins(
 
 
 def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> bool:
-    """Whether the top level of the module is a program: some thread runs it, outside of its main
-    guard, or has run it to its end, or to an error, as that of a script without a main guard."""
+    """Return whether the top level of a module is a program: a thread runs it, outside of its main
+    guard, or has run it to its end or to an error, like a script without a main guard."""
     for frame in sys._current_frames().values():
         at: FrameType | None = frame
         while at is not None:
@@ -292,7 +297,7 @@ _HEAP_TYPE = 1 << 9
 
 
 def _kept_names(statements: Iterable[Statement]) -> set[str]:
-    """`__reload_keep__ = ("name", ...)`, as the new source says it."""
+    """Return the names in `__reload_keep__ = ("name", ...)` of the new source."""
     for statement in statements:
         if "__reload_keep__" in statement.binds and isinstance(statement.node, ast.Assign):
             try:
@@ -303,7 +308,8 @@ def _kept_names(statements: Iterable[Statement]) -> set[str]:
 
 
 def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: FunctionPatch) -> None:
-    """New code for what does not run: edited bodies, and functions that only moved down."""
+    """Give new code to functions whose statements do not run: edited bodies, and functions that
+    only moved to other lines."""
     edit = plan.edit
     starts: list[tuple[int, int, int, str | None, bool]] = []
     for pairs in (edit.alignment.same, edit.alignment.narrow):

@@ -1,4 +1,4 @@
-"""Imports of modules whose file is gone: what is loaded runs on, and what starts later fails."""
+"""Imports of deleted modules: loaded code goes on, but a new process will fail at them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _lost(node: ast.Import | ast.ImportFrom, package: str, gone: Collection[str]
 
 
 def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yields the imports that have to go well, those in functions included."""
+    """Yield the imports that must succeed, those in functions included."""
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node

@@ -1,4 +1,4 @@
-"""Which module takes which names from which. Pure."""
+"""Which module imports which names from which. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Origin = tuple[str, str | None]
 
 
 class NameKind(Enum):
-    """The kind of value that a name of a running module holds."""
+    """The kind of value that a name of a running module has."""
 
     FUNCTION = "function"
     CLASS = "class"
@@ -59,15 +59,16 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     exports_others: bool = False  # a star import of it will bring other names
 
     def names_module(self, name: str, module: str) -> bool:
-        """Whether a name may refer to a module, judged by its present value."""
+        """Return whether a name may refer to a module, judged by its present value."""
         return name not in self.kinds or self.modules.get(name) == module
 
     def is_compiled(self, statement: Statement) -> bool:
-        """Whether a compiler made what it binds: it reads all that its functions read."""
+        """Return whether a compiler made the function that a statement binds. Its names then count
+        as read when the statement runs."""
         return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
 
     def never_runs(self, statement: Statement) -> bool:
-        """An action of a program happens once."""
+        """Return whether a statement must not run again, because it is an action of a program."""
         return (self.is_script and statement.is_main_guard) or (
             self.is_program and not statement.is_harmless
         )
@@ -83,7 +84,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def last_binders(self) -> Mapping[str, int]:
-        """The old statement that bound a name last, by name."""
+        """The index of the old statement that last bound each name."""
         return {name: i for i, statement in enumerate(self.old) for name in statement.binds}
 
     def live_definition(self, index: int) -> Statement | None:
@@ -116,8 +117,8 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def displaced(self) -> frozenset[str]:
-        """Names whose last binder before the edit is another statement than their last binder now,
-        though both still exist."""
+        """The names that were last bound by one statement before the edit and by another now,
+        though both statements exist in both versions."""
         after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
         return frozenset(
             name
@@ -140,7 +141,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 class ImportGraph:
-    """The imports of some modules, by the names that they bind."""
+    """The imports between some modules, by the names that they bind."""
 
     def __init__(self, known: Collection[str]) -> None:
         """`known` are all loaded modules of ours, in import order."""
@@ -157,7 +158,8 @@ class ImportGraph:
         self._whole[edit.name] = set(self._needed_whole(edit))
 
     def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
-        """Modules that must have run, though no name of theirs is bound: `import a.b` binds `a`."""
+        """Yield modules that must have run though no name is bound to them: `import a.b` binds only
+        `a`."""
         for statement in edit.new:
             if isinstance(statement.node, ast.Import):
                 yield from (alias.name for alias in statement.node.names)
@@ -166,7 +168,8 @@ class ImportGraph:
                     yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> Origin | None:
-        """The module and name from which a module last imported a name."""
+        """Return the module and name that a module last imported a name from; None if it did
+        not."""
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
@@ -185,7 +188,7 @@ class ImportGraph:
         return full_name if is_one else None
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
-        """(module, name in it, the attributes that are read of that name's value)."""
+        """Return (module, name in it, attributes read of that name's value) for a dotted name."""
         if dotted.startswith(ABSOLUTE):
             return self._resolve_absolute(module, dotted.removeprefix(ABSOLUTE))
         head, *rest = dotted.split(".")
@@ -217,7 +220,7 @@ class ImportGraph:
         return ".".join(parts) in self._known
 
     def targets(self, module: str) -> set[str]:
-        """The modules that a module takes names from, or needs."""
+        """Return the modules that a module imports names from, or needs."""
         if module not in self._targets:
             sources = self._sources[module].values()
             named = {target for source in sources for target in _modules_of(source)}
@@ -225,7 +228,8 @@ class ImportGraph:
         return self._targets[module]
 
     def _imported_late(self, module: str) -> set[str]:
-        """The modules that functions import when they are called, if those can do without it."""
+        """Return the modules that functions of this module import when they are called, without
+        those that need this module."""
         found = {
             self.resolve(module, dotted)[0]
             for statement in self._edits[module].new
@@ -235,7 +239,7 @@ class ImportGraph:
         return {one for one in found if one in self._sources and module not in self._needs(one)}
 
     def _needs(self, module: str) -> set[str]:
-        """A module, and all that it takes names from, near and far."""
+        """Return a module, and all modules that it imports from, directly or through others."""
         found: set[str] = set()
         pending = [module]
         while pending:
@@ -246,7 +250,8 @@ class ImportGraph:
         return found
 
     def ordered(self) -> list[str]:
-        """Imported modules before their importers; cycles break where the import order says."""
+        """Return the modules with each imported module before its importers; cycles are broken by
+        the order of import."""
         result: list[str] = []
         visiting: set[str] = set()
 
@@ -281,7 +286,7 @@ def _sources(edit: ModuleEdit) -> dict[str, Origin]:
 
 
 def imports_of(statement: Statement, package: str) -> Iterator[tuple[str, Origin]]:
-    """The names that a statement imports, with where each comes from."""
+    """Yield the names that a statement imports, each with its origin."""
     for node in statement.imports:
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -17,8 +17,8 @@ from monarch_reload.source.statements import Statement
 
 
 class Importers:
-    """Finds those that may take names from a module: their text mentions both, or a container of
-    theirs holds what has the name."""
+    """Finds the loaded modules that may import names from a module: their text mentions both, or
+    one of their containers has an object of that name."""
 
     def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
         self._sources = sources
@@ -83,7 +83,8 @@ def _lies_in(loaded: ModuleType, package: str) -> bool:
 
 
 def _taken_whole(last: bytes) -> Callable[[bytes], bool]:
-    """Whether a text hands on a module by the last part of its name: `vars(m)`, `m.__dict__`."""
+    """Return a function that tells whether a text uses a module as a whole, found by the last part
+    of its name: `vars(m)`, `m.__dict__`."""
     renamed = re.compile(rb"\b%b\s+as\s+(\w+)" % last)
 
     def is_taken(text: bytes) -> bool:

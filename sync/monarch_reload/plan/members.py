@@ -58,7 +58,8 @@ def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
 
 
 def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "") -> Iterator[str]:
-    """Methods that read one of these, of an owner of their own class or of one so spelled."""
+    """Yield the methods that read one of these members, as an attribute of ``owner`` or, if that is
+    "", of anything."""
     if not changed:
         return
     mentions = re.compile(rf"{owner}\.({'|'.join(map(re.escape, changed))})\b")
@@ -68,7 +69,8 @@ def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "")
 
 
 def are_operators(members: Collection[str]) -> bool:
-    """Return whether Python calls a member without naming it, as `__add__` and `__call__`."""
+    """Return whether Python calls one of the members without naming it, as `__add__` and
+    `__call__`."""
     return any(
         name.startswith("__") and name.endswith("__") and name not in _RAN_ONCE for name in members
     )

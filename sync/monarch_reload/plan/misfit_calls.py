@@ -1,7 +1,7 @@
-"""Calls of functions of the workspace with arguments that they do not take. Pure.
+"""Find calls of workspace functions with arguments that those do not take. Pure.
 
-Only where it is plain which function is called: one that its module defines once, at the top level
-and without decorators, or a method that a class defines so and no subclass defines anew.
+Only if it is certain which function is called: its module defines it once, at the top level and
+without decorators, or a class defines the method so and no subclass overrides it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Misfit(msgspec.Struct, frozen=True):
-    """`owner` is the class of a method that is called by way of `self`."""
+    """A call that would raise TypeError. `owner` is the class, if a method is called through
+    `self`."""
 
     line: int
     called: str
@@ -31,8 +32,8 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """The functions and classes at the top level of a module, as far as its text alone tells for
-    sure."""
+    """The functions and classes at the top level of a module, as far as its text alone is certain
+    about them."""
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body
@@ -60,7 +61,7 @@ class Definitions:
         return node if is_plain else None  # type: ignore[return-value]
 
     def is_assigned_once(self, name: str) -> bool:
-        """Whether one plain assignment at the top level is all that binds a name."""
+        """Return whether one plain assignment at the top level is the only binder of a name."""
         binders = self._binders.get(name, ())
         targets = [
             target
@@ -71,7 +72,7 @@ class Definitions:
         return len(binders) == 1 and any(binders[0] is target for target in targets)
 
     def is_imported(self, name: str) -> bool:
-        """Whether an import at the top level is all that binds a name."""
+        """Return whether an import at the top level is the only binder of a name."""
         return isinstance(self._only(name), (ast.Import, ast.ImportFrom))
 
     def _walked(self) -> Iterator[ast.AST]:
@@ -79,7 +80,7 @@ class Definitions:
             yield from ast.walk(statement)
 
     def _only(self, name: str) -> ast.AST | None:
-        """Returns the top-level statement that binds a name; None where others may bind it, too."""
+        """Return the top-level statement that binds a name; None if several may bind it."""
         binders = self._binders.get(name, ())
         is_plain = len(binders) == 1 and any(binders[0] is node for node in self._body)
         return binders[0] if is_plain else None
@@ -102,8 +103,8 @@ Find = Callable[[str], Function | None]
 def misfit_calls(
     definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
 ) -> Iterator[Misfit]:
-    """Yields the misfit calls in a function or a class at the top level. `overridden(class,
-    method)` says whether a subclass may have another method of that name."""
+    """Yield the misfit calls in a function or a class at the top level. `overridden(class, method)`
+    tells whether a subclass may have another method of that name."""
     local = {name for node in ast.walk(definition) for name in _bound_by(node)}
     local -= {getattr(definition, "name", "")}
     skipped = set(_prepared_for_errors(definition))
@@ -121,7 +122,8 @@ def misfit_calls(
 def _of_methods(
     cls: ast.ClassDef, overridden: Callable[[str, str], bool], skipped: Collection[ast.AST]
 ) -> Iterator[Misfit]:
-    """`self.method(...)` in a method of a class that defines it."""
+    """Yield the misfit calls `self.method(...)` in the methods of a class that defines the
+    method."""
     methods = [node for node in cls.body if isinstance(node, FunctionNode)]
     bound = [name for node in cls.body for name in _bound_at(node)]
     assigned = {
@@ -154,7 +156,7 @@ def _of_methods(
 
 
 def _is_to_be_defined(method: Function) -> bool:
-    """Whether subclasses, which may be anywhere, are to say what it does."""
+    """Return whether a method's body looks like a placeholder that subclasses override."""
     last = method.body[-1]
     return isinstance(last, (ast.Raise, ast.Pass)) or (
         isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant)
@@ -226,7 +228,7 @@ def _bound_by(node: ast.AST) -> Iterable[str]:
 
 
 def _bound_at(node: ast.AST) -> Iterator[str]:
-    """Names that a statement of a class body binds in it."""
+    """Yield the names that a statement of a class body binds in it."""
     yield from _bound_by(node)
     if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
         for child in ast.iter_child_nodes(node):
@@ -237,7 +239,7 @@ _CAUGHT = frozenset({"TypeError", "Exception", "BaseException"})
 
 
 def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
-    """The calls in a `try` that catches a TypeError, or in a `with` that expects one."""
+    """Yield the nodes in a `try` that catches a TypeError, or in a `with` that expects one."""
     for part in ast.walk(node):
         body: Sequence[ast.AST] = ()
         if isinstance(part, ast.Try) and any(map(_catches, part.handlers)):

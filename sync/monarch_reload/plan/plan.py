@@ -1,13 +1,13 @@
 """The plan of an edit: which statements have to run, and in which order. Pure.
 
-Marks say what happened to a name, and a table says which uses of it force a statement to run
-again. State is kept where it can be: a function or class is patched in place, so an object that
-merely holds it follows without running, and an instance follows its class. A value that was
-*computed* from a changed value, by calling a changed function, or by looking into a changed class,
-is computed again. A change also spreads through the functions that read it (`D = make()` follows
-`C` where `make` reads `C`, or calls a function that does). Where only some members of a class
-changed, objects made of the class stay, and values read from those members are computed again: an
-edited layer does not rebuild the model that is made of it.
+Marks say what happened to a name, and a table says which uses of it force a statement to run again.
+State is kept if possible: a function or class is patched in place, so an object that only refers to
+it follows without a run, and an instance follows its class. A value that was *computed* from a
+changed value, by calling a changed function, or by looking into a changed class, is computed again.
+A change also spreads through the functions that read it (`D = make()` follows `C` where `make`
+reads `C`, or calls a function that does). Where only some members of a class changed, objects made
+of the class stay, and values read from those members are computed again: an edited layer does not
+rebuild the model that is made of it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ def make_plan(
     known: Collection[str],
     check: Callable[[], None] = lambda: None,
 ) -> EditPlan:
-    """`importers(module, names)` gives the loaded modules that may take `names` from `module`;
-    `known` are all loaded modules of ours, in import order. `check` raises to give it up."""
+    """Return the plan of some edits.
+
+    `importers(module, names)` returns the loaded modules that may import `names` from `module`;
+    `known` are all loaded modules of ours, in import order. `check` is called now and then; it
+    raises to cancel the work.
+    """
     planner = _Planner(edits, importers, known, check)
     planner.spread()
     return planner.plan()
@@ -75,7 +79,7 @@ class _Planner:
         self._concerns[edit.name] = Concern(self._reach, edit)
 
     def spread(self) -> None:
-        """Mark and run until nothing more follows."""
+        """Spread marks, and choose the statements to run, until nothing changes any more."""
         asked: dict[str, set[str]] = {}
         pending = set(self.plans)
         while pending:
@@ -96,7 +100,8 @@ class _Planner:
                 pending |= {other for other in self.plans if self._looks_at(other, name)}
 
     def _lacks(self, module: str) -> bool:
-        """Whether others may look for something in vain that they found there."""
+        """Return whether the edit removes or changes exported names, so that importers must be
+        looked at."""
         edit = self.plans[module].edit
         return bool(edit.gone) or edit.exports_others
 
@@ -107,7 +112,7 @@ class _Planner:
         )
 
     def _visit(self, name: str) -> bool:
-        """Whether anything about the module is new."""
+        """Mark the module's statements and names; return whether anything about it has changed."""
         self._check()
         plan, members = self.plans[name], self._reach.members
         before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
@@ -157,7 +162,8 @@ class _Planner:
                 self._fill_again(plan, name)
 
     def _fill_again(self, plan: ModulePlan, name: str) -> None:
-        """`parser.add_argument` does not take an option twice: a new parser is filled."""
+        """Run all calls that fill an object again, with the statement that makes it, if any of them
+        runs: `parser.add_argument` does not take an option twice."""
         edit = plan.edit
         origins = {edit.alignment.source_of(index) for index in range(len(edit.new))}
         is_less = any(_fills(s, name) for i, s in enumerate(edit.old) if i not in origins)
@@ -184,7 +190,7 @@ class _Planner:
         )
 
     def _imports_anew(self, plan: ModulePlan, index: int) -> bool:
-        """Whether something that it imports is not what it was."""
+        """Return whether an import binds other objects than before."""
         edit, statement = plan.edit, plan.edit.new[index]
         origin = edit.alignment.source_of(index)
         if origin is not None and edit.old[origin].brought != statement.brought:
@@ -195,7 +201,8 @@ class _Planner:
         return statement.is_star and self._may_export_others(edit, statement)
 
     def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
-        """Whether a star may bring other names than could be told before."""
+        """Return whether a star import may bring names that were unknown when the plan was
+        begun."""
         assert isinstance(statement.node, ast.ImportFrom)
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
@@ -207,7 +214,8 @@ class _Planner:
     def _written_to(
         self, edit: ModuleEdit, statement: Statement
     ) -> Iterator[tuple[str, DirtyMark]]:
-        """Names to whose values the statement assigns attributes or items, or adds rows."""
+        """Yield the names to whose values the statement assigns attributes or items, or adds
+        rows."""
         for owner in called_on(statement.node):
             name = dotted(owner) or ""
             if edit.kinds.get(name) is NameKind.ROWS and name not in statement.binds:
@@ -227,8 +235,8 @@ class _Planner:
                 )
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
-        """The mark on a name that this statement binds, from running, from patching or from its
-        callees."""
+        """Return the mark on a name that a statement binds, because it runs, is patched, or calls
+        code that changed."""
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)
@@ -286,7 +294,8 @@ class _Planner:
         return max(marks)
 
     def _makes_others(self, plan: ModulePlan, index: int) -> bool:
-        """Whether what a class has to say to its subclasses, or instances, is not what it was."""
+        """Return whether the methods of a class that make its subclasses or instances behave
+        differently, such as `__init_subclass__`."""
         edit, statement = plan.edit, plan.edit.new[index]
         if not statement.is_class:
             return False
@@ -308,7 +317,8 @@ class _Planner:
     def _mark_of_holder(
         self, edit: ModuleEdit, statement: Statement, name: str
     ) -> DirtyMark | None:
-        """Code that calls what it holds calls new code."""
+        """Return the mark of a name whose value refers to changed functions: calling it calls new
+        code."""
         spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
         num_hops = [num for mark, num in spread if mark in (DirtyMark.CALLING, DirtyMark.FLOWING)]
         if not num_hops:
@@ -317,7 +327,8 @@ class _Planner:
         return DirtyMark.CALLING
 
     def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
-        """Whether a class runs just because decorators of its methods see other signatures."""
+        """Return whether a class runs only because decorators of its methods see other
+        signatures."""
         statement, origin = plan.edit.new[index], plan.edit.alignment.renewed.get(index)
         if origin is None or not differ_in_bodies_only(plan.edit.old[origin], statement):
             return False
@@ -337,7 +348,7 @@ def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
 
 
 def _fills(statement: Statement, name: str) -> bool:
-    """Whether the statement makes the object of this name, or changes it."""
+    """Return whether the statement makes the object of this name, or changes it."""
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)
@@ -347,7 +358,8 @@ _MADE_BY = "torch._library.custom_ops"
 
 
 def leave_out(plan: ModulePlan, live: Mapping[str, Any]) -> dict[str, str]:
-    """Take the makers of such operators out of the plan; the result says why, by name."""
+    """Remove the statements that make torch operators from the plan, as they cannot run twice;
+    return the reason, by name."""
     refused = {}
     for index in plan.run | plan.twin:
         for name in plan.edit.new[index].binds & live.keys():

@@ -26,7 +26,8 @@ called by way of everything else in the end, and each module that is looked at t
 
 
 class Propagation:
-    """Answers for the plans so far. `members` are those that differ, by module and class."""
+    """Tells, for the plans so far, which marks reach which statements. `members` are the class
+    members that behave differently, by module and class."""
 
     def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
         self.graph = graph
@@ -35,7 +36,7 @@ class Propagation:
         self.num_hops: dict[tuple[str, str], int] = {}
 
     def forcing(self, module: str, statement: Statement) -> Iterator[str]:
-        """Yields the names that the statement reads and whose marks force it to run again."""
+        """Yield the names that the statement reads and whose marks force it to run again."""
         edit = self.plans[module].edit
         binds = statement.binds
         data = (NameKind.DATA, NameKind.ROWS) if statement.is_computed_whole else (NameKind.DATA,)
@@ -69,15 +70,15 @@ class Propagation:
                 yield name
 
     def acts_otherwise(self, module: str, dotted: str) -> bool:
-        """Whether what is called or read under a name is edited itself, or has another value."""
+        """Return whether the object that a name refers to was edited itself, or has another
+        value."""
         mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
         return mark in (DirtyMark.FUNCTION, DirtyMark.FLOWING, DirtyMark.VALUE)
 
     def _calls_edited(self, module: str, decorator: str) -> bool:
-        """Whether a decorator calls something that was edited itself.
+        """Return whether a decorator calls a function that was edited itself.
 
-        Definitions that it has put somewhere and can reach there are not meant: those are the
-        others.
+        Definitions that it has registered, and calls from its registry, do not count.
         """
         owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
         edit = self.plans[owner].edit
@@ -88,7 +89,7 @@ class Propagation:
         )
 
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
-        """Yields the names that the statement reads when it runs, directly and by way of
+        """Yield the names that the statement reads when it runs, directly and through
         containers."""
         yield from statement.names.eager
         makes_objects = _makes_objects(self.plans[module].edit, statement)
@@ -105,18 +106,20 @@ class Propagation:
                     yield f"{name}.{part or '__call__'}", use
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
-        """Definitions in a container, of modules that are looked at."""
+        """Return the definitions in a container, of modules that the plan includes."""
         found = self.plans[module].edit.tables[container] if module in self.plans else ()
         return frozenset([held for held in found if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
-        """Whether a member of a kept instance behaves differently, or is a value that may."""
+        """Return whether a member of a kept instance behaves differently, or is a value that may
+        differ."""
         mark = self.mark_of(held.module, held.name)
         is_shaped = mark in (DirtyMark.SHAPE, DirtyMark.VALUE) and not is_called
         return is_shaped or member in self.members_of(held.module, held.name)
 
     def holds_what_changed(self, module: str, container: str) -> bool:
-        """Whether something in it behaves differently; code that calls that calls new code."""
+        """Return whether a definition in a container behaves differently. Code that calls it
+        through the container then calls new code."""
         return any(
             self.mark_of(held.module, held.name) is not None
             or self.members_of(held.module, held.name)
@@ -124,17 +127,19 @@ class Propagation:
         )
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
-        """Names of its module that a statement finds when it runs, and that it found once."""
+        """Return the module's names that exist when a statement runs, and those that are gone
+        now."""
         above = itertools.takewhile(lambda other: other is not statement, edit.new)
         return {name for other in above for name in other.binds} | edit.gone
 
     def _values(self, module: str) -> set[str]:
-        """Names of a module that are bound to something else, or gone."""
+        """Return the module's names that are bound to other objects now, or are gone."""
         marks = self.plans[module].marks if module in self.plans else {}
         return {name for name, mark in marks.items() if mark is DirtyMark.VALUE}
 
     def _makes_instances_of(self, module: str, statement: Statement, name: str) -> bool:
-        """Whether a class decorates a function, which is an instance of it by now."""
+        """Return whether a function is decorated by a class, so that its name has an instance of
+        the class."""
         types = self.plans[module].edit.types
         cls = self.marked(module, name)[1]
         return statement.is_function and all(
@@ -142,7 +147,8 @@ class Propagation:
         )
 
     def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
-        """Whether the use reads a changed member, or a module whose names changed as a whole."""
+        """Return whether a use reads a changed member, or a module as a whole whose names
+        changed."""
         is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
@@ -156,7 +162,7 @@ class Propagation:
         return name == WHOLE and bool(self._values(owner))
 
     def _is_method(self, module: str, name: str, member: str) -> bool:
-        """Whether a member of a kept instance is a bound method, which follows by itself."""
+        """Return whether a member of a kept instance is a bound method, which follows by itself."""
         for owner, cls in self.types(module).get(name, ()):
             edit = self.plans[owner].edit if owner in self.plans else None
             for index in edit.binders.get(cls, ()) if edit is not None else ():
@@ -170,7 +176,7 @@ class Propagation:
         return False
 
     def _runs(self, module: str, dotted: str) -> bool:
-        """Whether the statement runs again that binds the name."""
+        """Return whether the statement that binds the name runs again."""
         owner, name, _ = self.graph.resolve(module, dotted)
         owner, name = self.marked(owner, name)[1]
         plan = self.plans[owner]
@@ -180,7 +186,8 @@ class Propagation:
         return self.plans[module].edit.types if module in self.plans else {}
 
     def note_members(self, plan: ModulePlan, index: int) -> None:
-        """Which members of a class behave differently, because of an edit here or elsewhere."""
+        """Note which members of a class behave differently, because of an edit here or
+        elsewhere."""
         edit, new = plan.edit, plan.edit.new[index]
         origin = edit.alignment.source_of(index)
         if origin is None or new.name is None:
@@ -201,12 +208,12 @@ class Propagation:
             self.members[edit.name, new.name] = found
 
     def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
-        """Whether what is computed from a name is not what it was."""
+        """Return whether a value computed from a name may differ now."""
         mark, use = self.mark_and_use(edit.name, name, use)
         return mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
-        """Returns the mark of a function that reads the name, and how many module borders it has
+        """Return the mark of a function that reads the name, and how many modules it has
         crossed."""
         if self._is_another(module, dotted):
             return DirtyMark.FLOWING, 0
@@ -221,7 +228,8 @@ class Propagation:
         return (DirtyMark.CALLING if is_member else None), 0
 
     def members_of(self, module: str, name: str) -> frozenset[str]:
-        """The members that differ, of a class or of an instance, through imports."""
+        """Return the members of a class or of an instance that behave differently, through
+        imports."""
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -247,22 +255,22 @@ class Propagation:
         return self.mark_of(owner, name), use
 
     def _is_another(self, module: str, dotted: str) -> bool:
-        """Whether the name that an attribute is read of stands for another object now."""
+        """Return whether the first part of a dotted name is bound to another object now."""
         return self.plans[module].marks.get(root_of(dotted)) is DirtyMark.VALUE
 
     def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> DirtyMark | None:
-        """The mark of what an import takes from somewhere."""
+        """Return the mark of a name that an import brings."""
         owner, inner = source
         if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
             return None
         return self.mark_of(owner, inner)
 
     def mark_of(self, module: str, name: str) -> DirtyMark | None:
-        """The mark of a name, through the imports that brought it there."""
+        """Return the mark of a name, following the imports that brought it there."""
         return self.marked(module, name)[0]
 
     def marked(self, module: str, name: str) -> tuple[DirtyMark | None, tuple[str, str]]:
-        """The mark of a name, and the module and name that it comes from."""
+        """Return the mark of a name, and the module and name that it comes from."""
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -287,7 +295,8 @@ class Propagation:
 
 
 def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:
-    """When a use of a marked name makes a statement run again; None where no table says."""
+    """Return when a use of a marked name makes a statement run again; None if no table has an
+    entry."""
     if mark is None:
         return None
     return RUNS_AGAIN[mark].get(use) or RUNS_AGAIN_AS_WRITTEN.get(mark, {}).get(declared)
@@ -298,6 +307,6 @@ def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:
 
 
 def _is_told(statement: Statement, name: str) -> bool:
-    """Whether all that the statement does is to call a method of a function: `f.register(g)`."""
+    """Return whether the statement only calls a method of a function: `f.register(g)`."""
     call = statement.node.value if isinstance(statement.node, ast.Expr) else None
     return isinstance(call, ast.Call) and dotted(call.func) == name

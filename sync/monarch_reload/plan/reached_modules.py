@@ -18,10 +18,10 @@ _COMPUTED = re.compile(
 def reached_modules(
     changed: Iterable[str], folders: Collection[str], sources: RunningSources
 ) -> set[str]:
-    """`changed`, and the names of all loaded modules whose import may import one of these.
+    """Return `changed`, and the names of all loaded modules whose import may import one of these.
 
-    `changed` are names of modules, loaded or not, and `folders` are where their files lie: a
-    module there, or above, that imports by computed names may import any of them.
+    `changed` are names of modules, loaded or not, and `folders` contain their files: a module in
+    them, or above them, that imports by computed names may import any of these modules.
     """
     found = set(changed)
     rest = {name: source for name, source in sources.running() if name not in found}
@@ -46,7 +46,7 @@ def reached_modules(
 
 
 def importable_as(path: str, folders: Iterable[str]) -> Iterator[str]:
-    """The names by which a file can be imported, loaded or not; `folders` is `sys.path`."""
+    """Yield the names by which a file can be imported, loaded or not; `folders` is `sys.path`."""
     for folder in folders:
         top = os.path.join(os.path.realpath(folder or os.getcwd()), "")
         if path.startswith(top):
@@ -61,8 +61,8 @@ def _takes(imports: Collection[str] | None, names: Collection[str]) -> bool:
 
 
 def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
-    """The names that the module's imports mention, with the packages above; None without a syntax
-    tree.
+    """Return the names that the module's imports mention, with the packages above them; None if its
+    source does not parse.
 
     Imports in functions count as well: an import of the module may call them.
     """

@@ -1,9 +1,9 @@
 """Removed assignments to objects of other modules, as `other.FLAG = 1` or `Class.method = f`.
 
-The value of before can be made again where one of our modules binds it: the source of that module
-is taken for one in which the statement that binds the name is new, or one that bound it is gone.
-Elsewhere code that took the place of other code asks for a new process. A plain value stays, like
-any other effect of a program, and the report says so.
+The earlier value can be made again if one of our modules binds it: the plan then treats the
+statement that binds the name as new, or a statement that bound it as deleted. Otherwise, if the
+value is code that replaced other code, a new process is needed. A plain value stays, like any other
+effect of a program, and the report says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 
 
 class RemovedAssignment(msgspec.Struct, frozen=True):
-    """`place` is what to make again: a module, a class of it or nothing, and the name inside."""
+    """A removed assignment. `place` says what to make again: the module, its class or "", and the
+    name in it; None if nothing can be."""
 
     line: int
     title: str
@@ -50,7 +51,8 @@ class RemovedAssignment(msgspec.Struct, frozen=True):
 def removed_by(
     edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes]
 ) -> Iterator[RemovedAssignment]:
-    """`texts` are the new sources: what one of them still names may be assigned there."""
+    """Yield the assignments that an edit removes. `texts` are all new sources: an attribute that
+    one of them still assigns is not removed."""
     namespace = vars(sys.modules[edit.name])
     whole = b"\n".join(texts).decode("utf-8", "replace")
     assigned = {ast.unparse(target) for new in edit.new for target in targets_of(new.node)}
@@ -97,7 +99,7 @@ def _without(owner: dict[Any, Any], key: Any) -> Action:
 def as_if(
     statements: tuple[Statement, ...], places: Collection[tuple[str, str]]
 ) -> tuple[Statement, ...]:
-    """Returns a module's statements, changed so that a plan makes the names in `places` again."""
+    """Return a module's statements, changed so that a plan makes the names in `places` again."""
     found = list(statements)
     for cls, name in places:
         if not cls:
@@ -134,14 +136,15 @@ def _key_of(target: ast.Attribute | ast.Subscript) -> Any:
 
 
 def _is_named(key: Any, target: ast.expr, text: str) -> bool:
-    """Whether new code may still assign it, in a function perhaps."""
+    """Return whether new code may still assign the attribute or item, perhaps in a function."""
     if isinstance(target, ast.Attribute):
         return f".{key} =" in text or f"setattr({ast.unparse(target.value)}," in text
     return f"[{key!r}] =" in text or f'["{key}"] =' in text
 
 
 def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
-    """Whether the object still has the value that the statement assigned, as far as can be seen."""
+    """Return whether the object still has the value that the statement assigned, as far as can be
+    seen."""
     now = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
         return now is not MISSING
@@ -154,7 +157,7 @@ def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bo
 
 
 def _is_made_without(owner: dict[Any, Any], key: Any, sources: RunningSources) -> bool:
-    """Whether a module of ours made the dict, by a display that has no such key."""
+    """Return whether a module of ours made the dict by a display that does not have the key."""
     for name, module in sources.loaded():
         for bound, value in list(vars(module).items()):
             if value is owner:

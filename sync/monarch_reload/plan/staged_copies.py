@@ -1,4 +1,5 @@
-"""Definitions that run beside the live ones, only for the statements of a plan to call. Pure."""
+"""Staged copies of definitions that only the statements of a plan call, while live code goes on.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _KEPT = (DirtyMark.KEPT, DirtyMark.INSTANCE)
 
 
 def choose_twins(reach: Propagation) -> None:
-    """Statements that run call functions; those must already behave in the new way."""
+    """Choose the functions and classes that need a staged copy, because statements of the plan call
+    them and they must already behave in the new way."""
     pending = [
         (name, dotted)
         for name, plan in reach.plans.items()

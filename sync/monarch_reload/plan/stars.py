@@ -1,9 +1,8 @@
 """The names that `from m import *` brings, each treated as if it were imported by itself.
 
 A star import becomes one statement for each name, so that names come, go and win over others as
-those of any import do. The names that a module will export are told from its new source. Where that
-cannot be told, as when `__all__` is computed, the last statement of a star brings the names that
-the others left.
+those of any import do. The names that a module will export are read from its new source. If that is
+impossible, as when `__all__` is computed, the last statement of a star brings the remaining names.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Exports:
         self._after: dict[str, frozenset[str]] = {}
 
     def before(self, module: str) -> frozenset[str] | None:
-        """The names that a module exports before the edit; None for a module that is not there."""
+        """Return the names that a module exports before the edit; None if it is not loaded."""
         loaded = sys.modules.get(module)
         if module not in self._before and loaded is not None:
             self._before[module] = exports(_names_of(loaded))
@@ -92,9 +91,10 @@ class Exports:
         package: str,
         exported: Callable[[str], frozenset[str] | None],
     ) -> Statements:
-        """Star imports by the names that they bring.
+        """Return the statements with each star import split into one statement for each name.
 
-        One inside of an `if` stays with it, and so does one of a module that is not ours.
+        A star import inside an `if` stays with it, and so does an import of a module that is not
+        ours.
         """
         found: list[Statement] = []
         for statement in statements:
@@ -112,7 +112,7 @@ class Exports:
 
 
 def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the names that an `import *` of a module with this namespace brings."""
+    """Return the names that an `import *` of a module with this namespace brings."""
     names = namespace.get("__all__")
     if names is None:
         return frozenset(name for name in dict(namespace) if name[:1] != "_")
@@ -166,7 +166,7 @@ def _owners(statement: Statement, package: str) -> Iterator[str]:
 
 
 def _listed(statements: Sequence[Statement]) -> frozenset[str] | None:
-    """The names in `__all__`; None where the text alone does not tell them."""
+    """Return the names in `__all__`; None if the text alone does not show them."""
     names: list[str] | None = None
     for statement in statements:
         node = statement.node

@@ -1,8 +1,8 @@
 """Helpers of functions that are called once: edits of them count only when a run begins. Pure.
 
-A function or a constant counts from the next start where every mention of it is in functions that
-do. That is said only where it is plain to see: each mention is a direct call, or a reading, in the
-body of such a function, and no code in the workspace finds functions by computed names.
+A function or a constant counts from the next start if every mention of it is in functions that do.
+That is reported only if it is certain: each mention is a direct call, or a read, in the body of
+such a function, and no code in the workspace finds functions by computed names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Mention(msgspec.Struct, frozen=True):
 
 
 class _Text:
-    """All that a module mentions, read once: an edit may concern hundreds of names."""
+    """All names that a module mentions, indexed once: an edit may concern hundreds of names."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.definitions = Definitions(tree.body)
@@ -65,9 +65,8 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """Return the mentions of a name that is defined in this module (`is_home`), or elsewhere:
-        then an import may bring it.
-        """
+        """Return the mentions of a name. It is defined in this module (`is_home`), or elsewhere:
+        then only mentions through an import count."""
         found: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
@@ -78,9 +77,9 @@ class _Text:
 
 
 class StartHelpers:
-    """The helpers of a run's start in all modules of a workspace, by name. `counts` tells of a
-    function, by module and qualified name, whether it is known to run only when a run begins.
-    """
+    """Tells which functions and values of a workspace only the start of a run uses. `counts`
+    returns for a function, by module and qualified name, whether it is known to run only when a run
+    begins."""
 
     def __init__(
         self, sources: Mapping[str, ModuleSource], counts: Callable[[str, str], bool]
@@ -90,8 +89,9 @@ class StartHelpers:
         self._texts: dict[str, _Text] = {}
 
     def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Whether a name is a plain function at the top level of a module that only the start uses.
-        Those `asked` are being judged already, as functions that call each other are."""
+        """Return whether a name is a plain top-level function that only the start uses. The
+        functions in `asked` are being checked already, and are taken to be: functions may call each
+        other."""
         if (me := f"{module}:{name}") in asked:
             return True
         node = self._text(module).definitions.function(name)
@@ -101,8 +101,7 @@ class StartHelpers:
         return not is_lazy and self._is_used_at_start(module, name, asked | {me}, must_call=True)
 
     def is_setting(self, module: str, name: str) -> bool:
-        """Whether a name is assigned by one statement at the top level, and only the start uses
-        it."""
+        """Return whether one top-level statement assigns a name, and only the start uses it."""
         return self._text(module).definitions.is_assigned_once(name) and self._is_used_at_start(
             module, name, frozenset(), must_call=False
         )
@@ -135,7 +134,8 @@ class StartHelpers:
         return "." not in function and self.is_helper(module, function, asked)
 
     def _is_made_elsewhere(self, cls: str) -> bool:
-        """Whether a class is called by what may run in a step, as one of a loss may be."""
+        """Return whether a class is called by code that may run in a step, as a loss's class may
+        be."""
         for module, source in self._sources.items():
             if cls.encode() not in source.text:
                 continue
@@ -148,7 +148,7 @@ class StartHelpers:
 
     @cached_property
     def _is_opaque(self) -> bool:
-        """Whether code may reach a function by a name that no text has."""
+        """Whether code in the workspace may reach a function by a computed name."""
         return any(
             _computes_names(source.tree, self._sources)
             for source in self._sources.values()

@@ -1,6 +1,6 @@
 """Names that functions of a module read and that nothing binds: a NameError when they are run.
 
-Told from the compiled code, which knows all scopes. In doubt, a name is taken to exist.
+They are found from the compiled code, which has all scopes. In doubt, a name is taken to exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal
 
 
 def may_be_unbound(code: CodeType, known: Collection[str]) -> bool:
-    """A first look at what a function reads, at the price of nearly nothing."""
+    """Return whether a function may read an unbound name: a fast check before `unbound_names`."""
     is_function = bool(code.co_flags & _NEWLOCALS)
     return is_function and any(
         name not in known and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
@@ -58,7 +58,7 @@ def unbound_names(
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
-    """The names that some instructions are about; many times faster than `dis`."""
+    """Return the names that some kinds of instructions mention; many times faster than `dis`."""
     found: set[str] = set()
     raw, extension = code.co_code, 0
     for at in range(0, len(raw), 2):
@@ -85,7 +85,7 @@ def _inside(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_class_of(module: CodeType, code: CodeType) -> bool:
-    """Whether it is the body of a class at the top level, which runs with the module."""
+    """Return whether the code is the body of a top-level class, which runs with the module."""
     return code in module.co_consts and not code.co_flags & _NEWLOCALS
 
 
@@ -100,14 +100,15 @@ def _line_of(instruction: dis.Instruction, before: int) -> int:
 
 
 def _has_open_star(tree: ast.Module) -> bool:
-    """Whether an `import *` brings what is not known here."""
+    """Return whether there is an `import *`, whose names are not known here."""
     return any(
         isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
     )
 
 
 def _lines_expecting_errors(tree: ast.Module) -> set[int]:
-    """Lines in a `try` that catches a NameError, or in a branch that is chosen by what there is."""
+    """Return the lines in a `try` that catches a NameError, or in a branch whose condition asks for
+    a version or for a name."""
     found: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
@@ -137,7 +138,8 @@ _ASKED = ("version", "platform", "py2", "py3", "python", "type_checking", "name"
 
 
 def _asks_what_there_is(test: ast.expr) -> bool:
-    """`if PY2:`, `if sys.version_info < (3,):`, `if "x" in globals():`"""
+    """Return whether a condition asks for a version or for a name: `if PY2:`, `if sys.version_info
+    < (3,):`, `if "x" in globals():`"""
     names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}
     names |= {part.attr for part in ast.walk(test) if isinstance(part, ast.Attribute)}
     return any(word in name.lower() for name in names for word in _ASKED) or not names.isdisjoint(

@@ -1,4 +1,4 @@
-"""Which statement of an edited file comes from which one of the file before. Pure."""
+"""Which old statement each statement of an edited file comes from. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
 
 
 class _Left:
-    """Old statements that no new statement comes from yet, found by what they are like."""
+    """Old statements that no new statement comes from yet, indexed by likeness."""
 
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
         self._taken: set[int] = set()
@@ -79,7 +79,8 @@ class _Left:
         self._found: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
 
     def take(self, like: Callable[[Statement], Hashable], statement: Statement) -> int | None:
-        """The first one that is like the statement."""
+        """Return the first old statement that is like this one, and take it; None if there is
+        none."""
         if like not in self._found:
             places: defaultdict[Hashable, list[int]] = defaultdict(list)
             for place, other in reversed(self._statements):
@@ -114,7 +115,7 @@ class _Left:
 
 
 def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
-    """Whether new code in the live functions is all that the edit asks for."""
+    """Return whether live functions only need new code, without running the statement."""
     if old.text == new.text:
         return True
     if type(old.node) is not type(new.node):
@@ -132,7 +133,7 @@ def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
 
 
 def decorators_may_differ(old: Statement, new: Statement) -> bool:
-    """Whether decorators may behave differently, as those do that read the signature.
+    """Return whether decorators may behave differently, because they read the signature.
 
     For statements that differ only in their bodies.
     """
@@ -153,7 +154,7 @@ _OF_PROPERTIES = (".setter", ".getter", ".deleter")
 
 
 def _calls_what_changed(old: Statement, new: Statement) -> bool:
-    """Whether a class body calls a function of its own that was edited."""
+    """Return whether a class body calls a function of its own that was edited."""
     edited = {a.name for a, b in zip(old.body, new.body, strict=True) if a.text != b.text}
     return any(
         root_of(name) in edited and use in _CALLS and not name.endswith(_OF_PROPERTIES)
@@ -163,10 +164,10 @@ def _calls_what_changed(old: Statement, new: Statement) -> bool:
 
 
 def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, str | None]]:
-    """How old line numbers become new ones, for a statement that is `same` or `narrow`.
+    """Return how old line numbers map to new ones, for a statement that is `same` or `narrow`.
 
-    Yields (old lines, distance, name): the code of function `name` that began in those lines
-    is now `distance` further down; with no name, so is the code of every function there.
+    Yields (old lines, distance, name): the code of function `name` that began in those lines is now
+    `distance` further down; with no name, so is the code of every function there.
     """
     if old.text == new.text or not old.is_definition:
         yield range(old.first, old.last + 1), new.first - old.first, None
@@ -179,7 +180,7 @@ def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, st
 
 
 def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statement, Statement]]:
-    """Every function, old and new, whose body a narrow edit changed."""
+    """Yield every function, old and new, whose body a narrow edit changed."""
     if old.text == new.text:
         return
     if old.is_class:
@@ -190,9 +191,9 @@ def changed_functions(old: Statement, new: Statement) -> Iterator[tuple[Statemen
 
 
 def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
-    """Names that statements of a class body bind and that need not run again, definitions apart.
+    """Return the names, other than definitions, that a class body binds and that keep their values.
 
-    `changed` are the dotted names from outside whose values are no longer the same.
+    `changed` are the dotted names from outside whose values have changed.
     """
     alignment = align(old.body, new.body)
     kept: set[str] = set()
@@ -219,7 +220,8 @@ def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str])
 
 
 def _header(node: ast.stmt) -> tuple[str, ...]:
-    """Everything of a definition but its body; the docstring counts, as it is a value."""
+    """Return all parts of a definition but its body, to compare. The docstring is included, as it
+    is a value."""
     assert isinstance(node, (*FunctionNode, ast.ClassDef))
     parts: list[ast.AST] = [*node.decorator_list, *getattr(node, "type_params", ())]
     if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The code objects of a file, by where they stand in it."""
+"""The code objects of a file, by their place in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Place = tuple[str, int]  # the name of a function or class, and its first line
 class Codes(Mapping[Place, CodeType]):
     """Code objects by name and first line; two lambdas on one line have none.
 
-    One that stands in another line than it was compiled for is made for it when it is asked for.
+    A code object whose lines have moved is made anew for its place when it is first read.
     """
 
     def __init__(self, found: Mapping[Place, tuple[CodeType, int]]) -> None:
-        """Each with the number of lines that it has moved down."""
+        """``found`` has each code object with the number of lines that it has moved down."""
         self._found = dict(found)
 
     @classmethod
@@ -32,8 +32,8 @@ class Codes(Mapping[Place, CodeType]):
         return cls({place: code for place, code in found.items() if code is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
-        """Returns the code objects with others in place of those in a window of lines; those below
-        it have moved down by `distance` lines.
+        """Return the code objects with ``others`` in place of those in a window of lines; those
+        below it are moved down by `distance` lines.
 
         Raises ValueError for code that cannot be moved.
         """
@@ -48,11 +48,12 @@ class Codes(Mapping[Place, CodeType]):
         return Codes(found)
 
     def part_from_functions(self) -> None:
-        """Be about copies from now on: the code objects of live functions are about to move."""
+        """Replace the code objects by copies: those of live functions are about to move."""
         self._found = {place: (moved_code(*one), 0) for place, one in self._found.items()}
 
     def has_closures(self) -> bool:
-        """Whether a function among them is made by another one, and can be held."""
+        """Return whether one of them is a function made by another function, to which objects may
+        refer."""
         return any(
             code.co_flags & inspect.CO_NESTED and name[0] != "<"
             for (name, _), (code, _) in self._found.items()
@@ -76,9 +77,10 @@ class Codes(Mapping[Place, CodeType]):
 
 
 def _says_its_line(code: CodeType) -> bool:
-    """Whether it is the body of a class in a function, as of Python 3.13.
+    """Return whether the code is the body of a class in a function that stores its line, as of
+    Python 3.13.
 
-    That of a class at the top level is run anew, from its source, or never again.
+    The body of a top-level class either runs again, from its source, or never again.
     """
     return "__firstlineno__" in code.co_names and "<locals>" in getattr(code, "co_qualname", "")
 

@@ -1,7 +1,7 @@
-"""The parts of a module that its import executes: other branches bind and read nothing. Pure.
+"""The parts of a module that its import executes: branches not taken bind and read nothing. Pure.
 
 `if __name__ == "__main__":` may bind names that a definition above it binds. In an imported module
-the definition is the one that counts.
+the definition counts.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ _FACTS = {
 def executed(
     statements: tuple[Statement, ...], namespace: Mapping[str, Any]
 ) -> tuple[Statement, ...]:
-    """The statements without branches that a module with this namespace cannot have taken.
+    """Return the statements without the branches that a module with this namespace cannot have
+    taken.
 
-    Nothing of a program is left out: its guard has run, and what it bound is in use.
+    A program (`__main__`) keeps all branches: its guard has run, and its names are in use.
     """
     if namespace.get("__name__") == "__main__":
         return statements
@@ -69,7 +70,7 @@ _WITH_BODIES = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 
 
 class _Taken(ast.NodeTransformer):
-    """Empties branches that are not taken; lines stay where they are."""
+    """Empties the branches that are not taken; line numbers stay the same."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
@@ -95,8 +96,8 @@ class _Taken(ast.NodeTransformer):
         return node
 
     def _value(self, node: ast.expr) -> Any:
-        """The value of a test in every run of this process. Raises ValueError where that is
-        unknown."""
+        """Return the value that a condition has throughout this process. Raises ValueError if it is
+        not known."""
         if isinstance(node, ast.BoolOp):
             return self._any_or_all(node.values, isinstance(node.op, ast.Or))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -119,7 +120,7 @@ class _Taken(ast.NodeTransformer):
         return slice(*(part and self._value(part) for part in (node.lower, node.upper, node.step)))
 
     def _any_or_all(self, nodes: Iterable[ast.expr], is_or: bool) -> bool:
-        """One part may decide, though others are unknown."""
+        """Evaluate `or` or `and`: one part may decide, though others are unknown."""
         unknown: Exception | None = None
         for node in nodes:
             try:

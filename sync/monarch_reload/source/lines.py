@@ -17,7 +17,8 @@ def decoded_lines(source: bytes) -> list[str]:
 
 
 def is_plain(source: bytes) -> bool:
-    """Whether it is UTF-8 throughout, and says nothing of that."""
+    """Return whether a source is valid UTF-8 and has neither a byte-order mark nor an encoding
+    comment."""
     if source.startswith(codecs.BOM_UTF8) or _COOKIE.match(source):
         return False
     try:

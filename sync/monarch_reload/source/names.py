@@ -1,8 +1,8 @@
-"""Which names a top-level statement binds, and how it reads others. Pure.
+"""Which names a top-level statement binds, and how it reads other names. Pure.
 
-Reads are dotted (`config.limits.size`), because `import m` followed by `m.C` depends on `C`
-of `m` and on nothing else of it. An eager read happens while the statement runs; a deferred one
-sits in a function body and happens when the function is called.
+Reads are dotted (`config.limits.size`), because `import m` followed by `m.C` depends on `C` of `m`
+and on nothing else of it. An eager read happens while the statement runs; a deferred one sits in a
+function body and happens when the function is called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from monarch_reload.source.spelling import (
 
 
 class Use(Enum):
-    """How an eager read depends on what the name holds."""
+    """How an eager read depends on the value of the name."""
 
     HELD = "held"  # kept or compared: follows by identity
     WITHIN = "within"  # read in a lambda, which may be called at once
@@ -61,7 +61,7 @@ class Names(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def roots(self) -> frozenset[str]:
-        """The names that it reads or binds, without what is read of their values."""
+        """The names that it reads or binds, without attributes."""
         return frozenset(map(root_of, self.all)) | self.binds
 
     @cached_property
@@ -70,7 +70,8 @@ class Names(msgspec.Struct, frozen=True, dict=True):
 
 
 def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None = None) -> Names:
-    """`deferred` is what is known of functions in it: what their bodies take from outside."""
+    """Return the names of a statement. `deferred` has, for functions in it whose bodies are known,
+    the names that they take from outside."""
     reader = _Reader(Use.HELD if isinstance(node, ast.Expr) else Use.PASSED, deferred or {})
     reader.statement(node)
     reader.note_entries(reader.eager)
@@ -93,7 +94,7 @@ class _Reader:
         self._entries: dict[str, set[str]] = {}  # by loop variable, the containers it runs through
 
     def note_entries(self, eager: Iterable[tuple[str, Use]]) -> None:
-        """A read of loop variables is a read of what containers hold."""
+        """Note a read of loop variables as a read of the entries of the containers looped over."""
         for name, use in eager:
             for container in self._entries.get(root_of(name), ()):
                 self.items.add((container, name.partition(".")[2].partition(".")[0], use))
@@ -228,7 +229,8 @@ class _Reader:
         self.items |= {item for item in inner.items if root_of(item[0]) not in own}
 
     def _call_entries(self, node: ast.Call, use: Use) -> None:
-        """`TABLE["a"]()`, and what a call may reach: `dispatch(x)`, `table.get()`, `run(STEPS)`."""
+        """Note that a call may call entries of containers: `TABLE["a"]()`, `dispatch(x)`,
+        `table.get()`, `run(STEPS)`."""
         name = dotted(node.func)
         if name is None:
             inner = Use.USED if use is Use.USED else Use.CALLED
@@ -244,12 +246,12 @@ class _Reader:
                 self.items.add((passed, "", Use.PASSED))
 
     def _read_entries(self, node: ast.Attribute, use: Use) -> None:
-        """`TABLE["a"].size`"""
+        """Note a read of an attribute of a container's entry: `TABLE["a"].size`."""
         if isinstance(node.value, (ast.Subscript, ast.Call)):
             self.items |= {(one, node.attr, use) for one in _containers(node.value)}
 
     def _looped(self, node: ast.expr) -> None:
-        """`for cls in (A, B)` looks into each."""
+        """Note a loop over an expression: `for cls in (A, B)` reads the members of each."""
         if isinstance(node, (ast.Tuple, ast.List)):
             for part in node.elts:
                 self._expression(part, Use.INSIDE)
@@ -257,14 +259,14 @@ class _Reader:
             self._expression(node, Use.USED)
 
     def _getattr(self, node: ast.Call) -> None:
-        """`getattr(m, "C")` reads what `m.C` reads."""
+        """Note `getattr(m, "C")` as a read of `m.C`."""
         name = by_getattr(node)
         if name is not None:
             self.eager.add((name, Use.HELD))
 
 
 def _containers(node: ast.expr) -> Iterator[str]:
-    """Yields the names of the containers in an expression, as in `enumerate(TABLE)`,
+    """Yield the names of the containers in an expression, as in `enumerate(TABLE)`,
     `TABLE.values()`."""
     name = dotted(node)
     if name is not None:
@@ -286,7 +288,7 @@ _CALLERS_BY_KEY = ("sorted", "min", "max", "groupby")
 
 
 def _called_by(node: ast.Call) -> Iterator[ast.expr]:
-    """Arguments that a function of the standard library calls."""
+    """Yield the arguments that a function of the standard library will call, as `map` does."""
     name = (dotted(node.func) or "").rpartition(".")[2]
     if name in _CALLERS:
         yield from node.args[:2]
@@ -299,6 +301,6 @@ _RUN_TEXT = ("exec", "eval")
 
 
 def _reads_all(node: ast.Call) -> bool:
-    """Whether it may look at every name of its own module."""
+    """Return whether a call may read every name of its own module, as `globals()`."""
     function, num = dotted(node.func), len(node.args)
     return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)

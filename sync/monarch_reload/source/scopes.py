@@ -1,4 +1,4 @@
-"""Which names the body of a function takes from outside. Pure."""
+"""Which names a function body reads from outside. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bound_by_pattern(node: ast.AST) -> str | None:
 
 
 def header_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    """Yields the expressions that run when the `def` runs, decorators apart."""
+    """Yield the expressions that run when the `def` runs, without the decorators."""
     yield from node.args.defaults
     yield from (default for default in node.args.kw_defaults if default is not None)
     for argument in _arguments(node.args):
@@ -52,7 +52,7 @@ def parameters_of(node: ast.arguments) -> set[str]:
 
 
 def free_names(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
-    """Dotted names that a function scope takes from outside itself."""
+    """Return the dotted names that a function scope reads from outside itself."""
     loads: set[str] = set()
     stores = set(local)
     declared: set[str] = set()

@@ -33,7 +33,8 @@ from monarch_reload.source.statements import Statement, split
 
 
 class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One version of one file. `witnessed`: seen by the import hook, not read afterwards."""
+    """One version of one file. `witnessed`: the import hook saw the text; it was not read
+    afterwards."""
 
     path: str  # as the module's code objects spell it
     text: bytes
@@ -50,7 +51,7 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
         codes: Codes,
         flags: int,
     ) -> ModuleSource:
-        """One of which all is known that is asked for in most reloads."""
+        """Make a source whose parts are already known, so that they need not be computed."""
         source = cls(path, text)
         vars(source).update(lines=lines, statements=statements, codes=codes, flags=flags)
         return source
@@ -74,7 +75,8 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def flags(self) -> int:
-        """The compiler flags of its `from __future__` imports, for all that is compiled of it."""
+        """The compiler flags of its `from __future__` imports, which all code compiled from it
+        needs."""
         flags: int = self.code.co_flags & _FUTURE_FLAGS
         return flags
 
@@ -83,7 +85,8 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Codes.inside(self.code)
 
     def part_from_functions(self) -> None:
-        """Keep copies of the code objects that live functions run: those are about to move."""
+        """Replace the code objects by copies, because those that live functions run are about to
+        move."""
         own = vars(self)
         if "codes" in own:
             own["codes"].part_from_functions()
@@ -98,7 +101,7 @@ _FUTURE_FLAGS = functools.reduce(
 
 
 def read_text(path: str) -> bytes:
-    """A source file's bytes; of a binary, which is never compared by statements, a stamp."""
+    """Return the bytes of a source file; for a binary module, a stamp of its status instead."""
     if path.endswith(".py"):
         return Path(path).read_bytes()
     found = os.stat(path)
@@ -119,7 +122,7 @@ _OF_PYTHON = tuple(
 class RunningSources:
     """The sources that the loaded modules under some roots run, by module name.
 
-    `imported` gives texts by file, of what was loaded before it could be seen here.
+    `imported` returns the texts, by file, of modules that were loaded before this object was made.
     """
 
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
@@ -160,8 +163,8 @@ class RunningSources:
                 self.record(name, ModuleSource(path, text, witnessed=False))
 
     def witness(self, path: str) -> None:
-        """Remember the text of a file that is imported and is in no root: its folder may become
-        one, and the file may have changed by then."""
+        """Remember the text of an imported file outside of all roots: its folder may become a root,
+        and the file may have changed by then."""
         with contextlib.suppress(OSError):
             self._elsewhere_texts[path] = read_text(path)
 
@@ -175,7 +178,8 @@ class RunningSources:
         )
 
     def _has_folder_of(self, path: str) -> bool:
-        """Whether a file's folder is in a root; where a folder really is, is looked at once."""
+        """Return whether a file's folder is in a root. A folder's real path is looked up only
+        once."""
         folder = _real_folder(os.path.dirname(path)) + os.sep
         of_python = folder.startswith(_OF_PYTHON)
         return any(
@@ -197,7 +201,7 @@ class RunningSources:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Around an import: what it takes without those of ours that it brings about."""
+        """Measure an import, without the imports of our modules that it causes."""
         outside = getattr(self._inside, "seconds", 0.0)
         self._inside.seconds, started = 0.0, time.thread_time()
         try:
@@ -208,7 +212,7 @@ class RunningSources:
             self._inside.seconds = outside + seconds
 
     def import_seconds(self) -> float:
-        """The processor time that the import of all loaded modules takes, in seconds."""
+        """Return the processor time that importing all loaded modules takes, in seconds."""
         return sum(
             self._seconds.get(name, len(source.text) * _SECONDS_A_BYTE)
             for name, source in self.running()
@@ -221,11 +225,11 @@ class RunningSources:
         return name in self._sources
 
     def names_at(self, path: str) -> list[str]:
-        """Modules in this process that were loaded from the file."""
+        """Return the modules of this process that were loaded from the file."""
         return [n for n in self._names.get(os.path.realpath(path), ()) if n in sys.modules]
 
     def loaded(self) -> Iterator[tuple[str, ModuleType]]:
-        """Every loaded module of ours, in the order of import."""
+        """Yield every loaded module of ours, in the order of import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
             # Some put another object in their place.
@@ -233,17 +237,17 @@ class RunningSources:
                 yield name, module
 
     def running(self) -> Iterator[tuple[str, ModuleSource]]:
-        """Every source that something loaded here runs, by module name."""
+        """Yield the source that each loaded module runs, by module name."""
         for name, source in list(self._sources.items()):
             if sys.modules.get(name) is not None:
                 yield name, source
 
 
 class ImportHook:
-    """A finder in front of all others: lets them find, and remembers what gets loaded.
+    """A finder in front of all others: it lets them find modules, and remembers what is loaded.
 
-    `pending` are files that a prepare was given and that are not on disk yet, `arriving` says of
-    others where their text lies; new code may import them already. `told` are called when these
+    `pending` are new texts that a prepare got and that are not on disk yet; `arriving` are the
+    paths of others' texts. New code may import both. `told` are functions to call when these
     modules, of other packages, have been loaded.
     """
 
@@ -309,7 +313,8 @@ class ImportHook:
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """A namespace package, of a folder that is not there yet."""
+        """Return a namespace package for a folder that does not exist yet; None if no new file is
+        in it."""
         files = (*self.pending, *self.arriving)
         places = [
             base
@@ -323,7 +328,7 @@ class ImportHook:
         return spec
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
-        """Yields the paths, without a suffix, at which a module may lie."""
+        """Yield the paths, without a suffix, at which a module may be."""
         if self.pending or self.arriving:
             for folder in sys.path if path is None else path:
                 yield os.path.join(
@@ -331,7 +336,7 @@ class ImportHook:
                 )
 
     def text_of(self, path: str) -> bytes | None:
-        """The content that a file will have, where it is still to come; else None."""
+        """Return the content that a file will have; None if it is no new file."""
         real = os.path.realpath(path)
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()
@@ -339,7 +344,8 @@ class ImportHook:
 
 
 def _is_found_from_here(path: str) -> bool:
-    """Whether an entry of `sys.path` that depends on the working directory leads to a file."""
+    """Return whether an entry of `sys.path` that depends on the working directory leads to a
+    file."""
     entries = [entry for entry in sys.path if not os.path.isabs(entry)]
     folders = (os.path.join(os.path.abspath(entry), "") for entry in entries)
     is_there = path.endswith(".py") and any(path.startswith(folder) for folder in folders)
@@ -405,7 +411,7 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 
 
 def real_path(path: str) -> str:
-    """The real path of a file that is no link itself; quick for many files of few folders."""
+    """Return the real path of a file that is no link itself; fast for many files of few folders."""
     folder, name = os.path.split(path)
     return os.path.join(_real_folder(folder), name)
 

@@ -1,4 +1,5 @@
-"""Dotted names: how a module spells what it reads, and what its imports stand for. Pure."""
+"""Dotted names: how a module spells the names that it reads, and what its imports refer to.
+Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ FunctionNode = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def dotted(node: ast.expr) -> str | None:
-    """`a.b.c` for an attribute chain that starts at a name."""
+    """Return `a.b.c` for an attribute chain that starts at a name; None for any other node."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -27,7 +28,7 @@ def root_of(name: str) -> str:
 
 
 def by_getattr(node: ast.Call) -> str | None:
-    """`m.C` for `getattr(m, "C")`."""
+    """Return `m.C` for `getattr(m, "C")`; None for any other node."""
     if dotted(node.func) == "getattr" and len(node.args) > 1:
         owner, name = dotted(node.args[0]), node.args[1]
         if owner and isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -39,7 +40,8 @@ _IMPORTERS = ("importlib.import_module", "import_module", "__import__")
 
 
 def of_imported(node: ast.Attribute) -> str | None:
-    """`>m.C` for `import_module("m").C`, whichever way the module is imported."""
+    """Return `>m.C` for `import_module("m").C`, in whichever way the module is imported; else
+    None."""
     parts = [node.attr]
     inner = node.value
     while isinstance(inner, ast.Attribute):
@@ -60,7 +62,8 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 
 def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Local names with what they stand for: `>pack.module.name`, `>.sibling.name`."""
+    """Return the names that imports bind, each with what it refers to: `>pack.module.name`,
+    `>.sibling.name`."""
     found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -76,6 +79,6 @@ def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def from_import(name: str, imported: Mapping[str, str]) -> str:
-    """The dotted name by its module, where its first part was imported."""
+    """Return the dotted name relative to its module, if its first part was imported."""
     root = root_of(name)
     return imported[root] + name.removeprefix(root) if root in imported else name

@@ -1,8 +1,9 @@
-"""A new version of a source, made of the one before: only what was edited is read and compiled.
+"""Makes a new version of a source from the one before: only the edited lines are parsed and
+compiled.
 
-The lines of an edit, out to the next statements that are whole, are a program of their own: neither
-the tokens above nor those below depend on them. Harder cases are left to Python: an edit that does
-not compile by itself, and what one top-level statement may say of others.
+The edited lines, extended to whole statements, are compiled as a program of their own, which does
+not depend on the lines above and below. Harder cases are compiled whole: an edit that does not
+compile by itself, and top-level statements that affect how others compile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from monarch_reload.source.statements import Statement, split
 
 
 def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
-    """Returns the new source, made by parsing only the lines that changed; None where all of it has
-    to be read."""
+    """Return the new source, made by parsing only the lines that changed; None if the whole text
+    has to be parsed."""
     if not (is_plain(before.text) and is_plain(text)):
         return None
     lines = decoded_lines(text)
@@ -59,8 +60,8 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:
-    """Returns statements that do nothing when they run, and by which others are compiled as if
-    their module imported these names.
+    """Return statements that do nothing when they run, but have other code compiled as if its
+    module imported these names.
 
     Which instructions call `os.read` depends on whether `os` was imported.
     """
@@ -72,7 +73,7 @@ def as_imported(names: Iterable[str]) -> list[ast.stmt]:
 
 
 def names_imported(statements: Iterable[Statement]) -> set[str]:
-    """Names that imports of the module itself bind."""
+    """Return the names that imports of the module itself bind."""
     nodes = (node for one in statements if one.imports for node in _of_module(one.node))
     return {name for node in nodes for name in imported_names(node)} - {"*"}
 
@@ -88,7 +89,8 @@ def _of_module(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 def _window(
     old: Sequence[Statement], before: Sequence[str], after: Sequence[str]
 ) -> tuple[int, int, int] | None:
-    """How many statements stay above, the first one that stays below, how far that has moved."""
+    """Return how many statements stay above the edit, the index of the first that stays below, and
+    how many lines that has moved."""
     num_lines = min(len(before), len(after))
     num_above = next((n for n in range(num_lines) if before[n] != after[n]), num_lines)
     most = num_lines - num_above
@@ -106,7 +108,8 @@ def _window(
 
 
 def _between(statements: Sequence[Statement], index: int, step: int) -> int:
-    """The next place where one statement begins in another line than the one above ends in."""
+    """Return the next index at which a statement begins on another line than the one above ends
+    on."""
     while 0 < index < len(statements) and statements[index].first <= statements[index - 1].last:
         index += step
     return index

@@ -3,7 +3,7 @@
 A statement of the new source is one of
 
     same      its source did not change (it may have moved)
-    narrow    one of which only bodies of functions changed, be they a `def`, in a `class`, or
+    narrow    only bodies of functions in it changed, of a `def`, of methods in a `class`, or of
               a lambda: live functions take new code, nothing has to run
     changed   anything else, new statements included: it has to run
 
@@ -58,7 +58,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def placed(self) -> ast.stmt:
-        """Its node, where it stands now."""
+        """Return its node with the line numbers that it has now."""
         if not self.moved_by:
             return self.node
         return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
@@ -91,14 +91,14 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def frame(self) -> str:
-        """All but the bodies of its lambdas; empty where there are none."""
+        """The statement without the bodies of its lambdas, to compare; empty if there are none."""
         if self.is_definition or "lambda" not in self.text:
             return ""
         return ast.dump(_WithoutLambdaBodies().visit(copy.deepcopy(self.node)))
 
     @cached_property
     def body(self) -> tuple[Statement, ...]:
-        """The statements of a class."""
+        """The statements of a class body."""
         assert isinstance(self.node, ast.ClassDef)
         return split(self.node.body, self.lines, self.moved_by)
 
@@ -135,7 +135,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
     def may_bear_upon_others(self) -> bool:
         """Whether other statements may not compile, or not to the same code, because of it.
 
-        A `global` for the whole module is wrong below a use; `super` may be a name of the module.
+        A `global` at module level is an error below a use; `super` may be a name of the module.
         """
         if not self.is_definition and "lobal" in self.text:  # of its source, or of its dump
             return True
@@ -162,12 +162,13 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def reads_whole(self) -> bool:
-        """Whether this may read every name that its module has at that time."""
+        """Whether this may read every name that its module has at that time, as `globals()`
+        does."""
         return any(name == WHOLE for name, _ in self.names.eager)
 
     @cached_property
     def is_main_guard(self) -> bool:
-        """`if __name__ == "__main__":` is the start of a script, not a definition."""
+        """Whether this is `if __name__ == "__main__":`, the start of a script and no definition."""
         return isinstance(self.node, ast.If) and "'__main__'" in ast.dump(self.node.test)
 
     @cached_property
@@ -206,7 +207,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_holder(self) -> bool:
-        """Whether the bound value holds what is read: a tuple, a `partial` or a decorated
+        """Whether the bound value refers to the values read: a tuple, a `partial` or a decorated
         function."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:
             return False
@@ -221,7 +222,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def defines(self) -> frozenset[str]:
-        """Names that a `def` or `class` in it binds, also within `if` or `try`."""
+        """The names that a `def` or `class` in it binds, also within `if` or `try`."""
         names: set[str] = set()
         pending: list[ast.AST] = [self.node]
         while pending:
@@ -234,7 +235,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def name(self) -> str | None:
-        """The name that a `def` or `class` defines."""
+        """The name that a `def` or `class` defines; None for any other statement."""
         return self.node.name if isinstance(self.node, (*FunctionNode, ast.ClassDef)) else None
 
     @cached_property
@@ -272,8 +273,9 @@ class _WithoutLambdaBodies(ast.NodeTransformer):
 def split(
     nodes: Sequence[ast.stmt], lines: Sequence[str], moved_by: int = 0, *, is_head: bool = True
 ) -> tuple[Statement, ...]:
-    """The statements of a body; `lines` are those of the whole file, which may have moved since the
-    nodes were read. `is_head`: from the first one on, which may be a docstring."""
+    """Return the statements of a body. `lines` are those of the whole file; the nodes may have been
+    parsed when they were ``moved_by`` lines higher. `is_head`: the nodes begin the body, so that
+    the first may be its docstring."""
     statements: list[Statement] = []
     end_before = 0
     for index, node in enumerate(nodes):
@@ -302,12 +304,13 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _pass(node: ast.stmt) -> ast.stmt:
-    """A text that is not the first statement is no docstring; alone, it would run as one."""
+    """Return a `pass` for a text that is not the first statement: run alone, it would become the
+    docstring."""
     return ast.copy_location(ast.Pass(), node)
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:
-    """`from m import a, b` as two statements, so that adding `b` leaves `a` alone."""
+    """Split `from m import a, b` into two statements, so that adding `b` leaves `a` alone."""
     if not isinstance(node, (ast.Import, ast.ImportFrom)):
         return [node]
     if len(node.names) == 1:

@@ -1,4 +1,4 @@
-"""How long deciding may take: a few times what importing afresh takes."""
+"""How long planning a reload may take: a few times as long as importing everything."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _LEAST_SECONDS = 2.0
 
 
 class OverBudget(Exception):
-    """To try it beside the live modules takes longer than to begin anew."""
+    """Raised if preparing the change takes longer than importing everything in a new process."""
 
 
 class Budget:
-    """Processor time of the thread that prepares; time that new code takes itself is not
-    counted."""
+    """The processor time that the preparing thread may use. Time that new code itself takes does
+    not count."""
 
     def __init__(self, import_seconds: float) -> None:
         self._import_seconds = import_seconds

@@ -1,7 +1,8 @@
-"""Containers as they will be, for the statements that look into them before the commit.
+"""Copies of containers with staged definitions, for statements that look into them before the
+commit.
 
-A table keeps the live functions, which take their new code only then. Code that calls what is in
-it, to compute something, gets a copy with staged twins in their place.
+A table refers to the live functions, which take their new code only at the commit. Code that calls
+an entry to compute a value gets a copy with staged twins in their place.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ Namespaces = Mapping[str, dict[str, Any]]
 
 
 class ContainerCopies:
-    """`names` are those of containers, by module, and `read_late` what functions read.
+    """Shows copies of containers to staged code. `names` are the names of containers, by module;
+    `read_late` the names that functions read.
 
-    `twins` are the staged definitions, by the ids of the live ones. `as_one_of` makes an instance
-    look like one of a staged class, or gives it back.
+    `twins` are the staged definitions, by the ids of the live ones. `as_one_of` returns an instance
+    as an instance of a staged class, or unchanged.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class ContainerCopies:
 
     @contextlib.contextmanager
     def in_place(self, namespaces: Namespaces, statement: Statement) -> Iterator[None]:
-        """While a statement runs."""
+        """Put the copies in place of the containers while a statement runs."""
         # Decorators register; they do not look at the entries.
         looks = bool(statement.names.items) or not statement.is_function
         read = {part for name, _ in statement.names.eager for part in name.split(".")}
@@ -78,7 +80,8 @@ class ContainerCopies:
                     changed.apply(live)
 
     def _copy(self, value: Any, depth: int = 0) -> Any:
-        """The value itself, where nothing in it has a twin."""
+        """Return a copy of the value with twins inside; the value itself if nothing in it has a
+        twin."""
         kind = type(value)
         if id(value) in self.twins:
             return self.twins[id(value)]

@@ -1,7 +1,8 @@
-"""Attributes that staged code sets by way of methods: taken back, and kept for the commit.
+"""Attributes that staged code sets through methods: they are taken back, and kept for the commit.
 
-`app.default(f)` sets `app.handler`, a decorator a global of its own module, `__init_subclass__`
-something of the base class. None of it is to be seen in the statement that runs.
+`app.default(f)` sets `app.handler`, a decorator sets a global of its own module,
+`__init_subclass__` sets an attribute of the base class. The source of the statement shows none of
+this.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Whether attributes of an object are watched. Of classes, which are many, only those with a
+    """Return whether attributes of an object are watched. Of the many classes, only those with a
     metaclass or a classmethod are."""
     if not is_a(owner, type):
         return True
@@ -30,7 +31,7 @@ def may_be_set(owner: Any) -> bool:
 
 
 class ObjectAttributes:
-    """The attributes of one live object before staged code runs, and the code that sets them
+    """The attributes of one live object before staged code runs, and which code sets them
     meanwhile."""
 
     def __init__(self, owner: Any) -> None:
@@ -48,7 +49,7 @@ class ObjectAttributes:
         return self._seen is not self._before
 
     def look(self) -> dict[str, Any] | None:
-        """Returns the attributes that were set since the last look; None if none were."""
+        """Return the attributes that were set since the last look; None if none were."""
         if _is_same(self._seen, self._names):
             return None
         seen, self._seen = self._seen, dict(self._names)
@@ -69,9 +70,9 @@ class ObjectAttributes:
                 self._assigned[name] = value, whose
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
-        """Undo the assignments of staged code; yields each, to be repeated at the commit.
+        """Undo the assignments of staged code; yield each, so that the commit can repeat it.
 
-        Where it is unclear which code made one, only a new definition counts as staged code's.
+        If it is unclear which code made one, only a new definition counts as staged code's.
         """
         self.note(self.look(), Whose.OTHERS)
         for name, (value, whose) in self._assigned.items():
@@ -83,7 +84,7 @@ class ObjectAttributes:
 
 
 class HeldAttribute:
-    """Something that staged code set."""
+    """An attribute that staged code set, with its values before and after."""
 
     def __init__(self, owner: Any, name: str, before: Any, value: Any) -> None:
         self._owner, self._name, self._before, self._value = owner, name, before, value
@@ -109,7 +110,8 @@ def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def _begins_with(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the shorter one is the beginning of the longer one."""
+    """Return whether the first items of both mappings are the same, up to the shorter one's
+    length."""
     return all(map(operator.is_, one, other)) and all(
         map(operator.is_, one.values(), other.values())
     )

@@ -1,7 +1,7 @@
-"""The changes that staged code makes to registries: taken out again, and kept for the commit.
+"""The changes that staged code makes to registries: they are undone, and kept for the commit.
 
-Changes that other threads make meanwhile are told apart by a look at the registry before and after
-each statement, and stay in it.
+Changes that other threads make meanwhile stay. They are told apart by a look at the registry before
+and after each statement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Lookup = Callable[[Any], Any]
 
 
 class Whose(Enum):
-    """The code that changed a container while a statement ran, or between two."""
+    """Which code changed a container while a statement ran, or between two statements."""
 
     OURS = "staged code"
     OTHERS = "running code"
@@ -39,7 +39,8 @@ class WatchedObject(Protocol):
 
 
 class Snapshot:
-    """A container before staged code runs, and what running code does to it meanwhile."""
+    """A container before staged code runs, and the changes that running code makes to it
+    meanwhile."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -56,13 +57,13 @@ class Snapshot:
         return self._seen is not self._before
 
     def spoken_of(self) -> Iterator[Any]:
-        """Yields the objects in the registry's entries."""
+        """Yield the objects in the registry's entries."""
         held = self._before.values() if isinstance(self._before, dict) else self._before
         for entry in held:
             yield from parts_of_entry(entry)
 
     def look(self) -> Difference | None:
-        """Returns the changes since the last look; None if there are none."""
+        """Return the changes since the last look; None if there are none."""
         if is_same(self._seen, self._registry.container):
             return None
         now = self._registry.container.copy()
@@ -77,7 +78,7 @@ class Snapshot:
             self._by_others.append((difference, whose))
 
     def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
-        """Take out what is registered of definitions (by their ids), if something is."""
+        """Remove the entries of definitions (by their ids) for a while; None if there are none."""
         if not self._registry.names(ids):
             return None
         before = self._registry.container.copy()
@@ -86,10 +87,11 @@ class Snapshot:
         return Withdrawn(self._registry, before, ids)
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> HeldBack | None:
-        """Take the changes of staged code out of the container; the result can repeat them.
+        """Undo the changes of staged code to the container; return an object that can repeat them.
 
-        Changes that other code made stay. Where it is unclear which code made one, new definitions
-        count as staged code's, and everything else as other code's: no entry of that may be lost.
+        Changes that other code made stay. If it is unclear which code made a change, new
+        definitions count as staged code's, and everything else as other code's, which must not be
+        lost.
         """
         self.note(self.look(), Whose.OTHERS)
         if self._seen is self._before:
@@ -108,7 +110,7 @@ class Snapshot:
 
 
 class Withdrawn:
-    """Entries that were taken out of a registry for the time in which a statement runs again."""
+    """Entries that are removed from a registry while a statement runs again."""
 
     def __init__(self, registry: Registry, before: Any, ids: Collection[int]) -> None:
         self._registry, self._before = registry, before
@@ -117,7 +119,7 @@ class Withdrawn:
         take_out(self._rest, ids)
 
     def put_back(self) -> None:
-        """Unless something came in their place."""
+        """Put the entries back, unless new ones took their place."""
         container, before = self._registry.container, self._before
         if len(container) == len(self._rest):
             if (back := Difference.between(self._rest, before)) is not None:
@@ -130,7 +132,7 @@ class Withdrawn:
 
 
 class HeldBack:
-    """Something that staged code did to a live container."""
+    """The change that staged code made to a live container."""
 
     def __init__(self, registry: Registry, difference: Difference) -> None:
         self._registry, self._difference = registry, difference
@@ -145,19 +147,21 @@ class HeldBack:
         return self._registry
 
     def renewed(self, live_of: Lookup) -> set[int]:
-        """The live definitions, by their ids, that were registered again, here or inside."""
+        """Return the ids of the live definitions that were registered again, here or in an inner
+        container."""
         found = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
         return found.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
 
     def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
-        """The live definitions, by their ids, that the value registers again."""
+        """Return the ids of the live definitions that the value registers again."""
         live = [(part, live_of(part)) for part in self._parts[id(value)][1]]
         return {id(after) for part, after in live if after is not part}
 
     def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
-        """Repeats it on the container, with live objects instead of their staged twins.
+        """Return an action that repeats the change, with live objects instead of their staged
+        twins.
 
-        An object that takes the name of one that is registered takes its place, too.
+        An object that takes the name of a registered one also takes its place in the container.
         """
         kind = type(self._registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
@@ -222,7 +226,7 @@ class HeldBack:
 
 
 def _places_of_parts(entries: Iterable[tuple[Any, Any]]) -> Mapping[int, Sequence[Any]]:
-    """The places in a container at which an object occurs, by the object's id."""
+    """Return the places in a container at which an object occurs, by the object's id."""
     places = defaultdict(list)
     for place, entry in entries:
         for part in parts_of_entry(entry):
@@ -235,7 +239,7 @@ def _definition_of(value: Any) -> Hashable:
 
 
 def _is_made_again(value: Any, known: Any) -> bool:
-    """Whether a closure is what its maker made before, of the same things."""
+    """Return whether two closures were made by the same function from the same values."""
     if type(value) is not FunctionType or type(known) is not FunctionType:
         return False
     if (value.__module__, value.__qualname__) != (known.__module__, known.__qualname__):
@@ -251,8 +255,8 @@ def _is_made_again(value: Any, known: Any) -> bool:
 def left_behind(
     known: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
 ) -> Iterator[Action]:
-    """Yields the removal of entries registered again in another part of a registry, as in an edit
-    of `@on("end")` to `@on("start")`."""
+    """Yield the removal of entries that were registered again in another part of a registry, as
+    after an edit of `@on("end")` to `@on("start")`."""
     renewed: dict[int, set[int]] = {}
     here: dict[int, set[int]] = {}
     for held in held_back:

@@ -1,7 +1,7 @@
 """The effects on the process, outside of all modules, of code that runs ahead of a commit.
 
-Handlers for the exit, for signals and of loggers are taken back, and repeated by the commit. A
-thread that was started keeps running; the report names it.
+Handlers that it sets for the exit, for signals and on loggers are removed, and the commit sets them
+again. A thread that it starts keeps running; the report names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Outside:
     """The effects of one thread while it was watched.
 
     `threads` are the names of the threads it started. `loggers` are the loggers it touched, by
-    name, each with its handlers of before.
+    name, each with its earlier handlers.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Side effects: tells what staged code does to live objects from what others do to them meanwhile.
+"""Side effects: separates what staged code does to live objects from what others do meanwhile.
 
-It looks at all containers and attributes of ours before and after each statement, and in the end
-takes out again what staged code has done, to be kept for the commit.
+It looks at all containers and attributes of ours before and after each statement. In the end it
+undoes the changes of staged code, and keeps them for the commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from monarch_reload.trial.held_back import HeldBack, Snapshot, WatchedObject, Wh
 
 
 class SideEffects:
-    """While a plan is run. ``loggers`` come along as their handlers are asked for."""
+    """Watches live objects while a plan runs. ``loggers`` fills up as staged code touches
+    loggers."""
 
     def __init__(
         self, ours: Iterable[tuple[str, ModuleType]], loggers: Mapping[Any, Snapshot]
@@ -44,7 +45,7 @@ class SideEffects:
 
     @contextlib.contextmanager
     def looking(self, targets: Iterable[Target]) -> Iterator[None]:
-        """Around a statement, which may assign to these targets."""
+        """Watch while a statement runs, which may assign to these targets."""
         if self._turns.freshen() or not self._is_undisturbed(0):
             self._looked = self._turns.moment()
             for one in self._changed():
@@ -64,18 +65,20 @@ class SideEffects:
                 one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
 
     def targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
-        """Attributes and items of live objects that an assignment will overwrite."""
+        """Yield the attributes and items of live objects that an assignment will overwrite."""
         for part in targets_of(node):
             target = Target.find(part, namespace)
             if target is not None:
                 yield self._targets.setdefault(target.place, target)
 
     def no_more_statements(self) -> None:
-        """Let go of the frames of other threads, which are none of what staged code has made."""
+        """Drop the references to other threads' frames, so that they do not count as made by staged
+        code."""
         self._looked = None
 
     def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
-        """Take out what is registered of definitions (by their ids), until it is put back."""
+        """Remove the entries of definitions (by their ids) from all registries until they are put
+        back."""
         if not ids:
             return []
         found = {id(one): one for part in ids for one in self._holding.get(part, ())}
@@ -84,7 +87,7 @@ class SideEffects:
 
     @cached_property
     def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
-        """The containers as they were before, by the ids of the objects in their entries."""
+        """The registries, as they were before, by the ids of the objects in their entries."""
         found = defaultdict(list)
         for snapshot in self._snapshots:
             for part in snapshot.spoken_of():
@@ -94,7 +97,7 @@ class SideEffects:
     def take_out(
         self, is_definition: Callable[[Any], bool]
     ) -> tuple[list[HeldStore | HeldAttribute], list[HeldBack]]:
-        """Put back what staged code did to live objects, and give it, for the commit."""
+        """Undo the changes of staged code to live objects; return them, for the commit."""
         stores: list[HeldStore | HeldAttribute] = [
             held for held in map(Target.take_out, self._targets.values()) if held
         ]
@@ -115,7 +118,7 @@ class SideEffects:
         return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
 
     def _changed(self) -> Sequence[WatchedObject]:
-        """The watched objects that a first glance found changed."""
+        """Return the watched objects among which a quick look found a change."""
         return [one for glance, part in self._glances if glance.has_changed() for one in part]
 
 

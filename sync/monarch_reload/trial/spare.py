@@ -1,4 +1,4 @@
-"""Whether a fresh process imports a new state: the judge where it cannot be prepared in place."""
+"""Whether a fresh process can import a new state; asked if it cannot be prepared in place."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import
 
 
 class NewState(msgspec.Struct, frozen=True):
-    """Files by real path with what they will hold: a text, where the text lies, or nothing.
+    """A new state: files by real path, each with its text, the path of its text, or None if
+    deleted.
 
-    `modules` must be imported, each with its file, in that order; `path` is `sys.path` by then.
+    `modules` will be imported in that order, each with its file; `path` is `sys.path` by then.
     """
 
     files: Mapping[str, bytes | str | None]
@@ -35,7 +36,8 @@ Spare = Callable[[NewState], ReloadError | None]
 
 
 def import_in_subprocess(state: NewState) -> ReloadError | None:
-    """Why a fresh interpreter cannot import it; None where it can."""
+    """Return the error with which a fresh interpreter fails to import a state; None if it
+    succeeds."""
     with tempfile.TemporaryDirectory(prefix="reload-") as folder:
         files = dict(_laid_out(state.files, Path(folder)))
         described = {
@@ -69,7 +71,7 @@ def import_in_subprocess(state: NewState) -> ReloadError | None:
 
 
 def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> bool:
-    """Whether no process could run it: it needs a name that nothing binds."""
+    """Return whether no process could run the code, because it reads a name that nothing binds."""
     cause = error.__cause__
     source = next((one for one in changed.values() if one.path == error.path), None)
     if type(cause) is not NameError or source is None or b"import *" in source.text:
@@ -83,8 +85,8 @@ def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> 
 def _laid_out(
     files: Mapping[str, bytes | str | None], folder: Path
 ) -> Sequence[tuple[str, str | None]]:
-    """Writes the texts into `folder`; returns each file with the path of its text, None for a
-    deleted one."""
+    """Write the texts into `folder`; return each file with the path of its text, None for a deleted
+    one."""
     found: list[tuple[str, str | None]] = []
     for number, (path, content) in enumerate(files.items()):
         if isinstance(content, bytes):

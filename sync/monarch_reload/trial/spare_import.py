@@ -1,7 +1,7 @@
-"""Imports a new state of some files in a fresh interpreter, and writes down how that went.
+"""Imports a new state of some files in a fresh interpreter, and writes down the result.
 
-Run by file, with a description and a place for the answer; it imports nothing of ours, as whatever
-it imports is there before the code on trial.
+Run as a script, with the paths of a description and of the answer. It imports nothing of ours,
+because a module that it imports would be loaded before the code on trial.
 """
 
 # mypy: ignore-errors
@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 
 class NewText(SourceFileLoader):
-    """A file whose text lies elsewhere until the switch."""
+    """Loads a module whose text is at another path until the switch."""
 
     def __init__(self, name, path, place):
         super().__init__(name, path)
@@ -31,7 +31,8 @@ class NewText(SourceFileLoader):
 
 
 class NewStateFinder:
-    """A finder: files by real path, each with the place of its text, or None for one that goes."""
+    """A finder for files by real path, each with the path of its text, or None for a deleted
+    file."""
 
     def __init__(self, files):
         self.files = files
@@ -74,7 +75,7 @@ def above(path):
 
 
 def place_of(error, files):
-    """The file and line where it went wrong: of the code on trial, where that is involved."""
+    """Return the file and line of an error, in the code on trial if that is in the traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno, error.offset
     frames = [

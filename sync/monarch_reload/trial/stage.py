@@ -1,9 +1,9 @@
 """Runs the statements of a plan beside the live modules, which stay as they are.
 
-Each module gets a namespace laid over its own: a copy in which new values replace old ones.
-Code that runs there sees other staged modules through views, whether it imports them or has
-them already. Entries that the statements append to registries of ours (module-level lists, dicts
-and sets) are taken out again and kept for the commit (see `side_effects`).
+Each module gets a namespace laid over its own: a copy in which new values replace old ones. Code
+that runs there sees other staged modules through views, whether it imports them or refers to them
+already. Entries that the statements add to registries of ours (module-level lists, dicts and sets)
+are removed again and kept for the commit (see `side_effects`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _NAMED = (FunctionType, type)
 
 
 class TrialStage:
-    """The outcome of running a plan: namespaces, and everything that was made on the way."""
+    """Runs a plan, and keeps its results: the namespaces, and every object that was made
+    meanwhile."""
 
     def __init__(self, hook: ImportHook, budget: Budget) -> None:
         self._hook = hook
@@ -83,7 +84,7 @@ class TrialStage:
         sources: dict[str, ModuleSource],
         ours: Iterable[tuple[str, ModuleType]],
     ) -> None:
-        """Raises ReloadError for what the new code raises; `close` cleans up then."""
+        """Run a plan. Raises ReloadError for an exception of the new code; call `close` then."""
         self._plan = plan
         involved = {name: p for name, p in plan.modules.items() if p.is_staged}
         for name, module_plan in involved.items():
@@ -184,7 +185,7 @@ class TrialStage:
     def _runner(
         self, plan: ModulePlan, index: int, path: str, flags: int
     ) -> Callable[[dict[str, Any]], None]:
-        """Returns a function that runs the statement in a namespace."""
+        """Return a function that runs the statement in a namespace."""
         statement = plan.edit.new[index]
         node = statement.placed
         if statement.is_star:
@@ -212,7 +213,8 @@ class TrialStage:
         )
 
     def _take(self, names: Mapping[str, Origin | None], namespace: dict[str, Any]) -> None:
-        """Import what an `if` or `try` imported once, and nothing else of it."""
+        """Import the names that an `if` or `try` imported before, without running the rest of
+        it."""
         for name, origin in names.items():
             if origin is not None and origin[1] is not None:
                 owner = self._import(origin[0], namespace, None, (origin[1],))
@@ -226,10 +228,11 @@ class TrialStage:
         module: str,
         effects: SideEffects,
     ) -> None:
-        """Run a statement, which may define anew what is live now.
+        """Run a statement, which may define a live object again.
 
-        A registry may refuse to take a name twice; then what is live leaves it meanwhile, and so
-        does what is gone from where it was: an import may bring it from elsewhere.
+        A registry may refuse to take a name twice. Then the statement runs once more while the live
+        object, and objects that have left their modules, are out of the registry: an import may
+        bring those from elsewhere.
         """
         try:
             with self._budget.not_counting():
@@ -245,13 +248,14 @@ class TrialStage:
                 withdrawn.put_back()
 
     def _gone(self) -> Iterator[tuple[Any, str]]:
-        """Live definitions that are no longer where they were, with their modules."""
+        """Yield the live definitions that are no longer in their modules, with the modules."""
         for name, plan in self._plan.modules.items():
             live = vars(sys.modules[name])
             yield from ((live.get(gone), name) for gone in plan.edit.gone_definitions)
 
     def _is_definition(self, entry: Any) -> bool:
-        """Whether something that was made here, and can be called, is all or part of it."""
+        """Return whether an entry is, or contains, a callable or an instance of a class made
+        here."""
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
         return any(
             id(type(part)) in self.made or (id(part) in self.made and callable(part))
@@ -277,7 +281,8 @@ class TrialStage:
         return self._view(module)
 
     def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
-        """An `import_module` that gives staged views to this thread, and real modules to others."""
+        """Return an `import_module` that returns staged views to this thread, and real modules to
+        others."""
         thread = threading.get_ident()
 
         def import_module(name: str, package: str | None = None) -> ModuleType:
@@ -313,7 +318,7 @@ class TrialStage:
             setattr(module, name, value)
 
     def let_go(self) -> None:
-        """Hold no object of the trial any more, once it is over."""
+        """Drop all references to objects of the trial."""
         for name in self.namespaces:
             self.namespaces[name] = {}  # Another one: functions may still look into it.
         self.made.clear()
@@ -325,7 +330,8 @@ class TrialStage:
         self._plan = EditPlan({})
 
     def close(self, keep_imported: bool) -> None:
-        """Views show the live modules from now on; modules imported for an abort go again."""
+        """End the trial: views show the live modules from now on; without ``keep_imported`` the
+        modules that were imported for it are removed."""
         self._open = False
         for name in self.imported:
             module = sys.modules.get(name)
@@ -343,7 +349,8 @@ class TrialStage:
 def _take_later(
     namespace: dict[str, Any], statements: Sequence[Statement], index: int
 ) -> dict[str, Any]:
-    """Take out what no statement above binds: one that looks at all names finds none of it."""
+    """Remove and return the names that only this or later statements bind, so that a statement that
+    reads all names does not find them."""
     so_far = {name for statement in statements[:index] for name in statement.binds}
     below = {name for statement in statements[index:] for name in statement.binds} - so_far
     return {name: namespace.pop(name) for name in below & namespace.keys()}

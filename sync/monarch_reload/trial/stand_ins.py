@@ -1,7 +1,7 @@
-"""Live objects as staged code sees them: as if they were of the staged classes already.
+"""Stand-ins: live objects look to staged code as if they had the staged classes already.
 
-The other way round, staged functions and classes get the state of the live ones that they stand
-for until the commit.
+The other way round, staged functions and classes get the state of the live ones that they replace
+at the commit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NAMED = (FunctionType, type)
 
 
 class StandIns:
-    """`pairs` are stand-ins, each with the live object that it stands for.
+    """The stand-ins of a trial. `pairs` are stand-ins, each with its live object.
 
-    `namespaces` are those of staged code, by module; `kept`: modules and names of instances that
-    stay, and are of a class that is staged.
+    `namespaces` are those of staged code, by module; `kept` the (module, name) of instances that
+    stay and whose class is staged.
     """
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]]) -> None:
@@ -40,14 +40,15 @@ class StandIns:
         """The functions that staged code gets in place of the built-in ones."""
 
     def let_go(self) -> None:
-        """Hold no object of the trial any more, once it is over."""
+        """Drop all references to objects of the trial."""
         self.pairs.clear()
         self._live.clear()
 
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
-        """A statement has defined `staged`: it takes over the state of what is live.
+        """Give `staged`, which a statement has just defined, the state of the live object.
 
-        Changes that staged code makes to defaults and class values it makes to the live ones.
+        Defaults and class values are shared, so staged code that changes them changes the live
+        ones.
         """
         statement = plan.edit.new[index]
         if type(staged) is FunctionType and type(live) is FunctionType:
@@ -70,8 +71,8 @@ class StandIns:
                 keep_live_values(live, staged, kept_names(live, old, statement, changed))
 
     def _pass_for(self, live: type, staged: type) -> None:
-        """From here on a live class passes for the staged one, and kept instances look like
-        instances of the staged class, to code that reads them here."""
+        """Have a live class count as the staged one, and show kept instances as instances of the
+        staged class to code that reads them here."""
         self._live[id(staged)] = live
         for name, key in self.kept:
             namespace = self._namespaces[name]
@@ -79,7 +80,8 @@ class StandIns:
                 namespace[key] = self.of(namespace[key], staged)
 
     def of(self, instance: Any, staged: type) -> Any:
-        """A stand-in for a kept instance, of the staged class."""
+        """Return a stand-in for a kept instance, of the staged class; the instance itself if none
+        can be made."""
         if hasattr(staged, "__del__"):
             return instance  # the stand-in would close an object that the instance goes on using
         try:
@@ -90,7 +92,8 @@ class StandIns:
         return twin
 
     def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
-        """Objects of a live class are of its staged twin: they will be."""
+        """Answer `isinstance` or `issubclass` for staged code: objects of a live class also count
+        as objects of its staged twin."""
         if check(thing, kind):
             return True
         kinds = kind if type(kind) is tuple else (kind,)
@@ -103,8 +106,8 @@ class StandIns:
 
 
 def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
-    """Maps the ids of live objects to their staged twins: the definition, and what its decorators
-    were given, as a container may hold either."""
+    """Return the staged twins by the ids of live objects: of the definition, and of the functions
+    that its decorators got, as a container may refer to either."""
     before, after = (
         {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
         for one in (live, staged)
@@ -120,7 +123,7 @@ def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
 
 
 def _copied(value: Any, cls: type) -> Any:
-    """An instance of another class with the very attributes of this one."""
+    """Return an instance of another class with the very attributes of this one."""
     plain: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     if plain in BY_VALUE:
         same = plain.__new__(cls, value)

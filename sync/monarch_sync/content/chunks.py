@@ -1,9 +1,10 @@
 """Chunks: a large file in pieces, cut so that most are the old ones after an edit.
 
-The first cut is even. Later ones follow the old: where the expected chunk is not what stands in
-the file, the beginnings of the next few are searched for, so an insertion or a deletion costs the
-chunks that it touches, not all behind it. Nothing depends on where others would cut: chunks only
-tell an author what of the old content, which the host holds, is in the new one.
+The first time, a file is cut into chunks of equal size. Later cuts follow the old chunks: where the
+file does not continue with the expected chunk, `cut` searches for the beginnings of the next few.
+So an insertion or a deletion changes only the chunks that it touches, not all behind it. Only the
+author cuts: the chunks show it which parts of the old content, which the host has, are in the new
+content.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class _Tape:
 
 
 def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
-    """Cuts the rest of `stream`; returns its digest, its size in bytes and its chunks."""
+    """Cut the rest of `stream` into chunks, at the places of the ``old`` chunks if they are still
+    there; return its digest, its size in bytes and its chunks."""
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
     digest = tape.digest()

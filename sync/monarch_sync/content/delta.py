@@ -1,9 +1,9 @@
-"""Delta: a new content, told by an old one that the host has.
+"""Delta: an edited file as the difference from a content that the host has.
 
-Of a small file the author remembers the old content, and what travels is a zstd frame that has it
-as prefix: some 40 bytes for an edited line. Of a large file it remembers how it was cut
-(`chunks.py`), and what travels are pieces: (offset, size) in the old content, or bytes. No
-signature has to travel for either.
+Of a small file the author remembers the old content and sends a zstd frame with the old content as
+prefix: some 40 bytes for an edited line. Of a large file it remembers how it was cut (`chunks.py`)
+and sends pieces: (offset, size) in the old content, or bytes. Neither way needs a signature of the
+old file from the host.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def patch(old: bytes, new: bytes) -> bytes:
 
 
 def unpatch(frame: Content, old: bytes, size: int) -> bytes:
-    """The new content, which has `size` bytes. Raises `BadMessage` if the frame gives anything
-    else; not more than `size` bytes are ever made."""
+    """Return the content that ``frame`` makes of ``old``. Raises `BadMessage` unless that has
+    ``size`` bytes; never makes more than ``size`` bytes."""
     return _decompress(frame, size, zstd.ZstdDecompressor(_as_prefix(old), _LIMITS))
 
 
@@ -56,7 +56,7 @@ def compress(content: Content) -> bytes:
 
 
 def decompress(frame: Content, size: int) -> bytes:
-    """The content, which has `size` bytes. Raises as `unpatch` does."""
+    """Return the content of a frame that `compress` made. Raises `BadMessage` as `unpatch` does."""
     return _decompress(frame, size, zstd.ZstdDecompressor(options=_LIMITS))
 
 
@@ -90,8 +90,8 @@ def encode(pieces: Iterable[Piece]) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, old_size: int, new_size: int) -> list[Piece]:
-    """The pieces in `data`. Raises `BadMessage` where one lies outside the old content, or where
-    together they do not have the size of the new one."""
+    """Return the pieces that are encoded in ``data``. Raises `BadMessage` where a piece lies
+    outside the old content, or where the sizes of all pieces do not add up to ``new_size``."""
     try:
         pieces = _decoder.decode(data)
     except msgspec.MsgspecError as error:

@@ -1,13 +1,13 @@
-"""Digest of content: the name by which both ends know a content.
+"""Digest of content: author and host both name a content by its digest.
 
 It is the first half of SHA-256. The content may come from strangers, as a pull request or a data
 set, and nobody can make two contents with one digest; processors have instructions for it. The name
 of the digest travels in every manifest, so that two sides with different digests refuse each other.
 
-A large content is known by the digest of its blocks' digests. So a program that knows those, and
-changes a block, knows the new digest without reading the rest. A quick look tells which blocks of a
-file have changed since this process last read it (`QuickBlocks`): xxh3 with a secret number, which
-like its results never leaves the process.
+The digest of a large content is the digest of its blocks' digests. So a program that has those, and
+changes a block, computes the new digest without reading the rest. A quick hash of each block
+(`QuickBlocks`) shows which blocks of a file have changed since this process last read it. It is
+xxh3 with a secret seed; neither the seed nor the hashes leave the process.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SECRET = int.from_bytes(os.urandom(8), "big")
 
 
 def digest_bytes(content: bytes | bytearray | memoryview) -> bytes:
-    """The digest of `content`, 16 bytes."""
+    """Return the digest of `content`, which has 16 bytes."""
     if len(content) < LARGE_BYTES:
         return sha256(content).digest()[:DIGEST_BYTES]
     return digest_of_blocks(blocks_of(content))
 
 
 def blocks_of(content: bytes | bytearray | memoryview) -> bytes:
-    """The digests of a content's blocks, one after the other."""
+    """Return the digests of a content's blocks, joined in order."""
     view = memoryview(content)
     return b"".join(
         sha256(view[at : at + BLOCK_BYTES]).digest()[:DIGEST_BYTES]
@@ -57,10 +57,10 @@ class QuickBlocks(NamedTuple):
 
 
 class ContentHasher:
-    """The digest of a content that comes bit by bit.
+    """Computes the digest of a content that is added piece by piece.
 
-    ``blocks`` has the digests of the blocks so far; from the first one on, if ``is_large`` says
-    that there will be many. ``before``: blocks that have not changed since need no digest.
+    ``blocks`` has the digests of the blocks so far: from the first block on if ``is_large``, which
+    says that there will be many. A block that equals its block in ``before`` is not digested again.
     """
 
     def __init__(self, *, is_large: bool = False, before: QuickBlocks | None = None) -> None:
@@ -74,7 +74,8 @@ class ContentHasher:
 
     @property
     def quick_blocks(self) -> QuickBlocks:
-        """To look at the same file by, later. Only where ``before`` was given, if an empty one."""
+        """Return the hashes to pass as ``before`` when the same file is read again. Filled only if
+        ``before`` was given, even an empty one."""
         return QuickBlocks(bytes(self._quick), bytes(self.blocks))
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
@@ -103,7 +104,7 @@ class ContentHasher:
         self._rest = bytes(view[num_full:])
 
     def _add(self, whole: bytes | memoryview) -> None:
-        """Take whole blocks, or the last one."""
+        """Digest whole blocks, or the last block."""
         if self._before is None:
             self.blocks += blocks_of(whole)
             return
@@ -136,7 +137,7 @@ class ContentHasher:
 
 
 def digest_stream(stream: BinaryIO) -> tuple[bytes, int]:
-    """The digest of what is left in `stream`, and how many bytes that was."""
+    """Return the digest of the rest of `stream`, and how many bytes that was."""
     first = stream.read(_READ)
     if len(first) < _READ:
         # As a rule that is all; an unbuffered stream may give less than it has.
@@ -152,5 +153,5 @@ def digest_stream(stream: BinaryIO) -> tuple[bytes, int]:
 
 
 def short(digest: bytes) -> str:
-    """The first eight hexadecimal digits, for names and messages."""
+    """Return the first eight hexadecimal digits of a digest, for names and messages."""
     return digest.hex()[:8]

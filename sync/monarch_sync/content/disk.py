@@ -1,6 +1,6 @@
-"""The few changes that a replica makes to a disk, each one step.
+"""The few changes that a replica makes to a disk, each in one step.
 
-One seam, so that a test can stop the world between any two of them.
+All writes of a replica go through this class, so that a test can stop it between any two steps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
 
 
 class Disk:
-    """Each method is one step; together they are all the ways in which a replica writes."""
+    """Changes a disk. Each method is one step; a replica writes in no other way."""
 
     def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
-        """A new file, whole or not at all: written beside, and renamed into place."""
+        """Write a new file, whole or not at all: it is written beside its place and then
+        renamed."""
         beside = path.with_name(f"{path.name}.part")
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
@@ -44,8 +45,8 @@ class Disk:
         os.replace(beside, path)
 
     def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
-        """A file with this content; long runs of zeros become holes. `mtime`: seconds, if it
-        gets another than the present."""
+        """Write a file with this content; long runs of zeros become holes. `mtime`, in seconds: the
+        file's time, if not the present."""
         fd = _create(path, mode)
         try:
             if len(content) >= _BLOCK or os.write(fd, content) < len(content):
@@ -59,7 +60,8 @@ class Disk:
     def patch(
         self, path: AnyPath, pieces: Iterable[tuple[int, int] | bytes], base: AnyPath, mode: int
     ) -> bytes:
-        """A file put together from (offset, size) of another, and bytes; its digest."""
+        """Write a file made of pieces: bytes, or (offset, size) of the file ``base``. Return its
+        digest."""
         hasher = ContentHasher()
         fd = _create(path, mode)
         try:
@@ -92,7 +94,7 @@ class Disk:
             os.close(fd)
 
     def append(self, path: Path, offset: int, content: bytes) -> None:
-        """Write `content` at `offset`, and cut the file off behind it."""
+        """Write `content` at `offset`, and truncate the file behind it."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(fd).st_size > offset:  # to truncate costs 50 us, even where nothing goes
@@ -103,7 +105,7 @@ class Disk:
             os.close(fd)
 
     def copy(self, source: AnyPath, target: AnyPath, mode: int) -> None:
-        """A file with the content of another."""
+        """Write a file with the content of another file."""
         with open(source, "rb", buffering=0) as old:
             size = os.fstat(old.fileno()).st_size
             fd = _create(target, mode)
@@ -113,8 +115,8 @@ class Disk:
                 os.close(fd)
 
     def link(self, source: AnyPath, target: AnyPath) -> None:
-        """A second name for a file, or a copy where the file system has no second names, or we may
-        not give one; nothing happens where the name is taken."""
+        """Give a file a second name (a hard link); do nothing if the name is taken. Where the file
+        system allows no hard link, copy the file."""
         try:
             os.link(source, target, follow_symlinks=False)
         except FileExistsError:
@@ -131,8 +133,8 @@ class Disk:
         os.replace(source, target)
 
     def move(self, source: str, target: str) -> None:
-        """Give a file or a folder another name. A folder that has to stay where it is, because it
-        came with the image of a container, is taken apart."""
+        """Rename a file or a folder. A folder that came with a container's image cannot be renamed;
+        its content is moved piece by piece."""
         try:
             self.rename(source, target)
         except OSError as error:
@@ -146,8 +148,8 @@ class Disk:
             self.chmod(target, mode)
 
     def exchange(self, one: AnyPath, other: AnyPath) -> None:
-        """Two files change places, at once. Where the file system cannot do that: what is at
-        `other` gets a name beside `one` first, so `other` is never without a file."""
+        """Exchange two files in one step. Where the file system cannot do that, the file at `other`
+        first gets a second name beside `one`, so that there is always a file at `other`."""
         if _exchange(one, other):
             return
         beside = f"{os.fspath(one)}{_BESIDE}"
@@ -158,8 +160,8 @@ class Disk:
         self.rename(beside, one)
 
     def finish_exchanges(self, folder: str) -> None:
-        """Finish exchanges of files in this folder that were cut short, on file systems where two
-        files cannot change places at once."""
+        """Finish exchanges in this folder that were interrupted, on file systems that cannot
+        exchange two files in one step."""
         for name in os.listdir(folder):
             if not name.endswith(_BESIDE):
                 continue
@@ -233,7 +235,8 @@ def _write_sparsely(fd: int, view: memoryview) -> None:
 
 
 def copy_range(source: int, target: int, offset: int, size: int) -> None:
-    """Bytes of one open file to where another one stands; fewer, where the first ends before."""
+    """Copy ``size`` bytes from ``offset`` of one open file to the position of another; fewer if the
+    first file ends before."""
     while size >= _BLOCK and _HAS_COPY_FILE_RANGE:
         try:
             copied = os.copy_file_range(source, target, size, offset)

@@ -1,8 +1,8 @@
-"""Stamps: the content of a file by its status: it is read again only if it may have changed.
+"""Stamps: remember files' digests by their status, so that only changed files are read again.
 
-A file is known by its inode, so a renamed folder costs no reading. As git does it, a file that was
-changed as late as it was read is read again: another change might bear the same time. Of a file
-that we wrote, and gave a time of our choice, we know without reading.
+A file is recognised by its inode, so a renamed folder costs no reading. As in git, a file that was
+changed as late as it was read is read again: another change might have the same time. A file that
+this process wrote, with a time of its choice, need not be read.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Stamps:
         self._known: dict[tuple[int, int], _Stamp] = {}
 
     def digest_of(self, path: str, status: os.stat_result | None = None) -> bytes | None:
-        """The digest of a regular file; None where there is none. ``status``: its own, if it was
-        looked at just now."""
+        """Return the digest of a regular file; None if there is none. ``status``: the file's
+        status, if the caller has just read it."""
         if status is None:
             status = lstat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -51,9 +51,11 @@ class Stamps:
         return found
 
     def note(self, status: os.stat_result, digest: bytes, mtime_ns: int) -> None:
-        """A file that we left with this content, and with a time of our choice, has this status
-        now. Nothing is noted where it has another time, and so another content, by now, or where a
-        later change could bear the same one."""
+        """Remember the digest of a file that we wrote and gave the time ``mtime_ns``.
+
+        Remember nothing if the file has another time by now (so another program changed it), or if
+        a later change could get the same time.
+        """
         is_ours = status.st_mtime_ns == mtime_ns
         if is_ours and abs(mtime_ns - status.st_ctime_ns) > _TICK_NS:
             self._put(status, digest)
@@ -67,7 +69,8 @@ class Stamps:
 
 
 def lstat(path: str) -> os.stat_result | None:
-    """The status of the entry at a path; None where there is none, or no way there."""
+    """Return the status of the entry at a path; None if nothing is there or the path cannot be
+    reached."""
     try:
         return os.lstat(path)
     except OSError as error:
@@ -77,7 +80,7 @@ def lstat(path: str) -> os.stat_result | None:
 
 
 def digest_of(path: str) -> bytes | None:
-    """The digest of a regular file, read; None where there is none."""
+    """Read a regular file and return its digest; None if there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

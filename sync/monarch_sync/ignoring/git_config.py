@@ -1,7 +1,7 @@
 """GitConfig: where a user's own ignore rules are, as `core.excludesFile` says.
 
-Read from git's files, of the system, the user and the repository, and from those that they include
-whatever the case (`includeIf` is not followed), as far as that one setting goes.
+Reads only that setting, from git's configuration files of the system, the user and the repository,
+and from the files that they include (`includeIf` is not followed).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _MAX_DEPTH = 10  # of files that include each other, as in git
 
 
 def config_files(repository: str | None) -> list[str]:
-    """Git's configuration, the strongest last, each behind what it includes. ``repository``: its
-    git directory, if there is one; that of the first work tree."""
+    """Return git's configuration files, each after the files that it includes; a later file
+    overrides an earlier one. ``repository``: its git directory, if there is one; for a second work
+    tree, that of the first."""
     return [file for top in _top_files(repository) for file, _ in _read(top)]
 
 
 def personal_rule_file(repository: str | None) -> str:
-    """The path of the user's own rules, whether or not there are any."""
+    """Return the path of the user's own rule file, whether or not it exists."""
     found = None
     for config in _top_files(repository):
         found = excludes_file(config) or found
@@ -34,8 +35,8 @@ def personal_rule_file(repository: str | None) -> str:
 
 
 def excludes_file(config: str) -> str | None:
-    """Returns the path of the user's rule file that one configuration file, or one it includes,
-    names."""
+    """Return the path of the user's rule file that a configuration file, or a file that it
+    includes, names; None if none does."""
     *_, (_, found) = _read(config)
     return found
 
@@ -51,7 +52,8 @@ def _top_files(repository: str | None) -> list[str]:
 
 
 def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
-    """The files that one includes, and that one last; each with what is set at its end."""
+    """Return the files that a configuration file includes, and then the file itself; each with the
+    setting's value at its end."""
     lines: list[str] = []
     with contextlib.suppress(OSError), open(config, "rb") as file:
         lines = os.fsdecode(file.read()).split("\n")
@@ -75,7 +77,7 @@ def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
 
 
 def _value(text: str) -> str:
-    """The value without its quotes, and without a comment behind it."""
+    """Return the value of a line without its quotes and without a comment behind it."""
     value, at = "", 0
     while part := _VALUE.match(text, at):
         quoted, plain = part.groups()

@@ -17,7 +17,8 @@ _FIXED = 40  # bytes of stat data in front of the object name
 
 
 def find_git_dir(folder: str) -> tuple[str, str] | None:
-    """(work tree root, git directory) of the repository that holds `folder`, if any."""
+    """Return (work tree root, git directory) of the repository that contains `folder`; None if none
+    does."""
     while True:
         git_dir = git_dir_of(folder)
         if git_dir is not None:
@@ -29,7 +30,8 @@ def find_git_dir(folder: str) -> tuple[str, str] | None:
 
 
 def git_dir_of(work_tree: str) -> str | None:
-    """The git directory of a work tree root; None if it is none. Follows a `gitdir:` file."""
+    """Return the git directory of a work tree root; None if the folder is none. Follows a `gitdir:`
+    file."""
     dot_git = os.path.join(work_tree, ".git")
     try:
         if stat.S_ISDIR(os.stat(dot_git).st_mode):
@@ -44,8 +46,8 @@ def git_dir_of(work_tree: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str:
-    """The folder of a repository's own rules and configuration; a second work tree has the
-    first's."""
+    """Return the folder of a repository's rules and configuration; a second work tree shares that
+    of the first."""
     try:
         with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
             return os.path.join(git_dir, file.read().strip())
@@ -54,10 +56,11 @@ def common_dir(git_dir: str) -> str:
 
 
 def tracked_paths(git_dir: str) -> frozenset[str]:
-    """The paths in the index, relative to the work tree's root; none where nothing was ever added.
+    """Return the paths in the index, relative to the work tree's root; none if nothing was ever
+    added.
 
-    Raises ``OSError`` for an index that is there and cannot be read, or is none: what git tracks is
-    not known then.
+    Raises ``OSError`` if the index exists and cannot be read, or is no index: then it is not known
+    what git tracks.
     """
     path = os.path.join(git_dir, "index")
     try:
@@ -72,7 +75,8 @@ def tracked_paths(git_dir: str) -> frozenset[str]:
 
 
 def parse(raw: bytes, name_bytes: int = 20) -> list[bytes]:
-    """The paths in an index file. `name_bytes`: length of an object name, 20 or 32."""
+    """Return the paths in the bytes of an index file. `name_bytes`: the length of an object name,
+    20 or 32."""
     magic, version, count = _HEAD.unpack_from(raw)
     if magic != b"DIRC" or version not in (2, 3, 4):
         raise ValueError(f"not an index of version 2 to 4: {magic!r} {version}")
@@ -95,7 +99,8 @@ def parse(raw: bytes, name_bytes: int = 20) -> list[bytes]:
 
 
 def _offset(raw: bytes, at: int) -> tuple[int, int]:
-    """A variable-width number as in pack files (each further byte adds one), and where it ends."""
+    """Read a variable-width number as in pack files (each further byte adds one); return it and the
+    position behind it."""
     value = raw[at] & 0x7F
     while raw[at] & 0x80:
         at += 1

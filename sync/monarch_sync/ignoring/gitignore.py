@@ -1,8 +1,9 @@
 """Gitignore: the patterns of one rule file, matched as git's own `wildmatch` does.
 
-A pattern without a slash is held against a name, at any depth; one with a slash against the whole
-path below the file's folder. The last pattern that matches decides. Names need not be UTF-8, and
-are matched byte by byte, as git does: an `é` is two of what a `?` or a `[!a]` matches one of.
+A pattern without a slash is matched with a name, at any depth; a pattern with a slash with the
+whole path below the rule file's folder. The last pattern that matches decides. Names need not be
+UTF-8, and are matched byte by byte, as git does: an `é` is two bytes, and a `?` or a `[!a]` matches
+one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_START = 8
 
 
 class _IgnoreRule:
-    """One pattern; understood when it is first held against something."""
+    """One pattern, which is compiled when it is first matched."""
 
     def __init__(self, text: str, *, is_negated: bool, only_folders: bool, by_name: bool) -> None:
         self.text = text
@@ -50,7 +51,8 @@ class _IgnoreRule:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it may be one regular expression, which tries all that stars may stand for."""
+        """Whether one regular expression matches it fast enough, though it may try many ways to fit
+        the stars."""
         return _num_stars(self.text) <= _MAX_STARS and len(self.text) <= _MAX_QUICK
 
     def matches(self, text: str) -> object:
@@ -70,7 +72,8 @@ class _IgnoreRule:
 
 
 class _Wild:
-    """Rules with wildcards: which may match, found out quickly, as most names match none."""
+    """Patterns with wildcards. `candidates` rules out quickly most names, which match none of
+    them."""
 
     def __init__(self, rules: Sequence[tuple[int, _IgnoreRule]]) -> None:
         self._all = [number for number, _ in rules]
@@ -123,11 +126,12 @@ class RuleFile:
 
     @property
     def goes_by_name(self) -> bool:
-        """Whether no pattern says anything about where a file lies."""
+        """Whether no pattern depends on the folder that a file is in."""
         return not self._paths and not self._wild_paths
 
     def verdict(self, name: str, path: str, is_dir: bool) -> bool | None:
-        """Whether ``path``, relative to the file's folder, is ignored; None if nothing is said."""
+        """Return whether ``path``, relative to the rule file's folder, is ignored; None if no
+        pattern matches it."""
         if not path.isascii():
             name, path = _by_bytes(name), _by_bytes(path)
         found: list[int] = []
@@ -154,13 +158,13 @@ class RuleFile:
 
 @functools.lru_cache(maxsize=1024)
 def rules_of(raw: bytes) -> RuleFile | None:
-    """The rules in a file's content; None if there are none."""
+    """Return the rules in a rule file's content; None if there are none."""
     rules = RuleFile(raw)
     return rules or None
 
 
 def _by_bytes(path: str) -> str:
-    """A character for each byte."""
+    """Return a path as text with one character for each of its bytes."""
     return os.fsencode(path).decode("latin-1")
 
 
@@ -184,7 +188,7 @@ def _parse(text: str) -> Iterator[_IgnoreRule]:
 
 
 def _trimmed(line: str) -> str:
-    """The line without spaces at its end, except those behind a backslash."""
+    """Return the line without the spaces at its end, except those behind a backslash."""
     if line[-1:] != " ":
         return line
     end = at = 0
@@ -204,7 +208,7 @@ def _num_stars(pattern: str) -> int:
 
 
 def _is_too_long(pattern: str) -> bool:
-    """Whether a pattern surely asks for more than any path has."""
+    """Return whether a pattern certainly matches only texts that are longer than any path."""
     if len(pattern) <= _MAX_PATH:
         return False
     if "[" in pattern or "\\" in pattern:
@@ -214,8 +218,8 @@ def _is_too_long(pattern: str) -> bool:
 
 
 def _tokens(pattern: str) -> list[str] | None:
-    """A pattern as regular expressions, one after the other, each of one character or of those that
-    stand for many; None if it can match nothing."""
+    """Return a pattern as a list of regular expressions, each for one character or for a wildcard
+    that matches many; None if the pattern can match nothing."""
     out: list[str] = []
     wild = _WILD.search(pattern)
     num_plain = wild.start() if wild else len(pattern)
@@ -259,12 +263,12 @@ def _tokens(pattern: str) -> list[str] | None:
 
 
 class _Stepwise:
-    """A pattern of many stars, matched without going back over what they might stand for.
+    """A matcher for a pattern with many stars, which never goes back to try a longer match.
 
-    The text after a star is taken where it first fits: the next star takes up what is between, and
-    as only `**` goes beyond a slash, there is no other place where it could be if there is a slash
-    in it. So each part between two `**`, which has a number of slashes of its own, ends as early as
-    can be where it begins as early as can be.
+    The text after a star is matched at the first position where it fits. A later position is never
+    needed: the next star can match what lies between, except a slash, which only `**` matches. So
+    each part between two `**` has a fixed number of slashes, and a part that begins as early as
+    possible also ends as early as possible.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -300,7 +304,7 @@ class _Stepwise:
 
 
 def _starts(text: str, at: int, reach: str) -> Iterator[int]:
-    """Yields the positions at which the next part may begin."""
+    """Yield the positions at which the next part may begin."""
     if reach == _ANYTHING:
         yield from range(at, len(text) + 1)
         return
@@ -320,11 +324,12 @@ def _end_of(part: Sequence[re.Pattern[str]], text: str, at: int) -> int | None:
 
 
 def _never(text: str) -> None:
-    """The matcher of a pattern that can match nothing: None for every text."""
+    """Match nothing: the matcher of a pattern that can match no text."""
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int] | None:
-    """A set of characters, and where it ends; None if it does not."""
+    """Return the regular expression of the character set that begins at ``at``, and the position
+    behind it; None if the set has no end."""
     at += 1
     is_negated = pattern[at : at + 1] in ("!", "^") and at < len(pattern)
     at += is_negated

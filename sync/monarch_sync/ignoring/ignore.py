@@ -2,9 +2,9 @@
 
 Git's rules exactly: nested and negated `.gitignore`, `info/exclude`, the user's own
 `core.excludesFile`; and `.monarchignore` in the same syntax, which has the last word. A file that
-git tracks although git's rules ignore it comes along. Never taken: `.git`, `__pycache__`, compiled
-Python, virtual environments, what editors write beside a file while it is edited, our own
-`.monarch`, and what the workspace says to ignore.
+git tracks although git's rules ignore it is included. Always left out: `.git`, `__pycache__`,
+compiled Python, virtual environments, editors' temporary files beside a file, our own `.monarch`,
+and the paths that match the workspace's own patterns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file,
 
 
 class _Level(NamedTuple):
-    """The rules of one folder. ``start``: where, in an absolute path, what it judges begins."""
+    """The rules of one folder. ``start``: the offset, in an absolute path, at which the paths that
+    its rules match begin."""
 
     start: int
     own: RuleFile | None
@@ -40,7 +41,7 @@ class _Level(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """The rules that count for one workspace folder, beside the rules of its levels."""
+    """The rules that apply to a whole workspace folder, in addition to the rules of its levels."""
 
     never: RuleFile | None
     personal: RuleFile | None
@@ -49,7 +50,8 @@ class _Rules(NamedTuple):
     uses_git: bool
 
     def leave_out(self, levels: list[_Level], path: str, name: str, is_dir: bool) -> bool:
-        """Whether a path is left out. ``levels``: of the folders above it, nearest first."""
+        """Return whether a path is left out. ``levels``: the rules of the folders above it, nearest
+        first."""
         if self.never is not None and self.never.verdict(name, path[self.start :], is_dir):
             return True
         for level in levels:
@@ -83,12 +85,14 @@ def walk(
     on_error: Callable[[str, OSError], None] | None = None,
     uses_git: bool = True,
 ) -> Iterator[str]:
-    """Paths that belong to a workspace, relative to its ``folder``, folders before content.
+    """Yield the paths that belong to a workspace, relative to its ``folder``, folders before
+    content.
 
-    ``patterns`` are further ones to leave out, in `.gitignore` syntax, relative to ``folder``.
-    ``below`` looks only inside that folder of it, ``depth`` 1 at nothing deeper; rules of the
-    folders above count all the same. ``on_error`` is told of folders that cannot be listed, or
-    whose rules cannot be read: what is in them is not known to belong here.
+    ``patterns`` are further patterns of paths to leave out, in `.gitignore` syntax, relative to
+    ``folder``. ``below`` restricts the walk to that inner folder, ``depth`` 1 to the entries right
+    in it; the rules of the folders above apply all the same. ``on_error`` is called for folders
+    that cannot be listed, or whose rules cannot be read: it is unknown which of their files belong
+    here.
     """
     for path, _ in walk_kinds(folder, patterns, below, depth, on_error=on_error, uses_git=uses_git):
         yield path
@@ -104,8 +108,9 @@ def walk_kinds(
     on_environment: Callable[[str], None] | None = None,
     uses_git: bool = True,
 ) -> Iterator[tuple[str, bool]]:
-    """As `walk`; yields each path with whether it is a folder. ``on_environment`` is told of
-    virtual environments, which would belong to a workspace as ordinary folders."""
+    """Walk as `walk` does; yield each path with whether it is a folder. ``on_environment`` is
+    called with each virtual environment, which is left out although it looks like an ordinary
+    folder."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)
@@ -152,8 +157,8 @@ def walk_kinds(
 def judges_alike(
     folder: Path, patterns: Sequence[str], old: str, new: str, *, uses_git: bool = True
 ) -> bool:
-    """Whether rules from above say the same of what is in a folder under another name; both are
-    relative to a workspace's ``folder``."""
+    """Return whether the rules of the folders above treat a folder's content alike under its old
+    and its new name; both are relative to a workspace's ``folder``."""
     root = str(folder).rstrip("/")
     ways = [dict.fromkeys(_folders_above(f"{root}/{path}")) for path in (old, new)]
     shared = ways[0].keys() & ways[1].keys()
@@ -173,8 +178,8 @@ def judges_alike(
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:
-    """The rules right in a folder. ``names``: what is in it, if that is known: then it raises
-    ``OSError`` where rules are there and cannot be read."""
+    """Read the rules that are right in a folder. ``names``: the names in the folder, if known; then
+    it raises ``OSError`` if there are rules that cannot be read."""
     is_there = names is not None
     own = git = None
     if names is None or IGNORE_FILE in names:
@@ -203,7 +208,7 @@ def _read(path: str, *, is_there: bool = False, flags: int = 0) -> RuleFile | No
 
 
 def is_environment(folder: str) -> bool:
-    """Whether a folder is a virtual environment."""
+    """Return whether a folder is a virtual environment."""
     return os.path.exists(f"{folder}/{_ENVIRONMENT}")
 
 
@@ -214,18 +219,19 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def exclude_file(git_dir: str) -> str:
-    """A repository's own rules."""
+    """Return the path of a repository's own rule file (`info/exclude`)."""
     return f"{common_dir(git_dir)}/info/exclude"
 
 
 def _personal(git_dir: str | None) -> RuleFile | None:
-    """The user's own rules: `core.excludesFile`, or what stands in for it."""
+    """Return the user's own rules: `core.excludesFile`, or git's default for it."""
     return _read(personal_rule_file(git_dir and common_dir(git_dir)))
 
 
 def other_rule_files(git_dir: str | None) -> list[str]:
-    """The files that hold rules for a folder or say where these are, beside those in the folders
-    above it, whether they are there or not. ``git_dir``: of the repository that it is in."""
+    """Return the files outside of a folder, and of the folders above it, that have rules for it or
+    name rule files, whether or not they exist. ``git_dir``: of the repository that the folder is
+    in."""
     repository = common_dir(git_dir) if git_dir is not None else None
     own = [exclude_file(git_dir)] if git_dir is not None else []
     return [*own, *config_files(repository), personal_rule_file(repository)]
@@ -239,7 +245,8 @@ def is_wanted(
     *,
     uses_git: bool = True,
 ) -> bool:
-    """Whether `walk` would list a path. ``wanted`` remembers, for others in the same folders."""
+    """Return whether `walk` would yield a path. ``wanted`` caches the answers by folder, for
+    further calls."""
     parent = path.rpartition("/")[0]
     if parent and not is_wanted(folder, patterns, parent, wanted, uses_git=uses_git):
         return False

@@ -1,7 +1,7 @@
 """Tracked: the files of a workspace's folder that git tracks although rules leave them out.
 
-It comes along, unless it is ours to leave out. Files that are not there at the moment count, too:
-they may be restored, and then nothing tells of one but its own path.
+They are part of the workspace, unless we always leave them out. Files that do not exist at the
+moment count, too: they may be restored, and then only a look at their own path shows it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from monarch_sync.workspace import Folder
 
 
 class Tracked:
-    """The files of one folder that git tracks, without those that `walk` has ``listed``. Paths are
-    relative to the folder.
+    """The files of one folder that git tracks and `walk` has not ``listed``. Paths are relative to
+    the folder.
 
-    ``ways`` are all folders above these paths. Raises ``OSError`` where it is not known what git
+    ``ways`` are all folders above these paths. Raises ``OSError`` if it cannot be known what git
     tracks.
     """
 
@@ -38,7 +38,7 @@ class Tracked:
         self.ways = frozenset(above for path in names for above in folders_above(path))
 
     def below(self, relative: str) -> list[str]:
-        """The paths at or in a folder, whether they are there or not."""
+        """Return the tracked paths at or in a folder, whether or not they exist."""
         paths = self._paths
         if not relative:
             return paths
@@ -48,7 +48,8 @@ class Tracked:
         return [*paths[at : at + (paths[at : at + 1] == [relative])], *paths[first:last]]
 
     def there(self, relative: str = "") -> list[str]:
-        """The paths that exist and come along, with the folders that lead to them."""
+        """Return the tracked paths that exist and belong to the workspace, with the folders above
+        them."""
         wanted: dict[str, frozenset[str]] = {}
         found: dict[str, None] = {}
         for path in self.below(relative):
@@ -60,7 +61,7 @@ class Tracked:
         return list(found)
 
     def folders(self, relative: str = "") -> list[str]:
-        """The folders, at or in one, that are there and in which one of them may come to be."""
+        """Return the existing folders, at or in a folder, in which a tracked path may appear."""
         wanted: dict[str, frozenset[str]] = {}
         ways = {above for path in self.below(relative) for above in folders_above(path)}
         inside = (way for way in sorted(ways) if _is_in(way, relative))

@@ -5,7 +5,7 @@ What to open, by what you change:
 - how a host gets a state ready: `replica.py`, `pending.py`, `staging.py`, `in_place.py`
 - what a commit does to the disk, and keeps of the host's own: `commit.py`, `parents.py`,
   `conflict_copies.py`
-- what brings a commit to its end, also after a crash: `completion.py`
+- what completes a commit, also after a crash: `completion.py`
 - what a replica notes on disk, and when: `state_log.py`
 
 The other files:
@@ -15,7 +15,7 @@ The other files:
     on_disk        the entries in the folder now, whichever program put them there
     ready          the way each file gets its content
     store          contents by digest, kept in case they come back
-    patch_file     a large file changed where it stands
+    patch_file     a large file changed in place
     whole_folders  folders that may be moved whole
     recall         answers about present and earlier states
     state_folder   the folder beside the replica for its notes

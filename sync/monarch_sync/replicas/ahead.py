@@ -1,4 +1,4 @@
-"""Ahead: the part of a first state that came before the author had seen all of it."""
+"""Ahead: the part of a first state that arrives before the author has scanned all of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class Ahead:
-    """The content of one replica that came ahead of its stage. It is staged as the plan of the
-    stage would have it, so that only the rest is left to do; it is worthless if some of it has
-    changed since."""
+    """The instalments of one replica: content that arrives before the stage and is staged at once,
+    so that only the rest is left for the stage. It is dropped if some of it has changed by then."""
 
     def __init__(self, on_disk: OnDisk, staging: Staging) -> None:
         self._on_disk = on_disk
@@ -28,15 +27,15 @@ class Ahead:
         self.forget()
 
     def forget(self) -> None:
-        """Forget the content that came: it is gone, or a stage uses it now."""
+        """Forget the instalments: their content is gone, or a stage uses it now."""
         self.generation = 0
         self._entries: dict[str, Entry] = {}
         self._rows: list[Row] = []
         self._is_as_told = False
 
     def take(self, instalment: Instalment, blobs: Sequence[Content], old: Manifest) -> bool:
-        """Stage what has come; False, and nothing is, where what it lies in did not come before it.
-        Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
+        """Stage an instalment. Return False, and stage nothing, if a folder of an entry is missing
+        or an entry came twice. Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
         told: dict[str, Entry] = {}
         for row in instalment.rows:
             entry = Entry.from_row(row)
@@ -61,8 +60,8 @@ class Ahead:
         return True
 
     def complete(self, stage: StageRequest) -> tuple[StageRequest, Manifest] | None:
-        """The stage as if all of its state were told in it, and that state; None where it builds on
-        something else than what is here. Raises ``BadManifest``."""
+        """Return the stage with the entries of the instalments added, and its manifest; None if the
+        stage builds on other instalments than those here. Raises ``BadManifest``."""
         came = Manifest(self._entries.values())
         if self.generation != stage.generation or came.digest != stage.ahead:
             return None
@@ -73,8 +72,8 @@ class Ahead:
         return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
 
     def rest_of(self, plan: SyncPlan) -> SyncPlan:
-        """Returns the part of a plan that is still to begin; all of it, where what came does not
-        fit."""
+        """Return the part of a plan that the instalments have not staged. If an entry has changed
+        since, drop what is staged and return the whole plan."""
         entries = self._entries
         if not entries:
             return plan

@@ -1,7 +1,7 @@
-"""From one state of a replica to another, in steps that may be repeated.
+"""Commit: take a replica from one state to another, in steps that may be repeated.
 
-Every step looks at what is there before it acts, so that a plan that was cut short can be carried
-out again from its start: what is done already is seen to be done.
+Every step looks at the disk before it acts. So an interrupted plan can be carried out again from
+its start: steps that are done already are recognised.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NOTHING = ReadyContent("")
 
 
 class Committer:
-    """Carries one plan out below ``root``; ``old`` is the state that the plan starts from.
-    ``is_repeated``: it may have been carried out in part."""
+    """Carries out one plan below ``root``; ``old`` is the state that the plan starts from.
+    ``is_repeated``: an earlier try may have carried out a part of it."""
 
     def __init__(
         self, root: str, staging: Staging, store: ContentStore, disk: Disk, stamps: Stamps,
@@ -95,8 +95,9 @@ class Committer:
         return self._conflicts.kept
 
     def _opened(self, new: Manifest) -> list[str]:
-        """The folders that were closed to writing and that were opened for us; in a plan that was
-        cut short, any of them may have been."""
+        """Return the folders that were closed to writing and that this commit opened. In a repeated
+        plan, the first try may have opened any of them, so all folders whose mode is closed are
+        returned."""
         opened = self._parents.opened
         if not self._is_repeated:
             return opened
@@ -153,8 +154,8 @@ class Committer:
             self._parents.opened.append(after)
 
     def _has_moved(self, before: str, after: str) -> bool:
-        """Whether, of two folders, the one with the new name is ours already, and the one with the
-        old name is not ours."""
+        """Return whether a folder has been moved already: the new name has our folder, or the old
+        name has not."""
         node = self._old.folder(before)
         return self._folders.holds(after, node) or not self._folders.holds(before, node)
 
@@ -189,7 +190,7 @@ class Committer:
             self._disk.unlink(path)
 
     def _remove_folder(self, path: str) -> None:
-        """Take a folder away, unless it has files of the host's own."""
+        """Delete a folder, unless it contains files of the host's own."""
         with contextlib.suppress(OSError):
             self._disk.remove_folder(f"{path}/__pycache__")  # empty once our bytecode is gone
         try:
@@ -215,7 +216,8 @@ class Committer:
                     self._disk.unlink(f"{folder}/__pycache__/{compiled}")
 
     def _swap(self, swap: Swap) -> bool:
-        """Whether the file was as it was when we looked, and has changed places."""
+        """Exchange a staged file with the file that it replaces; return False, without a change, if
+        that file has changed since we looked at it."""
         if swap.folder not in self._parents.sound:
             self._parents.make_sound(swap.folder)
         if not _is_unchanged(swap.before, lstat(swap.path)):
@@ -267,7 +269,8 @@ class Committer:
         self._put.append((path, entry.digest, mtime_ns))
 
     def _look_at_linked(self, entry: Entry) -> None:
-        """A file came with the folder that it is in, and has had another name until now."""
+        """Check a file that came with its whole new folder and is a second name of an old file.
+        Drop it if a program has changed it by its old name."""
         path = f"{self._root}/{entry.path}"
         status, ready = os.lstat(path), self._staging.ready[entry.path]
         if _is_meddled_with(path, status, ready, entry):
@@ -298,8 +301,8 @@ class Committer:
     def _make_younger(
         self, staged: str, status: os.stat_result, path: str, before: os.stat_result
     ) -> None:
-        """Python takes bytecode for fresh if source size and mtime in whole seconds agree, so
-        what replaces a source file must not bear the same second."""
+        """Give a file that replaces a source file another time than the old file. Python takes
+        bytecode for fresh if the source's size and its mtime in whole seconds match."""
         if path.endswith(".py") and int(status.st_mtime) <= int(before.st_mtime):
             self._disk.set_time(staged, int(before.st_mtime) + 1)
 
@@ -320,7 +323,7 @@ class Committer:
 
 
 def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
-    """Whether a program has written to a file by the name that it had, since we looked at it."""
+    """Return whether a program has written to a staged file, by its other name, since we looked."""
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 

@@ -1,11 +1,11 @@
-"""Completion: sees that a commit, once begun, comes to its end, whatever comes between.
+"""Completion: finishes every commit that has begun, also after a crash.
 
-From the moment that the journal is written, there is one way only: forward. A commit that was cut
-short is carried out again from its start, with what of the stage is still there. Work that can be
-done after the answer, to keep what was replaced and to note it and the end, waits for `settle`; the
-journal says enough to do that too after a crash. After a reboot, and where another folder has taken
-the place of the one that we left (a backup, say), every file is read once, and what is not as it
-was left is no longer claimed.
+Once the journal is written, a commit can only be completed. An interrupted commit is carried out
+again from its start, with the staged files that are still there. Two things can be done after the
+answer: store the replaced files, and record the commit. They wait for `settle`; the journal has
+what is needed to do them after a crash, too. After a reboot, and if the folder was replaced by
+another (a backup, say), every file is read once, and files that are not as we left them no longer
+count as ours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class Completion:
     """Completes the commits of one replica, below ``root``. ``boot`` differs between starts of this
-    machine, and between folders of the same name."""
+    machine, and between different folders of the same name."""
 
     def __init__(
         self, root: str, log: StateLog, history: History, staging: Staging, store: ContentStore,
@@ -56,16 +56,17 @@ class Completion:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a commit was cut short, and has to be recovered."""
+        """Whether a commit was interrupted and must be recovered."""
         return self._log.interrupted is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing was left for after the answer to a commit."""
+        """Whether no work is left from after the answer to a commit."""
         return self._unsettled is None
 
     def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
-        """Show a state; the names of files that were changed on the host and are kept."""
+        """Make the folder show the state ``new``; return the new names of files that were changed
+        on the host and are kept."""
         going, old = self._log.interrupted, self._log.state.manifest
         if going is not None and not is_repeated:
             self._unnoted = going, old, new
@@ -85,7 +86,7 @@ class Completion:
         return kept
 
     def settle(self) -> None:
-        """Do what was left for after the answer. May be asked for again, if it fails."""
+        """Do the work that was left for after the answer. If it fails, call it again."""
         if self._unsettled is None:
             return
         committer, new = self._unsettled
@@ -104,8 +105,8 @@ class Completion:
             self._log.compact()
 
     def _note(self, planned: Manifest, lost: list[str]) -> None:
-        """Note a commit in the history, and then its end, after which it is not looked for
-        there."""
+        """Record a commit in the history, then in the log that it is complete. In that order, so
+        that a crash between the two loses nothing."""
         if self._unnoted is not None:
             journal, old, new = self._unnoted
             self._history.add(
@@ -117,7 +118,7 @@ class Completion:
         self._log.end(lost)
 
     def recover(self) -> None:
-        """Finish a commit that was cut short, if one was."""
+        """Finish an interrupted commit, if there is one."""
         journal = self._log.interrupted
         if journal is None:
             return
@@ -132,8 +133,8 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a loss of power, or in another folder, we claim what is as we left it, and nothing
-        else."""
+        """After a reboot, or in another folder of this name, read all files, and disown those that
+        are not as we left them."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return
@@ -146,7 +147,7 @@ class Completion:
                 self._log.rewrite(self._log.state)
 
     def forget_missing(self) -> None:
-        """Claim no more the files that were taken away here, so that they are brought again."""
+        """Disown the files that were deleted here, so that the next push brings them again."""
         manifest = self._log.state.manifest
         paths = (entry.path for entry in manifest)
         gone = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]
@@ -155,7 +156,7 @@ class Completion:
             self._log.forget(gone)
 
     def _damaged(self, manifest: Manifest) -> list[str]:
-        """The files that do not hold what the manifest says."""
+        """Return the paths of the files whose content is not what the manifest says."""
         files = (entry for entry in manifest if entry.is_file)
         return [e.path for e in files if digest_of(f"{self._root}/{e.path}") != e.digest]
 
@@ -167,7 +168,7 @@ class Completion:
 
 
 def _boot_id() -> str:
-    """The kernel's id of this start of the machine; "" where there is none."""
+    """Return the kernel's id of this start of the machine; "" if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,7 +1,8 @@
-"""Conflict copies: a file that stands in the way of a commit is kept under another name.
+"""Conflict copies: a file that is in the way of a commit is kept under another name.
 
-A file as we left it goes to the store. Files that others put there, or changed, get another name
-beside their own (`kept_name`), with the first digits of their digest, or zeros for want of one.
+A file that is as we left it goes to the store. Files that other programs made or changed get
+another name beside their own (`kept_name`), with the first digits of their digest, or zeros if that
+is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Rename = Callable[[str, str], None]
 
 
 class ConflictCopies:
-    """The conflict copies of one commit; ``old`` is the state before it. ``kept``: their names."""
+    """The conflict copies of one commit. ``old`` is the state before it; ``kept`` their names."""
 
     def __init__(
         self, root: str, store: ContentStore, disk: Disk, stamps: Stamps, old: Manifest
@@ -35,8 +36,8 @@ class ConflictCopies:
         self.kept: list[str] = []
 
     def give_way(self, name: str, status: os.stat_result, digest: bytes | None) -> None:
-        """Make sure that the file here may be renamed over: a file that is not ours gets a second
-        name first. It stays visible until it is replaced."""
+        """Make sure that the file here may be overwritten by a rename: a file that is not ours gets
+        a second name first, and stays visible under the first until then."""
         if stat.S_ISREG(status.st_mode):
             try:
                 self._set_aside(name, status, digest, self._disk.link)
@@ -46,7 +47,7 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def clear(self, name: str, status: os.stat_result) -> None:
-        """Save the entry at a path and move it away, so that the path is free."""
+        """Save the entry at a path, and free the path."""
         if stat.S_ISREG(status.st_mode):
             digest = self._stamps.digest_of(f"{self._root}/{name}", status)
             self._set_aside(name, status, digest)
@@ -64,8 +65,8 @@ class ConflictCopies:
     def _set_aside(
         self, name: str, status: os.stat_result, digest: bytes | None, how: _Rename | None = None
     ) -> None:
-        """Save a regular file: in the store if it is as we left it, else kept beside. Without
-        ``how`` it is moved there, so that its own place is free."""
+        """Save a regular file: in the store if it is as we left it, else under another name.
+        Without ``how`` the file is moved, which frees its path."""
         path = f"{self._root}/{name}"
         ours = self._old.get(name)
         if ours is None or digest is None or ours.digest != digest:
@@ -87,10 +88,10 @@ _MAX_NAME_BYTES = 255
 
 
 def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
-    """`NAME.host-MARK`, a path below ``root`` as ``name`` is.
+    """Return `NAME.host-MARK`, a path below ``root`` as ``name`` is.
 
-    Where that would be too long, NAME is cut. Where something else stands there, which may not be
-    replaced either, it is `NAME.host-MARK-2`, and so on.
+    NAME is cut if the result would be too long. If there is another file of that name, which may
+    not be replaced, the name is `NAME.host-MARK-2`, and so on.
     """
     folder, slash, base = name.rpartition("/")
     for number in itertools.count(1):
@@ -104,7 +105,7 @@ def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
 
 
 def _may_be_at(path: str, kept: str) -> bool:
-    """Whether nothing is there, or the very same."""
+    """Return whether ``kept`` is free, or is the very same file."""
     try:
         there = os.lstat(kept)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""InPlace: large files that are changed where they stand, by a patch that is noted beside them."""
+"""InPlace: large files that are changed in place, by a patch that is first saved beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPARE_BYTES = 1 << 20
 
 
 class InPlace:
-    """Gets patches ready, from an author's delta, from the store, or from a commit cut short."""
+    """Prepares patches from an author's delta, from the store, or from an interrupted commit."""
 
     def __init__(self, root: str, store: ContentStore, disk: Disk) -> None:
         self._root = root
@@ -87,8 +87,9 @@ class InPlace:
         digest: bytes | None,
         new_place: Callable[[], str],
     ) -> ReadyContent | None:
-        """Find a way from what stands at a path to its new content; after a commit that was cut
-        short, that may be anything between the old and the new."""
+        """Prepare the change from the file's present content to its new content, from an
+        interrupted commit's patch or from the store. After an interrupted commit, the file may be
+        anything between the old and the new content. Returns None if there is no patch."""
         if entry.size < LARGE_BYTES or digest is None:
             return None
         noted = self._noted.get(entry.digest)
@@ -104,15 +105,15 @@ class InPlace:
 
 
 def _is_program(entry: Entry, before: os.stat_result) -> bool:
-    """Whether a file may be running, or be mapped as code: a program that writes to it where it
-    stands ends whatever runs it, if the system lets it."""
+    """Return whether a file may be running, or be mapped as code. To write to it in place would end
+    the programs that run it, if the system allows it at all."""
     name = entry.path.rpartition("/")[2]
     return bool((entry.mode | before.st_mode) & 0o111) or ".so" in name
 
 
 def _has_room(path: str, writes: list[Write]) -> bool:
-    """Whether the file system has room for all that a patch may write, so that a commit does not
-    find out in the middle that it has not."""
+    """Return whether the file system has room for all bytes that a patch may write, so that the
+    commit does not run out of room half-way."""
     status = os.statvfs(path)
     needed = 3 * sum(len(data) for _, data in writes)
     return status.f_bavail * status.f_frsize > needed + _SPARE_BYTES

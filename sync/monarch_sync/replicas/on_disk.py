@@ -22,8 +22,8 @@ _Found = tuple[str, os.stat_result]
 
 
 class OnDisk:
-    """Looks at files by their paths in a manifest. Which paths are real folders is remembered, up
-    to `forget`."""
+    """Looks at files by their manifest paths. Remembers which paths are real folders, until
+    `forget`."""
 
     def __init__(self, root: str, store: ContentStore, stamps: Stamps) -> None:
         self.root = root
@@ -39,7 +39,7 @@ class OnDisk:
         self._foreign.clear()
 
     def is_there(self) -> bool:
-        """Whether the replica's folder itself is, under whatever name."""
+        """Whether the replica's folder itself exists, under any name."""
         try:
             status = os.stat(self.root)
         except FileNotFoundError:
@@ -47,7 +47,7 @@ class OnDisk:
         return self._is_folder("", status)
 
     def is_real(self, folder: str) -> bool:
-        """Whether it and all above it are folders, and no links."""
+        """Return whether a folder and all folders above it are real, not links."""
         is_real = self._real.get(folder)
         if is_real is None:
             is_folder = self._is_folder(folder, lstat(f"{self.root}/{folder}"))
@@ -62,9 +62,9 @@ class OnDisk:
         return True
 
     def check_open(self, plan: SyncPlan) -> None:
-        """Raise ``PermissionError`` where a plan would write to a folder that is another user's,
-        and closed to us: to be found out before the commit, which could not be brought to an end. A
-        folder of our own can be opened."""
+        """Raise ``PermissionError`` if a plan would write to a closed folder of another user.
+        Checked before the commit, which could not be completed. A closed folder of our own can be
+        opened."""
         paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         if plan.links or plan.removes:
             paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
@@ -80,8 +80,8 @@ class OnDisk:
                 raise PermissionError(errno.EACCES, reason, place)
 
     def check_short(self, plan: SyncPlan, new: Manifest) -> None:
-        """Raise ``OSError`` where a plan leads to a path that is too long here: in a new folder,
-        which comes whole, it could be put there, and never be taken away."""
+        """Raise ``OSError`` if a plan makes a path that is too long for this file system. A whole
+        new folder could still be moved there, but its files could never be deleted."""
         room = self._room
         for part in (plan.folders, plan.files, plan.links):
             for entry in part:
@@ -101,8 +101,8 @@ class OnDisk:
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
     def check_unmounted(self, plan: SyncPlan) -> None:
-        """Raise ``OSError`` where a plan would replace or delete a mount, which is not possible: to
-        be found out before the commit, too. A folder would stay."""
+        """Raise ``OSError`` if a plan would replace or delete a mount, which is impossible. Checked
+        before the commit, too. A folder that is a mount point may stay."""
         mounts = mounted_inside(self.root)
         if not mounts:
             return
@@ -121,8 +121,8 @@ class OnDisk:
         return entry.is_file and digest == entry.digest
 
     def look(self, path: str) -> tuple[os.stat_result | None, bytes | None]:
-        """The status and the digest of the file at a path; None for both where nothing is there, or
-        a link is on the way."""
+        """Return the status and the digest of the file at a path; both None if nothing is there, or
+        if a folder above it is a link."""
         if not self.is_real(parent_of(path)):
             return None, None
         full = f"{self.root}/{path}"
@@ -130,7 +130,8 @@ class OnDisk:
         return before, None if before is None else self._stamps.digest_of(full, before)
 
     def find(self, digest: bytes, path: str | None) -> _Found | None:
-        """A file of this host with that content, at the path or in the store; with its status."""
+        """Return a file of this host with that content, at ``path`` or in the store, with its
+        status; None if there is none."""
         if path is not None and self.is_real(parent_of(path)):
             ours = f"{self.root}/{path}"
             status = lstat(ours)
@@ -140,5 +141,5 @@ class OnDisk:
 
 
 def _may_be_longer(path: str, room: int) -> bool:
-    """Whether it is worth while to count a path's bytes."""
+    """Return whether a path may be too long in bytes, so that they have to be counted."""
     return len(path) * _MAX_CHAR_BYTES > room

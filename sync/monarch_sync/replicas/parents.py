@@ -1,4 +1,4 @@
-"""The parent folders of the files that a commit puts: real folders that we may write to."""
+"""The parent folders of the files that a commit writes: real folders that we may write to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch_sync.tree.entry import folders_above, parent_of
 
 
 class ParentFolders:
-    """The parent folders of one commit. ``sound``: folders known to be in order; ``opened``:
+    """The parent folders of one commit. ``sound``: folders that have been checked; ``opened``:
     folders that were closed to writing, and were opened for the commit."""
 
     def __init__(self, root: str, disk: Disk, conflicts: ConflictCopies) -> None:
@@ -51,5 +51,6 @@ class ParentFolders:
         self._writable.add(folder)
 
     def leads_astray(self, name: str) -> bool:
-        """Whether a folder above ``name`` is a link: what lies behind it is not ours."""
+        """Return whether a folder above ``name`` is a link, so that the path leads outside of our
+        folder."""
         return any(os.path.islink(f"{self._root}/{folder}") for folder in folders_above(name))

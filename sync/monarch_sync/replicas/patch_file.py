@@ -1,11 +1,11 @@
-"""Patches: a large file changed where it stands, by the blocks that an edit touched.
+"""Patches: a large file is changed in place, by writing only the blocks that an edit touched.
 
-Writing a gigabyte anew for a changed block costs more than all else in a push. So a file of which
-nothing has shifted is patched: what must be written is noted beside it first, with what stood
-there before, in a file that a commit which was cut short is finished from, and that later leads
-back (`Store.find_patch`). A program that has the file open sees the change, as with any program
-that writes to it. Whether the result is right is known without reading all of it, from its blocks'
-digests.
+To write a gigabyte again for one changed block would cost more than all else in a push. So a file
+in which nothing has shifted is patched. The new bytes are first saved in a file beside it, with the
+old bytes at the same places. An interrupted commit is finished from that file, and later it leads
+back to the old content (`Store.find_patch`). A program that has the large file open sees the
+change, as it would see any program's write. The digests of the blocks show whether the result is
+right, without reading all of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ Write = tuple[int, bytes]
 
 class Patch(msgspec.Struct, array_like=True, frozen=True):
     """The patch from the content ``base``, of ``base_size`` bytes, to the content ``digest`` of
-    ``size``: ``writes`` are (offset, bytes); ``undo`` leads back."""
+    ``size``: ``writes`` are (offset, bytes); ``undo`` are the writes that restore the old
+    content."""
 
     base: bytes
     base_size: int
@@ -48,7 +49,7 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def read(cls, path: str) -> Patch | None:
-        """The patch in a file; None if there is none."""
+        """Read the patch in a file; None if the file is no patch."""
         try:
             with open(path, "rb", buffering=0) as file:
                 return msgspec.msgpack.decode(file.readall(), type=cls)
@@ -78,8 +79,8 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
 
 
 def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
-    """Returns the writes of a delta that leaves all else where it is; None for any other delta, and
-    for one that writes more than ``MAX_PATCH_BYTES``."""
+    """Return the writes of a delta that leaves all other bytes where they are; None for any other
+    delta, and for more than ``MAX_PATCH_BYTES`` of writes."""
     writes: list[Write] = []
     at = num_bytes = 0
     for piece in pieces:
@@ -95,7 +96,7 @@ def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
 
 
 class Blocks:
-    """The digests of large files' blocks, by content; of some of them."""
+    """The digests of some large files' blocks, by the digest of the content."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, bytes] = OrderedDict()
@@ -107,8 +108,8 @@ class Blocks:
             self._known.popitem(last=False)
 
     def patched(self, path: str, base: bytes, size: int, writes: Sequence[Write]) -> bytes | None:
-        """The digest that a file with the content ``base`` would have after these writes, with
-        ``size`` bytes in the end; None if it cannot be read."""
+        """Return the digest that the file would have after these writes, at ``size`` bytes; None if
+        it cannot be read. ``base`` is the digest of its present content."""
         try:
             with open(path, "rb", buffering=0) as file:
                 blocks = self._known.get(base) or _read_blocks(file.fileno())
@@ -121,8 +122,8 @@ class Blocks:
         return digest
 
     def undo(self, path: str, size: int, writes: Sequence[Write]) -> list[Write] | None:
-        """Returns the writes that undo these, and the change to ``size``; None if that is too
-        much."""
+        """Return the writes that undo these and the change to ``size``; None if they are more than
+        ``MAX_PATCH_BYTES``."""
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
             old_size = os.fstat(fd).st_size
@@ -145,7 +146,7 @@ def _read_blocks(fd: int) -> bytes:
 
 
 def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearray:
-    """The digests of the blocks after the writes."""
+    """Return the digests of the blocks as they are after the writes."""
     old_size = os.fstat(fd).st_size
     touched = {
         index

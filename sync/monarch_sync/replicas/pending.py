@@ -1,4 +1,4 @@
-"""Pending: a state that a replica gets ready beside what it shows, up to the commit."""
+"""Pending: a state that a replica prepares beside the state that it shows, until the commit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from monarch_sync.tree.manifest import Manifest, encode_pairs
 
 @dataclass
 class Pending:
-    """The change from ``old``, which is shown, to ``new``. ``is_told``: the stage names all steps
-    that lead there. Once all content is there, ``journal`` is what the log will note."""
+    """The change from ``old``, which the folder shows, to ``new``. ``is_told``: the stage lists
+    every step of the change. ``journal``, which the commit writes to the log, is set once all
+    content is there."""
 
     stage: StageRequest
     old: Manifest
@@ -26,7 +27,7 @@ class Pending:
     journal: Journal | None = None
 
     def line_up(self, boot: str) -> None:
-        """Work out ahead what the commit will note."""
+        """Make the journal that the commit will write to the log."""
         stage, old, new = self.stage, self.old, self.new
         if self.is_told and (stage.base or not len(old)):
             journal = Journal(
@@ -42,7 +43,7 @@ class Pending:
         self.journal = journal
 
     def staged(self, where: Callable[[str], str]) -> Staged:
-        """The answer to the author. ``where``: the place of a file's new content."""
+        """Return the answer to the author. ``where`` gives the path of a file's new content."""
         plan, new = self.plan, self.new
         files = [(to_wire(entry.path), to_wire(where(entry.path))) for entry in plan.files]
         gone: list[str] = []
@@ -69,8 +70,8 @@ class Pending:
         )
 
     def _beside_files(self) -> tuple[int, int, int]:
-        """How many links, modes and folders change; folders that anything is in are not counted, as
-        that tells of them."""
+        """Count the links, modes and empty folders that change. Folders with content are not
+        counted, as the count of their content shows them."""
         plan, old, new = self.plan, self.old, self.new
         num_links, num_folders = len(plan.links), 0
         for entry in plan.folders:

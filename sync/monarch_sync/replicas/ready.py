@@ -1,4 +1,4 @@
-"""Ready: how the files of the next commit get their content, once that is on the host."""
+"""Ready: how the files of the next commit get their content, once it is on the host."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ SECOND_NS = 1_000_000_000
 
 
 class ReadyContent(NamedTuple):
-    """The way a file gets its content: ``place`` is where that lies, "" if it is there already.
+    """How a file gets its content. ``place``: the path of the content; "" if the file has it
+    already.
 
-    ``before`` and ``digest``: the status and content at the file's path when we looked.
-    ``is_stored``: the place is in the store. ``is_linked``: it is another name of a file that is
-    visible. ``patch``: the file must be changed where it stands; the place has a note of how.
-    ``mtime_ns``: the time of the file at the place, which shows a change by any other program; 0
+    ``before`` and ``digest``: the status and the content at the file's path when we looked.
+    ``is_stored``: the place is in the store. ``is_linked``: the place is a second name of a visible
+    file. ``patch``: the file must be changed in place, by the patch that the place contains.
+    ``mtime_ns``: the time of the file at the place, by which a change by another program shows; 0
     for a file that is new.
     """
 
@@ -32,9 +33,10 @@ class ReadyContent(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A file of ours that changes places with the next: all that a commit has to know of it.
+    """A file of ours that the commit only has to exchange with its new content.
 
-    ``before``: what stands at the path, with the content ``old``; ``new`` lies at ``place``.
+    ``before``: the status of the present file, which has the content ``old``; ``new`` is at
+    ``place``.
     """
 
     folder: str
@@ -48,9 +50,12 @@ class Swap(NamedTuple):
 
 
 def time_after(before: os.stat_result | None) -> int | None:
-    """The mtime for a file that replaces another. It is not the present time, so that a change by
-    another program shows. Python takes bytecode for fresh if source size and mtime in whole seconds
-    agree, so it must not be the second of the file before, either."""
+    """Return the mtime, in seconds, for a file that replaces another.
+
+    It is not the present time, so that a change by another program shows. Nor is it the second of
+    the old file: Python takes bytecode for fresh if the source's size and its mtime in whole
+    seconds match.
+    """
     if before is None or not stat.S_ISREG(before.st_mode):
         return None
     return max(int(before.st_mtime) + 1, int(time.time()) - 1)

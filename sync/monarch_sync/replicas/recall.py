@@ -1,4 +1,4 @@
-"""A replica's answers about its present and earlier states. They change nothing."""
+"""A replica's answers to questions about its present and earlier states. They change nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_PIECE_BYTES = 8 << 20
 
 
 class _Remembering(Protocol):
-    """The questions that a `Replica` answers here."""
+    """What these answers need of a `Replica`."""
 
     @property
     def generation(self) -> int: ...
@@ -47,7 +47,7 @@ class _Remembering(Protocol):
 
 
 def answer(replica: _Remembering, question: Question) -> Message:
-    """The answer to a question. Raises ``OSError`` where the disk fails."""
+    """Return the answer to a question. Raises ``OSError`` if the disk fails."""
     if isinstance(question, AskHistory):
         return _history(replica, question.limit)
     if isinstance(question, AskState):

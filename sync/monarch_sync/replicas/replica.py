@@ -1,16 +1,16 @@
 """The host's end: a folder that mirrors a workspace.
 
-Staged files lie beside the folder (`state_folder.py`), on the same file system. A commit writes a
-journal first and then renames; if it is cut short at any point, the next start (or, where the disk
-failed, the next message) carries the journal out to its end. So the folder holds the old state or,
-after recovery, the new one (`completion.py`). No fsync: after a reboot what is not as it was left
-is no longer claimed, and so the next push brings it again.
+Staged files are kept beside the folder (`state_folder.py`), on the same file system. A commit
+writes a journal first and then renames; if it is interrupted, the next start (or, after a disk
+error, the next message) carries out the rest of the journal. So the folder holds the old state or,
+after recovery, the new one (`completion.py`). There is no fsync: after a reboot, files that are not
+as we left them no longer count as ours, so the next push brings them again.
 
 Several authors: the last one wins. A stage whose base is not the current state is answered with
 `Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
 
-Only what we put there is ours: a path that no manifest of ours held is never touched, and a file
-of ours that was changed on the host is kept under another name before it is replaced.
+Only files that we put there are ours: a path that was in no manifest of ours is never touched, and
+a file of ours that was changed on the host is kept under another name before it is replaced.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Replica:
 
     @property
     def state_folder(self) -> Path:
-        """The folder for the replica's notes, and for content that is not shown."""
+        """The folder for the replica's notes, and for content that is not visible yet."""
         return self._state
 
     @property
@@ -129,25 +129,25 @@ class Replica:
 
     @property
     def author(self) -> str:
-        """The author that pushed it."""
+        """The author of the present state."""
         return self._log.state.author
 
     @property
     def manifest(self) -> Manifest:
-        """The entries of the folder that came by a push."""
+        """The entries of the folder that pushes brought."""
         return self._log.state.manifest
 
     @property
     def staged_bytes(self) -> int:
-        """How much of what is being staged has come so far. May be asked from any thread."""
+        """How many bytes of the stage have arrived so far. May be read from any thread."""
         return self._staging.num_bytes
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder, so that another process may keep it."""
         self._lock.release()
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
-        """Answer one message of a push. An error of it, or of the disk, comes back as
+        """Answer one message of a push. An error in the message, or of the disk, is answered with
         ``Refused``."""
         if not self._lock.is_held:
             return Refused("closed", "this replica was closed: make another of its folder")
@@ -188,12 +188,12 @@ class Replica:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing was left for after the answer to a commit."""
+        """Whether no work is left from after the answer to a commit."""
         return self._completion.is_settled
 
     def settle(self) -> None:
-        """Do what was left for after the answer to a commit. To be called once that is sent and
-        nothing else comes; a step that fails here is tried again with the next message."""
+        """Do the work that was left for after the answer to a commit. Call it once the answer is
+        sent and no other message waits; a step that fails is tried again with the next message."""
         with contextlib.suppress(OSError):
             self._settle()
 
@@ -219,7 +219,7 @@ class Replica:
         return Refused("disk", reason, where, self.generation)
 
     def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
-        """Drop the contents of earlier states on a full disk; returns whether a new state could fit
+        """On a full disk, drop the contents of earlier states; return whether the new state may fit
         then."""
         is_staging = isinstance(message, StageRequest | Supply) and self._pending is None
         room = self._store.num_bytes
@@ -232,23 +232,23 @@ class Replica:
         return True
 
     def past(self) -> Iterator[PastGeneration]:
-        """The generations that were here, this one first, as far as they are remembered."""
+        """Yield the generations that this replica remembers, the present one first."""
         self.settle()
         return self._history.walk(self.manifest, self._store.has)
 
     def missing(self, digests: Sequence[bytes]) -> list[bytes]:
-        """The contents among these that are not here, as far as is known without reading files;
+        """Return those of the contents that are not here, as far as is known without reading files;
         `find` makes sure."""
         shown, is_stored = self.manifest.paths_of(digests), self._store.has
         return [digest for digest in digests if digest not in shown and not is_stored(digest)]
 
     def find(self, digest: bytes) -> str | None:
-        """A file with this content, now."""
+        """Return the path of a file that has this content now."""
         found = self._on_disk.find(digest, self.manifest.path_of(digest))
         return None if found is None else found[0]
 
     def take_in(self, instalment: Instalment, blobs: Sequence[Content] = ()) -> Message:
-        """Get a part of a first state ready, of which the rest is not known yet. Nothing visible
+        """Stage a part of a first state, of which the rest is not known yet. Nothing visible
         changes."""
         if not self.generation and self._pending is None:
             self._see_to_the_folder()
@@ -259,7 +259,7 @@ class Replica:
         return Need(list(dict.fromkeys(row[4] for row in instalment.rows if row[4])))
 
     def stage(self, stage: StageRequest, blobs: Sequence[Content]) -> Message:
-        """Get a state ready beside the folder. Nothing visible changes."""
+        """Prepare a state beside the folder. Nothing visible changes."""
         state = self._log.state
         if stage.generation <= state.generation:
             return Refused(
@@ -299,7 +299,7 @@ class Replica:
             self._completion.forget_missing()
 
     def supply(self, supply: Supply, blobs: Sequence[Content]) -> Message:
-        """Take in more for what is being staged."""
+        """Take in more contents for the state that is being staged."""
         pending = self._pending
         if pending is None or pending.stage.generation != supply.generation:
             return _ANEW
@@ -317,7 +317,8 @@ class Replica:
         return plan if self._can_move(plan) else diff(old, new, ())
 
     def _can_move(self, plan: SyncPlan) -> bool:
-        """Whether all folders that are to move have nothing in them but what is ours, and can."""
+        """Return whether each folder that the plan moves contains only files of ours and can be
+        renamed."""
         if not plan.folders_moved:
             return True
         can_move, now = self._folders.can_move, self.manifest
@@ -341,12 +342,13 @@ class Replica:
         return pending.staged(self._where)
 
     def _where(self, path: str) -> str:
-        """The path at which a file's new content lies now, or will once it is patched."""
+        """Return the path at which a file's new content is now, or will be once it is patched."""
         ready = self._staging.ready[path]
         return ready.place if ready.place and ready.patch is None else f"{self.root}/{path}"
 
     def commit(self, generation: int) -> Message:
-        """Show what was staged. Asked again, because the answer was lost: the same answer."""
+        """Show the staged state. Asked again, because the answer was lost, it gives the same
+        answer."""
         if generation == self.generation:
             return Committed(generation, [])
         pending = self._pending
@@ -361,8 +363,8 @@ class Replica:
         return Committed(generation, [to_wire(name) for name in kept])
 
     def _file_by_file(self, pending: Pending) -> Pending:
-        """The same, but for folders that were to move: a file that is not ours was put into one of
-        them meanwhile, which must stay where it is."""
+        """Plan and stage the same change without moving folders: meanwhile another program put a
+        file into one of them, and that file must stay where it is."""
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)
@@ -371,14 +373,14 @@ class Replica:
         return pending
 
     def abort(self, generation: int) -> Message:
-        """Drop what was staged."""
+        """Drop the staged state."""
         pending = self._pending
         if generation == (self._ahead.generation if pending is None else pending.stage.generation):
             self._drop_stage()
         return Aborted(generation)
 
     def _recover(self) -> None:
-        """Finish a commit that was cut short, or forget a stage that was never committed."""
+        """Finish an interrupted commit, or forget a stage that was never committed."""
         if self._completion.is_interrupted:
             self._completion.recover()
             self._states.note(self.manifest)

@@ -1,8 +1,8 @@
-"""Staging: content ready for a commit, beside the replica's folder and on its file system.
+"""Staging: prepare content for a commit, beside the replica's folder and on its file system.
 
-A content gets here as it came, from a delta against what the host has, or from this host: the old
-state, or the store, where it may stay until it is shown. Whatever the way, its digest is verified
-before it counts. A folder that is new to the host is put together here whole, to be shown at once.
+A content comes whole, or as a delta against a content of the host, or from this host: from the old
+state, or from the store, where it may stay until the commit. Its digest is always verified before
+it counts. A folder that is new to the host is put together here, and the commit moves it whole.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NOBODY: dict[str, str] = {}
 
 
 class Staging:
-    """The preparations for the next commit. `ready`: by path; `swaps`: the plainest of these, once
-    all are ready. `tops`: new folders that are whole here, and where; `folders`: all folders in
-    those."""
+    """The preparations for the next commit. `ready`: how each path gets its content. `swaps`: the
+    simplest of these, once all are ready. `tops`: the new folders that are prepared whole, and
+    where; `folders`: all folders inside those."""
 
     def __init__(self, folder: str, on_disk: OnDisk, store: ContentStore, disk: Disk) -> None:
         self.folder = folder
@@ -57,8 +57,8 @@ class Staging:
         os.makedirs(self.folder, exist_ok=True)
 
     def begin(self, plan: SyncPlan, old: Manifest) -> None:
-        """Begin to prepare a plan, from the state shown now; or, of a first state, the next part of
-        it."""
+        """Begin to prepare a plan that starts from the state ``old``, or the next part of a first
+        state."""
         if not os.path.isdir(self.folder):  # A clean-up takes empty folders away.
             with contextlib.suppress(FileExistsError):  # Any other trouble shows when it is used.
                 os.mkdir(self.folder)
@@ -104,8 +104,8 @@ class Staging:
                 self._disk.make_link(f"{above}/{entry.path.rpartition('/')[2]}", entry.target)
 
     def add(self, blob: Blob, content: Content) -> None:
-        """Take in a blob. Raises `BadMessage` if its content is not what it should be. Nothing is
-        kept of a delta whose base is missing, so that the whole content is asked for."""
+        """Take in a blob. Raises `BadMessage` if its content has the wrong digest. A delta whose
+        base is missing is dropped, so that the whole content is asked for."""
         self.num_bytes += blob.size
         if blob.encoding == "delta":
             self._add_pieces(blob, content)
@@ -168,7 +168,7 @@ class Staging:
             return file.readall()
 
     def _path_of_base(self, blob: Blob) -> str | None:
-        """A file of this host that has the content which a delta is taken against."""
+        """Return the path of a file on this host that has the base of a delta."""
         for entry in self._expected.get(blob.digest, ()):
             path = f"{self._root}/{entry.path}"
             if self._on_disk.look(entry.path)[1] == blob.base:
@@ -257,8 +257,8 @@ class Staging:
         self, place: str, entry: Entry, before: os.stat_result | None,
         status: os.stat_result | None = None,
     ) -> int:  # fmt: skip
-        """Have a file that is not visible yet look as it will: its mode, its time, which is told.
-        ``status``: its own, if it was looked at just now."""
+        """Give a staged file the mode and the time that it will have when visible; return that
+        time, in nanoseconds. ``status``: its status, if the caller has just read it."""
         if status is None:
             status = os.lstat(place)
         if status.st_mode & 0o7777 != entry.mode | 0o600:
@@ -271,8 +271,7 @@ class Staging:
         return status.st_mtime_ns
 
     def line_up(self, files: Iterable[Entry]) -> None:
-        """Work out the simple swaps ahead, once all content is ready, so that the commit is
-        short."""
+        """List the swaps among ``files`` once all content is ready, so that the commit is short."""
         for entry in files:
             path = entry.path
             place, before, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]
@@ -352,7 +351,7 @@ def _stem(name: str) -> str:
 
 
 def _check_size(entry: Entry, size: int) -> None:
-    """Raise ``BadManifest`` for an entry that says otherwise of the content that it names."""
+    """Raise ``BadManifest`` if an entry's size is not the size of its content."""
     if entry.size != size:
         raise BadManifest(entry.path, f"has {size} bytes, and not the {entry.size} that are said")
 
@@ -363,8 +362,8 @@ MAX_PACK_BYTES = 64 << 20  # so much memory a message may make us take, at most
 def contents_of(
     blob: Blob, data: Content, base: bytes | None, expected: Mapping[bytes, Sequence[Entry]]
 ) -> Iterator[tuple[bytes, Content]]:
-    """The (digest, content) of each expected content in a blob. ``base``: of a patch. Raises
-    ``BadMessage`` if one is not what it should be."""
+    """Yield each content in a blob as (digest, content). ``base``: the content that a patch
+    changes. Raises ``BadMessage`` if a content does not have its digest."""
     if blob.encoding in ("raw", "patch"):
         if blob.digest not in expected:
             return

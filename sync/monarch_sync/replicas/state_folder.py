@@ -1,8 +1,9 @@
-"""Where a replica keeps what it knows: beside its folder, so that only the workspace shows in that.
+"""Where a replica keeps its own files: beside its folder, so that the folder has only the
+workspace.
 
-Beside `project` it is `.project.monarch`, on the same file system, from where files can be renamed
-into place. Where that cannot be (the folder is a mount point, or the one above it is not ours to
-write to), it is `.monarch` in the folder itself. Which of the two, the first replica decides.
+For `project` it is `.project.monarch`, on the same file system, so that files can be renamed into
+place. If that is impossible (the folder is a mount point, or we may not write to the folder above),
+it is `.monarch` in the folder itself. The first replica decides which of the two.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
 def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -> None:
     """Remove a folder of a replica's own, with all that is in it, as far as the system lets us.
 
-    Raises ``PermissionError`` for a link, and for one that does not lie in ``below`` itself.
+    Raises ``PermissionError`` for a link, and for a folder that is not right inside ``below``.
     """
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or os.path.dirname(folder) != os.fspath(below):
@@ -74,8 +75,8 @@ def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -
 
 
 def _check_parts(folder: Path) -> None:
-    """Raise ``PermissionError`` where something in it is a link: what lies behind would be removed
-    and replaced as our own is. We make none."""
+    """Raise ``PermissionError`` if the folder contains a link, which we never make there: the files
+    behind it would be removed and replaced like our own."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
@@ -88,7 +89,7 @@ def _check_parts(folder: Path) -> None:
 
 
 def _keep_private(folder: Path) -> None:
-    """Close the state folder to other users: an earlier version made it open to all."""
+    """Close the state folder to other users; an earlier version made it open to all."""
     if stat.S_IMODE(folder.stat().st_mode) != _MODE:
         with contextlib.suppress(PermissionError):  # It may be another user's, and open to us.
             folder.chmod(_MODE)
@@ -109,7 +110,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 class FolderLock:
-    """A lock on a state folder, from here until `release` or the end of the process.
+    """A lock on a state folder, from when it is made until `release` or the end of the process.
 
     Raises ``ReplicaBusy`` if another process has it.
     """

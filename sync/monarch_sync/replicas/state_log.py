@@ -1,9 +1,9 @@
 """StateLog: the state of a replica on disk; an update costs no more than the changes in it.
 
-`current.2` is a whole state; `log.2` has the changes since, appended: a journal before each
-commit, and a mark behind it. From time to time a new whole state is written beside the old one and
-renamed over it, and the log is emptied; if that is cut short between the two, the entries of the
-log are older than the state and are passed over.
+`current.2` is a whole state. Changes since then are appended to `log.2`: a journal before each
+commit, and a mark after it. From time to time a new whole state replaces the old one, and the log
+is emptied. If that is interrupted between the two, the log's entries are older than the state and
+are skipped.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ class LoggedState(NamedTuple):
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
     """The steps of a commit that is about to happen: enough to do it again from the state before
-    it. ``moves`` and ``takes_back``: as in ``StageRequest``; ``folder_moves``: those that the disk
-    makes as one. ``seconds``: the time of the commit, since the epoch."""
+    it.
+
+    ``moves`` and ``takes_back``: as in ``StageRequest``. ``folder_moves``: the folders that are
+    renamed whole on the disk. ``seconds``: the time of the commit, since the epoch.
+    """
 
     generation: int
     author: str
@@ -56,24 +59,24 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
 
     @property
     def known_moves(self) -> list[tuple[str, str]]:
-        """The folders that only get another name, as (old, new)."""
+        """The folders that are only renamed, as (old, new)."""
         return decode_pairs(self.moves or self.folder_moves)
 
     def apply(self, old: Manifest) -> Manifest:
-        """The state that the commit leads to."""
+        """Return the state that the commit leads to from ``old``."""
         changed = map(Entry.from_row, self.changed)
         return old.replace(changed, decode_paths(self.removed), decode_pairs(self.moves))
 
 
 class _Done(msgspec.Struct, tag="done", array_like=True):
-    """The commit of this generation is complete; `lost` are paths that could not be had."""
+    """The commit of this generation is complete; `lost` are paths that it could not write."""
 
     generation: int
     lost: list[bytes]
 
 
 class _Forgotten(msgspec.Struct, tag="forgotten", array_like=True):
-    """Paths that are not claimed any more: they were taken away on the host."""
+    """Paths that are no longer ours, because they were deleted on the host."""
 
     generation: int
     paths: list[bytes]
@@ -104,12 +107,13 @@ class StateLog:
         self._load()
 
     def begin(self, journal: Journal) -> None:
-        """Write the journal of a commit. From here on the commit can only be completed."""
+        """Write the journal of a commit. From then on the commit can only be completed."""
         self._append(journal)
         self.interrupted = journal
 
     def reach(self, manifest: Manifest) -> None:
-        """Take `manifest` as the current state: the commit is complete. `end` writes that down."""
+        """Take `manifest` as the current state: the commit is complete. `end` records that on
+        disk."""
         journal = self.interrupted
         assert journal is not None
         self.interrupted = None
@@ -125,7 +129,7 @@ class StateLog:
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 
     def compact(self) -> None:
-        """Fold the log into a new `current` where it has become long."""
+        """Write the current state as a whole and empty the log, if the log has become long."""
         if self._log_bytes > max(_MIN_LOG_BYTES, self._current_bytes):
             self.rewrite(self.state)
 

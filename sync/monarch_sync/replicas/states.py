@@ -1,6 +1,6 @@
-"""States: the state that a stage asks for, as a manifest; recent states are kept.
+"""States: the state that a stage leads to, as a manifest; recent states are kept.
 
-So the way back to a branch that was here a moment ago costs no reading of what changes.
+So returning to a branch that was here a moment ago needs no work on what changes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class States:
             self._recent.popitem(last=False)
 
     def find(self, stage: StageRequest) -> Manifest | None:
-        """The state that a stage leads to, if it was here lately. With folders that move, it is
-        worked out: the old trees do not tell."""
+        """Return the state that a stage leads to, if it was here lately; else None. Also None for a
+        stage with moved folders: its state has to be computed."""
         return self._recent.get(stage.digest) if not stage.moves else None
 
 
 def manifest_of(stage: StageRequest, now: Manifest) -> Manifest:
-    """The state that a stage leads to from the present one. Raises ``BadManifest``."""
+    """Return the state that a stage leads to from the present one. Raises ``BadManifest``."""
     if not stage.base:
         manifest = Manifest.from_rows(stage.changed, stage.digest_name)
     else:

@@ -1,9 +1,9 @@
-"""Contents by digest, on a host's disk: those of earlier states, in case they come back.
+"""Store: contents by digest, on a host's disk: those of earlier states, in case they are needed
+again.
 
-A file that a commit replaces changes places with its successor and is moved here afterwards,
-instead of being thrown away, so that switching a branch back, or a rollback, moves no bytes over
-the network; and content that comes back leaves from here the same way. Bounded: the least recently
-used go.
+A file that a commit replaces is moved here afterwards instead of being deleted. So returning to a
+branch, or a rollback, sends no bytes over the network; the content is taken from here. The size is
+bounded: the least recently used contents are dropped.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class ContentStore:
 
     @property
     def num_bytes(self) -> int:
-        """How much is kept."""
+        """How many bytes are stored."""
         return self._num_bytes
 
     def find(self, digest: bytes) -> tuple[str, os.stat_result] | None:
-        """The path of a content that is here and still right, with the file's status; else None."""
+        """Return the path and the status of a stored file that still has this content; else
+        None."""
         name = digest.hex()
         if name not in self._sizes:
             return None
@@ -62,7 +63,7 @@ class ContentStore:
         return path, status
 
     def has(self, digest: bytes) -> bool:
-        """Whether a content is listed here; it is looked at only when it is used."""
+        """Return whether a content is listed here; the file is not looked at before it is used."""
         if not self._sizes:
             return False
         name = digest.hex()
@@ -90,7 +91,7 @@ class ContentStore:
             self._stamps.note(now, digest, status.st_mtime_ns)
 
     def take_patch(self, path: str, patch: Patch) -> None:
-        """Keep the undo of a patch, which restores the file as it was before."""
+        """Store the undo of a patch, which restores the content before it."""
         name = f"{patch.base.hex()}{_PATCH}"
         size = sum(len(data) for _, data in (*patch.writes, *patch.undo))
         self._disk.rename(path, f"{self._folder}/{name}")
@@ -98,7 +99,7 @@ class ContentStore:
         self._sizes[name] = size
 
     def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
-        """Returns the patch that makes one content of another, in one or more steps; None if there
+        """Return the patch that makes one content of another, in one or more steps; None if there
         is none."""
         found: Patch | None = None
         for _ in range(_MAX_STEPS):
@@ -120,7 +121,7 @@ class ContentStore:
     def mend(self, digests: Iterable[bytes]) -> None:
         """After an interrupted commit: fix the names of stored files that hold another content.
 
-        A commit exchanges a stored file with the file that it replaces, so a stored file may hold
+        A commit exchanges a stored file with the file that it replaces, so a stored file may have
         the replaced content by now.
         """
         self._disk.finish_exchanges(self._folder)

@@ -1,4 +1,4 @@
-"""Which folders on a host may be moved as they are, with all that is in them."""
+"""Which folders on a host may be moved whole, with all their content."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _Inner = list[tuple[str, "TreeNode | None"]]
 
 
 class _FolderLook(NamedTuple):
-    """A folder held what a manifest says (``node``; None: bytecode) when it had these times.
-    ``inner``: the folders in it."""
+    """A folder was found to have the content ``node`` (None: Python's bytecode) when it had these
+    times. ``inner``: its inner folders."""
 
     mtime_ns: int
     ctime_ns: int
@@ -31,8 +31,8 @@ class _FolderLook(NamedTuple):
 
 
 class WholeFolders:
-    """Remembers what it has seen in a folder, as long as nothing comes or goes there. ``full``: a
-    folder on the same file system that always has something in it."""
+    """Checks whether folders may be moved whole; remembers each check until an entry of the folder
+    comes or goes. ``full``: a folder on the same file system that is never empty."""
 
     def __init__(self, root: str, full: str) -> None:
         self._root = root
@@ -40,9 +40,9 @@ class WholeFolders:
         self._looks: dict[tuple[int, int], _FolderLook] = {}
 
     def can_move(self, folder: str, old: Manifest) -> bool:
-        """Whether a folder holds the names that the manifest says and no others, so that it may be
-        moved as it is. Python's bytecode goes with it, and so do changes that others made to a file
-        of ours; it is overwritten no more than it would have been at the old place."""
+        """Return whether a folder has exactly the names that the manifest says, so that it may be
+        moved whole. Python's bytecode moves along, and so do other programs' changes to files of
+        ours: they are overwritten no more than they would be at the old path."""
         return self.is_free(folder) and self.holds(folder, old.folder(folder))
 
     def is_free(self, folder: str) -> bool:
@@ -58,7 +58,8 @@ class WholeFolders:
         return False
 
     def holds(self, folder: str, node: TreeNode) -> bool:
-        """The same of a folder that is to hold what another one held."""
+        """Return whether ``folder`` has exactly the names of ``node``, as `can_move` does for its
+        own."""
         at = self._root
         for part in folder.split("/"):
             at = f"{at}/{part}"
@@ -92,7 +93,8 @@ class WholeFolders:
     def _folders_in(
         self, path: str, node: TreeNode | None, status: os.stat_result
     ) -> _Inner | None:
-        """The folders in a folder that holds what it should; else None."""
+        """Return the inner folders of a folder that has the names of ``node``; None if it has
+        not."""
         if not stat.S_ISDIR(status.st_mode):
             return None
         now = time.time_ns()

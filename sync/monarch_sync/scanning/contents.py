@@ -1,8 +1,8 @@
-"""Contents: the content that the author sends, and its memory of what it has sent.
+"""Contents: the content that the author sends, and a memory of what it has sent.
 
-Small contents are kept in memory, the least recently used let go; of a large one only its chunks.
-So the content that is pushed is the one that was scanned, though the file may be on its way to
-something else; many hosts cost one reading; and an edit travels as the difference to what the host
+Small contents are kept in memory, the least recently used dropped first; of a large content only
+its chunks are kept. So a push sends the content that was scanned, even if the file has changed
+since; a file is read once for many hosts; and an edit is sent as the difference to what the host
 has.
 """
 
@@ -46,8 +46,8 @@ class _Delta(NamedTuple):
 class Contents:
     """The contents of one workspace. Not for several threads at once.
 
-    ``elsewhere`` gives a content that no file here has, if it can: hosts may have files that the
-    author cannot read.
+    ``elsewhere`` is asked for a content that no file here has: hosts may have files that the author
+    cannot read.
     """
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
@@ -75,17 +75,17 @@ class Contents:
             self._num_bytes -= len(oldest)
 
     def remember_chunks(self, digest: bytes, chunks: Chunks) -> None:
-        """Keep how a large content is cut."""
+        """Keep the chunks of a large content."""
         self._large[digest] = chunks
         if len(self._large) > _MAX_LARGE:
             self._large.popitem(last=False)
 
     def chunks(self, digest: bytes) -> Chunks | None:
-        """How a large content is cut, if that is remembered."""
+        """Return the chunks of a large content; None if they are not remembered."""
         return self._large.get(digest)
 
     def whole(self, entry: Entry) -> Content:
-        """A file's content. Raises `MovedUnderfoot` if it is no longer to be had."""
+        """Return a file's content. Raises `MovedUnderfoot` if no file has it any more."""
         if (content := self._small.get(entry.digest)) is not None:
             self._small.move_to_end(entry.digest)
             return content
@@ -105,8 +105,8 @@ class Contents:
         raise MovedUnderfoot(entry.path)
 
     def packed(self, entries: Sequence[Entry], *, is_near: bool) -> Iterable[tuple[Blob, Content]]:
-        """Many contents as few blobs; not compressed for a host so near that moving bytes costs
-        nothing. Raises `MovedUnderfoot`."""
+        """Yield many contents as few blobs. They are not compressed for a near host, to which
+        moving bytes costs nothing. Raises `MovedUnderfoot`."""
         pack: list[Content] = []
         parts: list[tuple[bytes, int]] = []
         size = 0
@@ -125,10 +125,10 @@ class Contents:
             yield _pack(parts, pack, size, is_near=is_near)
 
     def delta(self, base: bytes, entry: Entry) -> tuple[Blob, bytes] | None:
-        """The delta from the content `base` to a file's content; None if that saves little.
+        """Return the delta from the content `base` to a file's content; None if that saves little.
 
-        A file that moves while it is read gives a delta to something else: the host, which
-        verifies what comes out, asks for the whole.
+        A file that changes while it is read gives a wrong delta: the host verifies the result, and
+        asks for the whole content.
         """
         key = _Delta(base, entry.digest)
         if key not in self._deltas:
@@ -174,8 +174,8 @@ def _pieces_of(path: str | os.PathLike[str], old: Chunks, new: Chunks) -> list[P
 
 
 def _is_like(old: bytes, new: bytes) -> bool:
-    """Whether anything of the old content seems to be in the new: some lines tell, for less than
-    a patch in vain would cost."""
+    """Return whether the new content seems to share lines with the old. Comparing some lines costs
+    less than computing a patch in vain."""
     lines = new.split(b"\n")
     if len(lines) < _NUM_SAMPLES:
         return True
@@ -197,7 +197,7 @@ def _pack(
 
 @functools.cache
 def author_name() -> str:
-    """The user and machine that push, for hosts to show."""
+    """Return the name of the user and the machine that push, for hosts to show."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

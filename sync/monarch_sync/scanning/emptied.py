@@ -1,9 +1,9 @@
-"""Emptied: a folder of which nothing comes along any more, though hosts have files of it.
+"""Emptied: a folder of which nothing is synced any more, though hosts have files of it.
 
-Where a disk is not mounted, an empty folder stands in its place; a pattern too many leaves all of a
-folder out. To push that would empty the hosts, which few want. A scan that has seen files in the
-folder before knows better: they were deleted (see `identities` for a disk that is unmounted
-meanwhile).
+If a disk is not mounted, its mount point is an empty folder; one ignore pattern too many leaves out
+a whole folder. To push that would delete the files on the hosts, which few want. A scan that has
+seen files in the folder before knows better: they were deleted (see `identities` for a disk that is
+unmounted meanwhile).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 def bare_folders(workspace: Workspace, manifest: Manifest) -> list[Folder]:
-    """The folders of a workspace of which a manifest has no file."""
+    """Return the folders of a workspace of which the manifest has no file."""
     return [
         folder
         for folder in workspace.folders
@@ -25,8 +25,8 @@ def bare_folders(workspace: Workspace, manifest: Manifest) -> list[Folder]:
 
 
 def refuse_emptied(workspace: Workspace, bare: Iterable[Folder], held: Manifest) -> None:
-    """Raise `WorkspaceEmptied` for the first of these folders that a host, which has ``held``, has
-    files of."""
+    """Raise `WorkspaceEmptied` for the first of these folders that the host has files of. ``held``
+    is the host's manifest."""
     for folder in bare:
         num_files = sum(1 for _ in _files_of(folder, workspace, held))
         if num_files:
@@ -34,7 +34,8 @@ def refuse_emptied(workspace: Workspace, bare: Iterable[Folder], held: Manifest)
 
 
 def _files_of(folder: Folder, workspace: Workspace, manifest: Manifest) -> Iterator[str]:
-    """The files that lie where a folder lands, and not where another lands inside."""
+    """Yield the files that a manifest has of one folder of the workspace, without those of other
+    folders that land inside it."""
     inside = [
         other.remote
         for other in workspace.folders

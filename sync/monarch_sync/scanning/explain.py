@@ -1,7 +1,7 @@
-"""Why a path is, or is not, part of a workspace: which rule, in which file, on which line.
+"""Explain why a path is, or is not, part of a workspace: which rule, in which file, on which line.
 
-Whether it is comes from the walk that a scan makes. Which line made it so is found by asking about
-one line at a time, so what is said of a rule is what the rule does.
+A walk as in a scan decides whether it is. The deciding line is found by trying one line at a time,
+so the explanation always agrees with the rule's effect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Rule(NamedTuple):
-    """A line of an ignore file, or a pattern that comes from elsewhere (``line`` 0)."""
+    """A line of an ignore file, or a pattern from elsewhere (then ``line`` is 0)."""
 
     file: str
     line: int
@@ -41,7 +41,8 @@ class Rule(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """``remote``: where it lands, below the replica's root. ``code`` is for programs."""
+    """Whether a path is synced, and why. ``remote``: where it lands, below the replica's root.
+    ``code`` is for programs."""
 
     path: str
     is_in: bool
@@ -55,7 +56,8 @@ class Explanation(NamedTuple):
 
 
 def explain(workspace: Workspace, path: str | os.PathLike[str]) -> Explanation:
-    """Why ``path`` (absolute, or relative to the working directory) is synced, or is not."""
+    """Explain why ``path`` (absolute, or relative to the working directory) is synced, or is
+    not."""
     shown = os.fspath(path)
     local = Path(os.path.abspath(Path(path).expanduser()))
     # The folder's own links are followed, those below it are not.
@@ -146,7 +148,7 @@ def _lands(remote: str) -> str:
 
 
 def _fault(remote: str, local: Path) -> str:
-    """Why a scan would list it as a problem, though it is there to be read."""
+    """Return why a scan would report a readable path as a problem; "" if it would not."""
     if fault := path_fault(remote):
         return fault
     status = os.lstat(local)
@@ -158,7 +160,7 @@ def _fault(remote: str, local: Path) -> str:
 
 
 def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
-    """Why a file cannot be read, or a folder not be listed; "" if it can."""
+    """Return why a file cannot be read, or a folder not be listed; "" if it can."""
     faults: list[OSError] = []
     local = folder.local / relative
     try:
@@ -181,12 +183,12 @@ def _is_environment(local: Path) -> bool:
 
 
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
-    """The first of the patterns that leaves a path out, all other rules aside; "" if none does."""
+    """Return the first of the patterns that alone leaves the path out; "" if none does."""
     return next((pattern for pattern in patterns if _matches(pattern, relative, is_dir)), "")
 
 
 def _deciding(folder: Path, relative: str) -> Rule | None:
-    """The rule that has the last word on a path, of those in files."""
+    """Return the rule in a file that decides about a path; None if no rule matches it."""
     is_dir = (folder / relative).is_dir() and not (folder / relative).is_symlink()
     for base, place, file in _rule_files(folder, relative):
         try:
@@ -204,13 +206,15 @@ def _deciding(folder: Path, relative: str) -> Rule | None:
 
 
 def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
-    """Whether one pattern, in the folder that ``inner`` starts from, leaves the path out."""
+    """Return whether one pattern, in the folder that ``inner`` is relative to, leaves the path
+    out."""
     rules = rules_of(os.fsencode(pattern))
     return rules is not None and rules.verdict(os.path.basename(inner), inner, is_dir) is True
 
 
 def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]:
-    """(folder that its patterns start from, name to show, file), the one that counts most first."""
+    """Yield (folder that the patterns are relative to, name to show, file), the strongest file
+    first."""
     inside = [folder / parent for parent in _parents(relative)]
     above = list(folder.parents)
     for place in (*inside, *above):
@@ -231,7 +235,7 @@ def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]
 
 
 def _parents(relative: str) -> Iterator[str]:
-    """The folders that hold a path, the nearest first, the workspace folder itself last."""
+    """Yield the folders above a path, the nearest first, the workspace folder itself last."""
     while relative:
         relative = os.path.dirname(relative)
         yield relative

@@ -1,9 +1,9 @@
-"""Identities: whether the folders of a workspace, and those inside, are still on the disks that
-they were on.
+"""Identities: whether the folders of a workspace, and their inner folders, are still on the same
+disks.
 
 A mount point whose disk was unmounted is a folder like any other, and an empty one: to push it
 would empty the hosts. Its device number differs, unlike that of a folder that lost its last file or
-was made anew. A folder on another disk that is not empty is accepted: a disk mounted again.
+was made again. A folder on another disk that is not empty is accepted: the disk was mounted again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _UNMOUNTED = (
 
 
 class Identities:
-    """The disks of a workspace's folders, as they were when they were checked last."""
+    """The disks of a workspace's folders at the last check."""
 
     def __init__(self) -> None:
         self._known: dict[Folder, int] = {}
 
     def check(self, folder: Folder) -> None:
-        """As `Folder.check`; raises `WorkspaceMissing` also where an empty folder on another disk
-        has taken the folder's place."""
+        """Check a folder as `Folder.check` does. Raise `WorkspaceMissing` also if an empty folder
+        on another disk has taken its place."""
         folder.check()
         try:
             now = _disk_of(folder.local)
@@ -49,11 +49,13 @@ class InnerFolders:
         self._before: dict[str, int] = {}
 
     def begin(self) -> None:
-        """A look at everything begins: what it does not meet is forgotten at the next."""
+        """Begin a full scan. A folder that it does not meet is forgotten when the next one
+        begins."""
         self._before, self._disks = self._disks, {}
 
     def check(self, path: str, local: str, disk: int) -> None:
-        """Raise ``OSError`` for a folder, on ``disk`` now, that has given way to an empty one."""
+        """Raise ``OSError`` if a folder, which is on ``disk`` now, is empty and was on another disk
+        before."""
         known = self._disks.get(path) or self._before.get(path, disk)
         self._disks[path] = known
         if disk != known:

@@ -10,7 +10,8 @@ from monarch_sync.tree.entry import Entry, folders_above, parent_of
 
 
 class LeftOut:
-    """The paths that a scanner leaves out, as manifest paths; kept from scan to scan."""
+    """The paths that a scanner leaves out, as manifest paths, with the reasons. Kept between
+    scans."""
 
     def __init__(self) -> None:
         self._problems: dict[str, Problem] = {}
@@ -19,18 +20,18 @@ class LeftOut:
 
     @property
     def unreadable(self) -> KeysView[str]:
-        """The paths that are there, and cannot be read."""
+        """The paths that exist and cannot be read."""
         return self._unreadable.keys()
 
     def problems(self) -> list[Problem]:
         return [*self._problems.values(), *self._unreadable.values()]
 
     def has_inside(self, path: str) -> bool:
-        """Whether it is said of a path, or may be of anything in it."""
+        """Return whether a path is left out; also true if anything in it may be."""
         return any(path in one for one in (self._problems, self._unreadable, self._ways))
 
     def clear(self) -> None:
-        """All is about to be looked at."""
+        """Drop all notes, before a full scan."""
         self._problems.clear()
         self._unreadable.clear()
         self._ways.clear()
@@ -44,7 +45,7 @@ class LeftOut:
                     del problems[other]
 
     def note(self, path: str, reason: str) -> None:
-        """Note that a path cannot come along, and why."""
+        """Note that a path cannot be synced, and why."""
         self._problems[path] = Problem(path, reason)
         self._ways.update(folders_above(path))
 
@@ -53,7 +54,7 @@ class LeftOut:
         self._note_unreadable(path, error.strerror or str(error))
 
     def note_unlisted(self, path: str, error: OSError) -> None:
-        """Note that a folder cannot be listed; no fault where the folder has gone."""
+        """Note that a folder cannot be listed; nothing if the folder is gone."""
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             self._note_unreadable(path or ROOT, listing_fault(error))
 
@@ -67,12 +68,13 @@ class LeftOut:
         self._ways.update(folders_above(path))
 
     def note_fine(self, path: str) -> None:
-        """Note that a path comes along."""
+        """Note that a path can be synced."""
         if self._problems:
             self._problems.pop(path, None)
 
     def drop_unlisted(self, entries: dict[str, Entry]) -> None:
-        """Take out folders that could not be listed: their mode may be what keeps us out."""
+        """Remove folders that could not be listed from ``entries``: pushing their mode may lock us
+        out on the hosts, too."""
         if self._unreadable:
             above = {parent_of(path) for path in entries}
             for path in self._unreadable.keys() - above:

@@ -1,6 +1,6 @@
-"""Looking: the entry at a path of a workspace, or why the path does not come along.
+"""Looking: read the entry at a path of a workspace, or say why the path is not synced.
 
-Where to look is the scanner's to say.
+The scanner decides where to look.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Looking:
-    """The look of one scanner at the disk; kept from scan to scan. ``known`` gives the entry that
-    the last scan found at a path.
+    """Looks at the disk for one scanner; kept between scans. ``known`` gives the entry that the
+    last scan found at a path.
 
     ``tracked`` has, for each folder, the files that git tracks though rules leave them out.
     """
@@ -37,14 +37,14 @@ class Looking:
         self._inner = InnerFolders()
 
     def begin(self) -> None:
-        """All is about to be looked at."""
+        """Begin a full scan: forget what the last one noted."""
         self.left_out.clear()
         self.tracked.clear()
         self.readings.begin()
         self._inner.begin()
 
     def add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
-        """Add where a folder lands."""
+        """Add the entry of the folder that a workspace's folder lands in."""
         if folder.remote:
             mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
             entries[folder.remote] = Entry(folder.remote, EntryKind.DIR, mode)
@@ -53,8 +53,8 @@ class Looking:
         self, folder: Folder, relative: str, entries: dict[str, Entry],
         status: os.stat_result | None = None,
     ) -> Entry | None:  # fmt: skip
-        """Add what stands at a path, if it can come along, and say what that is. ``status`` as for
-        `entry`."""
+        """Look at a path and add its entry to ``entries``, if it can be synced; return the entry.
+        Else note why not, and return None. ``status`` as for `entry`."""
         path = folder.remote_of(relative)
         if path in entries:
             return None
@@ -73,8 +73,8 @@ class Looking:
         return None
 
     def entry(self, path: str, local: str, status: os.stat_result | None = None) -> Entry | str:
-        """The entry of a local path, or why there is none. ``status``: its own, if it was looked
-        at just now. Raises ``OSError``."""
+        """Return the entry of a local path, or the reason why it cannot be synced. ``status``: its
+        status, if the caller has just read it. Raises ``OSError``."""
         if status is None:
             status = os.lstat(local)
         if is_too_deep(path):
@@ -103,22 +103,22 @@ class Looking:
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
     def find_tracked(self, folder: Folder, listed: Container[str]) -> None:
-        """Find what git tracks of what its rules leave out."""
+        """Find the files that git tracks among those that the rules leave out."""
         try:
             self.tracked[folder] = Tracked(folder, self._patterns, listed)
         except OSError as error:
             self.left_out.note_untracked(folder.remote, error)
 
     def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
-        """Files that come along from there only because git tracks them, or may be listed as
-        well."""
+        """Return the paths in a folder that are synced only because git tracks them; some may be
+        listed as well."""
         tracked = self.tracked.get(folder)
         return tracked.there(relative) if tracked is not None else []
 
 
 def drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
-    """Take out what lies in a folder that went, or became something else, while it was looked at:
-    the next look tells what is there now. ``above``: the folder that all of it is in."""
+    """Remove the entries of a folder that was deleted or replaced during the scan; the next scan
+    reads what is there. ``above``: the folder that contains all entries."""
     folders = {path for path, entry in entries.items() if entry.is_dir}
     gone = {parent_of(path) for path in entries} - folders - {above}
     lost = tuple(f"{path}/" for path in gone)

@@ -1,4 +1,4 @@
-"""Reading files of the author's that other programs may exchange, rewrite or cut short at any
+"""Reading the author's files, which other programs may replace, rewrite or truncate at any
 moment."""
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _FICLONE = 0x40049409
 
 
 def open_file(path: str | os.PathLike[str]) -> int:
-    """A descriptor of what stands there, to be read. No link is followed, and no pipe waited for.
-    Raises ``OSError``."""
+    """Open a path for reading and return the descriptor. Does not follow a link and does not wait
+    for a pipe. Raises ``OSError``."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def is_being_written(fd: int) -> bool:
-    """Whether any program has this file open to write, as far as that can be found out."""
+    """Return whether any program has this file open to write, as far as that can be found out."""
     if sys.platform != "linux":
         return False
     try:
@@ -47,7 +47,8 @@ def is_being_written(fd: int) -> bool:
 
 
 def read_exactly(fd: int, size: int, offset: int) -> bytes:
-    """Returns ``size`` bytes of a file from ``offset``. Raises ``OSError`` where it ends before."""
+    """Return ``size`` bytes of a file from ``offset``. Raises ``OSError`` if the file ends
+    before."""
     data = os.pread(fd, size, offset)
     if len(data) < size:
         raise OSError("the file has become shorter")
@@ -55,14 +56,14 @@ def read_exactly(fd: int, size: int, offset: int) -> bytes:
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
-    """Returns the present content of a file; a later change of the file does not change it. Raises
-    ``OSError``, also where it is no file.
+    """Return the present content of a file; later changes of the file do not change it. Raises
+    ``OSError``, also if it is no file.
 
-    A large one is not held in memory. Nor is it mapped into it: a program that cut it short would
-    end this process. The mapping is of a copy without a name, which no other program can get at. It
-    shares the blocks of the file where the file system can do that; elsewhere it may take half of
-    what room there is on its disk, or on the one for temporary files. Without room, a file that is
-    not all too large is held in memory after all, and a larger one mapped as it is.
+    A large file is not read into memory. Nor is it mapped: if a program truncated it, this process
+    would be killed. Instead a copy without a name is mapped, which no other program can reach. The
+    copy shares the file's blocks if the file system can do that; elsewhere it may take half of the
+    free space of its disk, or of the disk for temporary files. Without room for a copy, a file that
+    is not too large is read into memory after all, and a larger one is mapped itself.
     """
     fd = open_file(path)
     try:
@@ -83,7 +84,8 @@ def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
 
 
 def _mapped_copy(fd: int, size: int, folder: str | None) -> memoryview:
-    """``folder``: where the copy lies; ``None``: with other temporary files."""
+    """Return a mapping of a nameless copy. ``folder``: where the copy lies; None: with the
+    temporary files."""
     with _nameless(folder) as copy:
         if not _share_blocks(fd, copy.fileno()):
             if size > shutil.disk_usage(copy.fileno()).free * _MAX_SHARE_OF_ROOM:
@@ -93,8 +95,8 @@ def _mapped_copy(fd: int, size: int, folder: str | None) -> memoryview:
 
 
 def _nameless(folder: str | None) -> BinaryIO:
-    """A file that is in no folder. A file that had a name for a moment only would be an event for
-    each watch of a workspace, and on NFS it stays in sight until it is closed."""
+    """Open a new file that is in no folder. A file with a name, even for a moment, would raise an
+    event in each watch of a workspace, and on NFS it stays visible until it is closed."""
     if folder is None:
         return tempfile.TemporaryFile(buffering=0)
     flags = getattr(os, "O_TMPFILE", 0)

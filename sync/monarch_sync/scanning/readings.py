@@ -1,10 +1,10 @@
 """Readings: the content of files when they were last read, so that they need not be read again.
 
 The cache is not fooled by a change within the same clock tick: a file that was modified as late as
-it was read is read again next time, as git does; and one that claims to have been modified later
-than now, because a clock was wrong, every time. A file is taken as it is between two equal stats;
-one that moves while it is read is read again. Many programs empty a file before they write it, so
-one that is empty all of a sudden, while a program has it open to write, is waited for.
+it was read is read again next time, as git does. A file whose time is in the future, because a
+clock was wrong, is read every time. The status must be the same before and after reading; a file
+that changes while it is read is read again. Many programs empty a file before they write it, so if
+a file is suddenly empty while a program has it open to write, the scan waits for the content.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Key = tuple[int, int]
 
 
 class Reading(NamedTuple):
-    """A file as it was when it was read, when that was, and under which name."""
+    """A file as it was when it was last read, when that was, and the name it was read by."""
 
     size: int
     mtime_ns: int
@@ -66,25 +66,24 @@ class Readings:
         self._stale: set[str] = set()
 
     def begin(self) -> None:
-        """A look at everything begins: what it does not meet is forgotten at its `end`."""
+        """Begin a full scan: files that it does not meet are forgotten at its `end`."""
         self._before, self._known = self._known, {}
         self._names.clear()
         self._shared.clear()
 
     def end(self) -> None:
-        """All has been looked at."""
+        """End a full scan."""
         self._before = {}
         self._stale.clear()
 
     def stale_names(self) -> set[str]:
-        """Names of files that have changed since they were looked at by these names. Each is told
-        once."""
+        """Return the names by which changed files were looked at before. Each is returned once."""
         stale, self._stale = self._stale, set()
         return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
-        """Returns the reading of a regular file; ``last`` is the entry that its path had. Raises
-        ``OSError``."""
+        """Return the reading of a regular file, and read it if needed; ``last`` is the entry that
+        its path had. Raises ``OSError``."""
         key = (status.st_dev, status.st_ino)
         reading = self._known.get(key) or self._before.get(key)
         if status.st_nlink > 1:
@@ -103,13 +102,14 @@ class Readings:
 
     @property
     def has_links(self) -> bool:
-        """Whether a file with several names has been seen."""
+        """Whether a scan has met a file with several names (hard links)."""
         return bool(self._names)
 
     def same_files(self, paths: set[str]) -> set[str] | None:
-        """The other names of these files, and those of files that may be changed unseen.
+        """Return the other names of these files, and all names of files that may change without an
+        event.
 
-        ``None`` where a file has got another name, and the one that we know it by is not there.
+        None if a file was given a new name and no longer has the name that we know.
         """
         keys: set[_Key] = set()
         for local in paths:
@@ -148,7 +148,7 @@ def _key_of(local: str) -> _Key | None:
 
 
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Whether a path is one of these, or inside one."""
+    """Return a function that tells whether a path is one of these, or inside one of them."""
 
     def moves(path: str) -> bool:
         while path:
@@ -197,7 +197,8 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:
-    """The status of a file, once it is not empty or is not being written."""
+    """Wait until a file is not empty or no program writes it, with a deadline; return its
+    status."""
     deadline = time.monotonic() + _EMPTY_SECONDS
     while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
         time.sleep(_STEP_SECONDS)

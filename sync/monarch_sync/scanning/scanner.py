@@ -1,4 +1,4 @@
-"""Folders to a manifest, reading only what may have changed."""
+"""Scanner: make a manifest of a workspace's folders, reading only files that may have changed."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ _RULES = (*RULE_FILES, *_GIT_RULES)
 
 
 class Scan(NamedTuple):
-    """A workspace's state, and the paths that could not be taken along."""
+    """A workspace's state, and the paths that could not be synced."""
 
     manifest: Manifest
     problems: list[Problem]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all could be read."""
+        """Whether all paths could be read."""
         return not any(problem.is_unreadable for problem in self.problems)
 
     def over(self, base: Manifest) -> Scan:
-        """This scan, with what could not be read as hosts have it that have ``base``: else a push
-        would delete it there."""
+        """Return this scan with the unreadable paths as the manifest ``base`` has them, which is a
+        host's: without them, a push would delete them there."""
         return self if self.is_whole else Scan(*filled(self.manifest, self.problems, base))
 
 
 class Scanner:
-    """Scans one workspace again and again; keep it, and later scans cost a stat a file."""
+    """Scans one workspace again and again. Keep the object: later scans cost only a stat for each
+    file."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -54,9 +55,9 @@ class Scanner:
         self._hidden: set[str] = set()
 
     def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
-        """Look at everything. ``follow`` is told of what is found, folders before content; some of
-        it may have gone by the end. Raises ``WorkspaceMissing`` for a folder that is not there, or
-        that has given way to an empty one on another disk since the last look."""
+        """Scan all folders. ``follow`` is called with each entry that is found, folders before
+        content; some may be gone by the end. Raises ``WorkspaceMissing`` for a folder that does not
+        exist, or that an empty folder on another disk has replaced since the last scan."""
         progress().step = "scan"
         self._hidden.clear()
         self._looking.begin()
@@ -85,11 +86,10 @@ class Scanner:
         return Scan(self._update(entries), self._looking.left_out.problems())
 
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
-        """Look at these (absolute) paths, and at all inside those that are folders.
+        """Scan these (absolute) paths, and all content of those that are folders.
 
-        Falls back to a whole scan where it has to: at the first call, when rules changed, and
-        where one folder lands inside another. Of folders that a watcher says only got another name
-        nothing is looked at.
+        Scans everything if it must: at the first call, when rules have changed, and if one folder
+        lands inside another. Folders that the watcher reports as only renamed are not looked at.
         """
         is_vouched = isinstance(paths, Touched)
         names = paths.names if isinstance(paths, Touched) else (os.fspath(path) for path in paths)
@@ -141,8 +141,8 @@ class Scanner:
                 self._rescan_some(folder, parent, relatives, changed, removed)
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
-        """The manifest with some folders under their new names, and which paths that settles; None
-        where they have to be looked at."""
+        """Return the manifest with the renamed folders under their new names, and the paths that
+        need no look any more; None if all of them have to be looked at."""
         assert self.manifest is not None
         if not moves or self._looking.readings.has_links:
             return None
@@ -176,10 +176,10 @@ class Scanner:
         return manifest, gone | {new for _, new in moves}
 
     def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
-        """The paths to look at, by the folder above, which is known and still stands.
+        """Return the paths to look at, by their parent folder, which is known and still exists.
 
-        Changes in a folder that is new, gone, or no folder any more, or that was touched itself,
-        show when that folder is looked at.
+        A change in a folder that is new, gone, replaced, or itself touched shows when that folder
+        is looked at.
         """
         assert self.manifest is not None
         inside = sorted(inside)
@@ -209,7 +209,7 @@ class Scanner:
         changed: dict[str, Entry],
         removed: set[str],
     ) -> None:
-        """Look at some of what is right inside a folder."""
+        """Look at some of the entries right inside a folder."""
         assert self.manifest is not None
         unsure = [
             relative
@@ -248,7 +248,8 @@ class Scanner:
     def _restat(
         self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
     ) -> bool:
-        """Whether a look at the path alone tells all: it was known, and is a file still, or gone.
+        """Look at a known path that is a file or gone, and note what changed; return False for any
+        other path, which needs a look at its folder.
 
         Known paths are not hidden by any rule; a change of rules brings a whole scan.
         """
@@ -272,7 +273,8 @@ class Scanner:
         return True
 
     def _drop_empty_ways(self, changed: dict[str, Entry], removed: set[str]) -> None:
-        """Folders that rules leave out go with the last of what git tracks in them."""
+        """Remove folders that rules leave out, once the last file that git tracks in them is
+        gone."""
         assert self.manifest is not None
         for path in [path for path in removed if parent_of(path) in self._hidden]:
             for way in folders_above(path):
@@ -287,7 +289,7 @@ class Scanner:
         return self.manifest.get(path) if self.manifest is not None else None
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
-        """The new manifest, derived from the last one where there is one."""
+        """Update the manifest to these entries, so that it shares what is unchanged; return it."""
         if self.manifest is None:
             self.manifest = Manifest(entries.values())
         else:
@@ -316,7 +318,7 @@ def _is_dir(local: str) -> bool:
 
 
 def scan(workspace: Workspace) -> Scan:
-    """Scan once, from nothing."""
+    """Scan a workspace once, without the memory of an earlier scan."""
     return Scanner(workspace).scan()
 
 
@@ -324,14 +326,13 @@ _MODE = 0o755  # of those that no author has, so that only the host will
 
 
 def add_way(landing: str, entries: dict[str, Entry]) -> None:
-    """Add the folders above a landing that ``entries`` lacks."""
+    """Add to ``entries`` the folders above a landing that it lacks."""
     for folder in folders_above(landing):
         entries.setdefault(folder, Entry(folder, EntryKind.DIR, _MODE))
 
 
 def way_to(landing: str, entries: dict[str, Entry]) -> Iterator[Entry]:
-    """Yields the folders that `add_way` would add, highest first, then the landing, from
-    ``entries``."""
+    """Yield the folders that `add_way` would add, highest first, then the landing's own entry."""
     for folder in reversed(list(folders_above(landing))):
         if folder not in entries:
             yield Entry(folder, EntryKind.DIR, _MODE)

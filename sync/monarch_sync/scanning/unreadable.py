@@ -1,11 +1,11 @@
-"""Paths that the author could not read: they are not gone, so they stay as the hosts have them.
+"""Paths that the author could not read: they are not deleted, so hosts keep what they have.
 
-A file or folder that is there and cannot be read (no permission, a disk that fails, a mount that
-went stale) tells nothing of its content. To leave it out would delete it on every host. It is also
-unknown what belongs to a folder whose rules, or whose git index, cannot be read.
+A file or folder may exist and be unreadable (no permission, a failing disk, a stale mount). Nothing
+is known of its content then, but leaving it out would delete it on every host. Likewise unknown is
+the content of a folder whose rules, or whose git index, cannot be read.
 
-If the folder around it has got another name meanwhile, hosts have it under the old one. All other
-entries that came along from there tell which name that was.
+If a folder around it was renamed meanwhile, hosts have it under the old name. The readable entries
+of that folder show which name that was.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _RULES = (".gitignore", ".monarchignore")
 def filled(
     manifest: Manifest, problems: Sequence[Problem], base: Manifest
 ) -> tuple[Manifest, list[Problem]]:
-    """``manifest`` with what ``base`` has where it could not be read; and the problems, which say
-    now of what that is so.
+    """Return ``manifest`` with the entries of ``base`` at paths that could not be read; and the
+    problems, which now say for which paths that was done.
 
-    Nothing else that stands there gives way: another folder of the workspace may land inside.
+    No other entry is replaced: another folder of the workspace may land inside.
     """
     kept: dict[str, Entry] = {}
     told: list[Problem] = []
@@ -50,13 +50,13 @@ def filled(
 
 
 def listing_fault(error: OSError) -> str:
-    """Why what is in a folder is not known, when `walk` met this error."""
+    """Return why a folder's content is not known, when `walk` met this error."""
     name, why = os.path.basename(error.filename or ""), error.strerror or error
     return f"its {name} cannot be read: {why}" if name in _RULES else f"cannot be listed: {why}"
 
 
 def tracking_fault(error: OSError) -> str:
-    """Why it is not known what git tracks in a folder."""
+    """Return why it is not known what git tracks in a folder."""
     return (
         f"the git index cannot be read ({error.strerror or error}), so it is not known which "
         "files git tracks although rules leave them out"
@@ -64,7 +64,8 @@ def tracking_fault(error: OSError) -> str:
 
 
 def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> list[Entry]:
-    """The entries at a path and below it, taken from the name that a folder above had before."""
+    """Return ``base``'s entries at a path and below it, found by the old name of a renamed folder
+    above."""
     for above in reversed(list(folders_above(path))):
         if above in base or above not in manifest:
             continue
@@ -79,9 +80,9 @@ def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> l
 def _name_before(
     folder: str, inside: str, manifest: Manifest, base: Manifest, closed: set[str]
 ) -> str:
-    """Under which name ``base`` has a folder that is new, with what stands ``inside`` it; "" where
-    that is not sure. It is the one from which most files have come along; if there are no files in
-    it, the only one with that."""
+    """Return the name under which ``base`` has a folder that is new in ``manifest``; "" if that is
+    not certain. It is the folder from which most files came; if it has no files, the only folder
+    that has the path ``inside``."""
     alike: dict[str, int] = {}
     for entry in base:
         old = entry.path + inside
@@ -99,7 +100,7 @@ def _name_before(
 
 
 def _is_fit(entry: Entry) -> bool:
-    """Whether an entry may stand where it does: a link may lead out from its new place."""
+    """Return whether an entry is valid at its path: a link may lead outside from its new place."""
     if path_fault(entry.path):
         return False
     return not entry.is_link or not target_fault(entry.path, entry.target)
@@ -110,7 +111,7 @@ def _is_in(path: str, folders: set[str]) -> bool:
 
 
 def _held(base: Manifest, path: str) -> Iterator[Entry]:
-    """The entries of a manifest at a path and below it, folders before their content."""
+    """Yield the entries of a manifest at a path and below it, folders before their content."""
     inside = base.below("" if path == ROOT else path)
     entries = (base.get(one) for one in (path, *inside))
     return (entry for entry in entries if entry is not None)

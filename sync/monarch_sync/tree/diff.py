@@ -1,8 +1,8 @@
 """SyncPlan: the steps from one manifest to another. Pure; the replica carries them out.
 
-The order in which a plan is carried out is fixed: folders that move, then what gives way (deepest
-first), then folders (highest first), then files and links, then modes. A content that the old
-state holds somewhere needs no bytes: the replica copies it from there.
+The order in which a plan is carried out is fixed: folders that move, then entries that are deleted
+or replaced (deepest first), then folders (highest first), then files and links, then modes. A
+content that the old state holds somewhere needs no bytes: the replica copies it from there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _Key = tuple[int, bytes]
 
 @dataclass
 class SyncPlan:
-    """Paths are manifest paths.
+    """The steps from one manifest to another, by manifest path.
 
-    ``removes`` are entries that give way (deleted, or replaced by another kind), deepest first;
-    ``folders``, ``files``, ``links`` must be made or replaced; ``modes`` only change their
-    permission bits. ``moved`` tells, for a new file whose content the old state had, from where;
-    ``before``, for a file that takes another's place, which one.
-    ``folders_moved`` are whole folders that only have another name now, as (old, new); their
-    content is in none of the others. They are first.
+    ``removes`` are entries to delete or to replace by another kind, deepest first; ``folders``,
+    ``files``, ``links`` must be made or replaced; ``modes`` only change their permission bits.
+    ``moved`` maps a new file whose content the old state had to that content's old path; ``before``
+    maps the path of a file that replaces another to the other's entry. ``folders_moved`` are whole
+    folders that are only renamed, as (old, new); their content is in none of the others, and they
+    come first.
     """
 
     folders_moved: list[tuple[str, str]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class SyncPlan:
         return not (self.folders_moved or any(parts))
 
     def touched(self) -> list[str]:
-        """Every path that this plan changes, each once, in order."""
+        """Return every path that this plan changes, each once, in order."""
         parts = (self.removes, self.folders, self.files, self.links, self.modes)
         return sorted({entry.path for part in parts for entry in part})
 
@@ -53,9 +53,9 @@ def diff(
     old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
     is_here: Callable[[bytes], bool] = lambda digest: False,
 ) -> SyncPlan:  # fmt: skip
-    """Returns the plan that turns ``old`` into ``new``. ``folders_moved``: the folders to move
-    whole, if the plan is not to find them itself. ``is_here``: which contents need not be looked
-    for."""
+    """Return the plan that turns ``old`` into ``new``. ``folders_moved``: the folders to move
+    whole, if the plan should not find them itself. ``is_here``: the contents that need not be
+    searched for."""
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
     plan = SyncPlan(folders_moved=list(folders_moved))
@@ -98,7 +98,8 @@ def _depth(entry: Entry) -> int:
 
 
 def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
-    """Folders, as high up as can be, that are gone and equal to one that is new, inside and out."""
+    """Return the highest folders of ``old`` that are gone and that equal a new folder, as (old,
+    new)."""
     if new.lineage and new.lineage.base == old.digest:
         touched = new.lineage.touched.values()
         if not any(now is None and was is not None and was.is_dir for was, now in touched):
@@ -125,8 +126,8 @@ def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
 def _gone_and_new_folders(
     old: Manifest, new: Manifest
 ) -> tuple[dict[_Key, str], list[tuple[str, Child]]]:
-    """Folders of `old` that have nothing in their place now, at any depth, by what they are; and
-    the highest of those that are new."""
+    """Return the gone folders of `old` at any depth, by mode and content; and the highest of the
+    new folders."""
     gone: dict[_Key, str] = {}
     fresh: list[tuple[str, Child]] = []
     pending = [("", old.root, new.root)]
@@ -151,7 +152,7 @@ def _gone_and_new_folders(
 
 
 def _key(child: Child) -> _Key:
-    """The mode and the content digest of a folder, which do not depend on its name."""
+    """Return a folder's mode and content digest, which do not depend on its name."""
     mode = child.entry.mode if child.entry is not None else -1
     return mode, child.node.digest if child.node is not None else b""
 

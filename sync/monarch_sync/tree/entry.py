@@ -1,11 +1,11 @@
 """Entry: one path of a manifest, and the rules that every entry obeys.
 
-A path is relative, "/"-separated, without empty parts, `.` or `..`; it is a `str` with
-surrogate escapes, so a name that is not UTF-8 survives, and travels as bytes. A link's target is
-relative, may climb with leading `..` only as far as the root, and has no `..` after a name: the
-name could itself be a link, and then what reads as inside would lead out.
+A path is relative, "/"-separated, without empty parts, `.` or `..`; it is a `str` with surrogate
+escapes, so a name that is not UTF-8 survives, and travels as bytes. A link's target is relative,
+may climb with leading `..` only as far as the root, and has no `..` after a name: the name could
+itself be a link, and then what reads as inside would lead out.
 
-Rules are checked where an entry comes in from outside (`Entry.from_row`), trusted afterwards.
+The rules are checked where an entry arrives from outside (`Entry.from_row`), and not again later.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class EntryKind(str, enum.Enum):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One path with what stands there.
+    """One path, and what is there: a file, a folder or a link.
 
-    `mode`: permission bits, at most 0o777. `size`: bytes, of a file. `digest`: of a file's
-    content. `target`: of a link. `chunks`: (digest, size) of the pieces of a large file; empty
-    while files travel whole.
+    `mode`: permission bits, at most 0o777. `size`: bytes, of a file. `digest`: of a file's content.
+    `target`: of a link. `chunks`: (digest, size) of the pieces of a large file; empty while files
+    travel whole.
     """
 
     path: str
@@ -66,13 +66,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.kind is EntryKind.LINK
 
     def to_row(self) -> Row:
-        """The entry as it travels and is stored."""
+        """Return the entry as it is sent and stored."""
         path, target = to_wire(self.path), to_wire(self.target)
         return (path, self.kind.value, self.mode, self.size, self.digest, target, self.chunks)
 
     @classmethod
     def from_row(cls, row: Row) -> Entry:
-        """The entry in a row; `BadManifest` if it breaks a rule."""
+        """Return the entry in a row. Raises `BadManifest` if it breaks a rule."""
         path, kind, mode, size, digest, target, chunks = row
         known = _KINDS.get(kind)
         if known is None:
@@ -95,12 +95,12 @@ def from_wire(raw: bytes) -> str:
 
 
 def parent_of(path: str) -> str:
-    """The folder of a path; "" for the root."""
+    """Return the folder of a path; "" for the root."""
     return path.rpartition("/")[0]
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """The folders on the way to a path, deepest first; the root is not named."""
+    """Yield the folders above a path, deepest first, without the root."""
     while path := parent_of(path):
         yield path
 
@@ -113,7 +113,7 @@ def check(entry: Entry) -> None:
 
 
 def path_fault(path: str) -> str:
-    """Why this cannot be a manifest path; "" if it can."""
+    """Return why this cannot be a manifest path; "" if it can."""
     if len(path) > _SURELY_SHORT and _is_too_long(path):
         return "has a name that is too long for any file system"
     if is_too_deep(path):
@@ -136,12 +136,12 @@ def path_fault(path: str) -> str:
 
 
 def is_too_deep(path: str) -> bool:
-    """Whether a path lies in more folders than a manifest may hold."""
+    """Return whether a path lies in more folders than a manifest may have."""
     return len(path) > 2 * _MAX_DEPTH and path.count("/") > _MAX_DEPTH
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a file's or folder's name is one that we keep for ourselves."""
+    """Return whether a file's or folder's name is reserved for our own files."""
     return name.endswith(RESERVED) and name.startswith(".")
 
 
@@ -154,9 +154,9 @@ def _is_too_long(path: str) -> bool:
 
 
 def target_fault(path: str, target: str, *, depth: int = 0) -> str:
-    """Why a link at `path` may not point to `target`; "" if it may.
+    """Return why a link at `path` may not point to `target`; "" if it may.
 
-    `depth`: how many of the path's folders the link must not climb out of (0 = the root only).
+    `depth`: how many of the path's folders the link must stay inside (0 = the root only).
     """
     if not target or "\0" in target:
         return "is a link to nothing"

@@ -27,12 +27,13 @@ _T = TypeVar("_T", bound=_Sized)
 
 
 def large_among(files: Iterable[_T]) -> list[_T]:
-    """The files that are so large that a push should not send them unasked."""
+    """Return the files that are so large that a push should not send them unasked."""
     return [one for one in files if one.size >= _MIN_BYTES]
 
 
 def review(files: Iterable[Entry]) -> None:
-    """Tell of large files before they are sent. Raises what the reviewer raises."""
+    """Call the reviewer, if there is one, with the large files that are about to be sent. Raises
+    what the reviewer raises."""
     by_path = {entry.path: entry for entry in files}
     reviewer = _reviewers.get()
     if by_path and reviewer is not None:
@@ -41,7 +42,8 @@ def review(files: Iterable[Entry]) -> None:
 
 @contextmanager
 def reviewed_by(reviewer: Review) -> Iterator[None]:
-    """The pushes of this block, in this thread, tell ``reviewer``."""
+    """Have the pushes of this block, in this thread, show their large files to ``reviewer``
+    first."""
     token = _reviewers.set(reviewer)
     try:
         yield

@@ -1,9 +1,9 @@
 """Manifest: all entries of a workspace, and the digest that names this state.
 
-Every folder on the way to an entry is an entry itself. Manifests share what they have in common
-(`tree.py`), so a new one costs what it changes, comparing two costs what they differ in, and both
-know a folder that only got another name. `replace` also remembers what it changed, so that
-comparing neighbours looks at nothing else.
+Every folder above an entry is an entry itself. Manifests share their equal folders (`tree.py`). So
+making one from another, and comparing two, costs only as much as they differ, and a folder that was
+only renamed is recognised. `replace` also remembers what it changed, so comparing a manifest with
+the one that it was made from looks at nothing else.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Encoded(msgspec.Struct, array_like=True):
 
 
 class _Lineage(NamedTuple):
-    """The manifest that another was made from, by its digest, and what was put or taken out: what
-    stood at a path, and what does now. As a rule that is a difference."""
+    """The manifest that another was made from (its digest), and the paths that were touched, each
+    with its entry before and now. The two entries may be equal."""
 
     base: bytes
     touched: dict[str, tuple[Entry | None, Entry | None]]
@@ -95,7 +95,7 @@ class Manifest:
         return f"<Manifest {self.digest.hex()[:8]}, {len(self)} entries>"
 
     def get(self, path: str) -> Entry | None:
-        """The entry at `path`, if there is one."""
+        """Return the entry at `path`; None if there is none."""
         child = self._child(path)
         if child is None or child.entry is None:
             return None
@@ -108,7 +108,7 @@ class Manifest:
         return node.children.get(name if folder else path)
 
     def folder(self, path: str) -> TreeNode:
-        """The content of a folder ("" = the root); empty if there is no such folder."""
+        """Return the content of a folder ("" = the root); empty if there is no such folder."""
         node = self._folders.get(path)
         if node is None:
             above, name = split(path)
@@ -117,7 +117,7 @@ class Manifest:
         return node
 
     def path_of(self, digest: bytes) -> str | None:
-        """A path whose file has this content."""
+        """Return the path of a file that has this content; None if there is none."""
         return self.paths_of([digest]).get(digest)
 
     def paths_of(self, digests: Iterable[bytes]) -> dict[bytes, str]:
@@ -125,12 +125,12 @@ class Manifest:
         return paths_of(self.root, digests)
 
     def children(self, folder: str) -> list[str]:
-        """The paths right inside a folder ("" = the root), in no order."""
+        """Return the paths right inside a folder ("" = the root), in no order."""
         children = self.folder(folder).children
         return [join(folder, name) for name, child in children.items() if child.entry is not None]
 
     def below(self, path: str) -> list[str]:
-        """The paths inside a folder, at any depth, in canonical order."""
+        """Return the paths inside a folder, at any depth, in canonical order."""
         return sorted(
             join(folder, name)
             for folder, node in self.folder(path).walk(path)
@@ -151,8 +151,8 @@ class Manifest:
                 yield join(path, name)
 
     def changes(self, base: Manifest) -> list[EntryChange]:
-        """The differences between this manifest and `base`, in canonical order. Kept for the next
-        call."""
+        """Return the differences between this manifest and `base`, in canonical order. The result
+        is cached for the next call."""
         if self._changes is None or self._changes[0] != base.digest:
             self._changes = base.digest, self._compare(base)
         return self._changes[1]
@@ -172,15 +172,15 @@ class Manifest:
         return [one for one in found if not _is_same(one.before, one.now)]
 
     def changed_paths(self, base: Manifest) -> set[str]:
-        """The paths at which this manifest and `base` differ."""
+        """Return the paths at which this manifest and `base` differ."""
         return {change.path for change in self.changes(base)}
 
     def replace(
         self, changed: Iterable[Entry] = (), removed: Iterable[str] = (),
         moves: Iterable[tuple[str, str]] = (),
     ) -> Manifest:  # fmt: skip
-        """This manifest with some folders under another name, (old, new), and then with some paths
-        taken out and some entries put in or changed. Raises `BadManifest` for a folder that cannot
+        """Return this manifest with some folders renamed, as (old, new), and then with some paths
+        removed and some entries added or changed. Raises `BadManifest` for a folder that cannot
         move."""
         editor = Editor(self.root)
         put = editor.put
@@ -204,17 +204,17 @@ class Manifest:
         return made
 
     def check(self, base: Manifest | None = None) -> None:
-        """Raise `BadManifest` where a path's folder is missing, or is no folder, or where a link
-        leads out of a folder's new place.
+        """Raise `BadManifest` if a path's folder is missing or is no folder, or if a link leads
+        outside from a folder's new place.
 
-        `base`: a manifest known to be sound; only paths that differ from it are looked at.
+        `base`: a manifest that was checked; only paths that differ from it are looked at.
         """
         for path, child in self._unsure(base):
             if child is not None:
                 _check(path, child)
 
     def _unsure(self, base: Manifest | None) -> Iterator[tuple[str, Child | None]]:
-        """Yields the paths that `check` has to look at, each with its entry."""
+        """Yield the paths that `check` must look at, each with its entry."""
         if base is None or not len(base):
             for folder, node in self.root.walk():
                 is_deep = is_too_deep(f"{folder}/x")
@@ -234,7 +234,8 @@ class Manifest:
             yield from ((path, now) for path, _, now in differing(base.root, self.root))
 
     def check_at(self, path: str, *, with_content: bool) -> None:
-        """The same for a folder and all above it, and for what is in it."""
+        """Check the folder at a path and all folders above it as `check` does; with
+        ``with_content`` also all that is in it."""
         at = ""
         for name in path.split("/"):
             child = self.folder(at).children.get(name)
@@ -248,19 +249,19 @@ class Manifest:
                 _check(join(folder, name), child)
 
     def encode(self) -> bytes:
-        """The manifest as bytes; `decode` reads them."""
+        """Return the manifest as bytes, which `decode` reads."""
         return msgspec.msgpack.encode(_Encoded(self.digest_name, self.rows()))
 
     def rows(self) -> list[Row]:
-        """All entries in canonical order, as they travel. Kept for the next host."""
+        """Return all entries in canonical order, as they are sent. Cached for the next host."""
         if self._rows is None:
             self._rows = [entry.to_row() for entry in self]
         return self._rows
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
-        """The manifest in `raw`; `BadManifest` if it is none, if an entry breaks a rule, or if
-        other digests than ours are in it."""
+        """Return the manifest in `raw`. Raises `BadManifest` if it is none, if an entry breaks a
+        rule, or if its digests are of another kind than ours."""
         try:
             encoded = msgspec.msgpack.decode(raw, type=_Encoded)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -269,7 +270,8 @@ class Manifest:
 
     @classmethod
     def from_rows(cls, rows: list[Row], digest_name: str = DIGEST_NAME) -> Manifest:
-        """The manifest of rows that came from outside; `BadManifest` names the bad entry."""
+        """Return the manifest of rows that came from outside. Raises `BadManifest`, which names the
+        bad entry."""
         if digest_name != DIGEST_NAME:
             raise BadManifest("", f"uses the digest {digest_name!r}; this side knows {DIGEST_NAME}")
         manifest = cls(Entry.from_row(row) for row in rows)
@@ -310,7 +312,7 @@ def _sorted(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _is_same(one: Entry | None, other: Entry | None) -> bool:
-    """Whether two entries differ in nothing but their path."""
+    """Return whether two entries differ in nothing but their path."""
     if one is None or other is None:
         return one is other
     return (

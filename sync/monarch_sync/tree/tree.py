@@ -1,10 +1,9 @@
-"""Tree: the folders behind a manifest, which manifests share.
+"""Tree: the folders behind a manifest. Manifests share the folders that they have in common.
 
-A folder knows a digest of what is in it, at any depth, which names its content, whatever its own
-name. So two folders that are equal are known to be without a look inside, a folder that only
-got another name costs nothing, and a changed file costs the folders on the way to it. Entries carry
-their path for their users; in a folder that has moved it is an old one, and code that takes an
-entry out of a tree gives it the right one (`located`).
+A folder stores a digest of all its content, at any depth, which does not depend on the folder's own
+name. So equal folders are recognised without a look inside, a renamed folder costs nothing, and a
+changed file costs only the folders above it. Entries carry their path; in a folder that has moved
+it is the old path, so code that takes an entry out of a tree gives it its present path (`located`).
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from monarch_sync.tree.entry import Entry
 
 
 class Child(msgspec.Struct, frozen=True, gc=False):
-    """One name in a folder. ``node``: its content, if it is a folder that is not empty; where an
-    entry is missing, or is no folder, a manifest is unsound. ``fold``: the digest."""
+    """One name in a folder. ``node``: its content, if it is a folder that is not empty. If there is
+    a node, but ``entry`` is missing or is no folder, the manifest is invalid. ``fold``: the
+    digest."""
 
     entry: Entry | None
     node: TreeNode | None
@@ -27,9 +27,12 @@ class Child(msgspec.Struct, frozen=True, gc=False):
 
 
 class TreeNode:
-    """A folder's content. Never changes once it is part of a manifest. ``num_folders``: those in it
-    that have anything in them; like the other numbers, at any depth. ``folds``: those of its
-    children, sorted, one after the other; ``digest``: of these."""
+    """A folder's content. It never changes once it is part of a manifest.
+
+    ``num_folders`` counts the inner folders that are not empty; like the other numbers, at any
+    depth. ``folds``: the digests of its children, sorted and joined; ``digest``: the digest of
+    these.
+    """
 
     __slots__ = (
         "_by_digest", "children", "digest", "folds", "num_entries", "num_files", "num_folders",
@@ -51,14 +54,14 @@ class TreeNode:
 
     @property
     def by_digest(self) -> dict[bytes, str]:
-        """The names of the files right here, by content."""
+        """The names of the files right in this folder, by content."""
         if self._by_digest is None:
             entries = ((name, child.entry) for name, child in self.children.items())
             self._by_digest = {e.digest: name for name, e in entries if e is not None and e.digest}
         return self._by_digest
 
     def walk(self, above: str = "") -> Iterator[tuple[str, TreeNode]]:
-        """Every folder in this one and itself, with its path, in no order."""
+        """Yield this folder and every folder in it, with its path, in no order."""
         pending = [(above, self)]
         while pending:
             path, node = pending.pop()
@@ -75,19 +78,20 @@ def join(folder: str, name: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """(folder, name); an absolute path, which is unsound, has a name with a slash in it."""
+    """Return (folder, name) of a path. An absolute path, which is invalid, has a name with a
+    slash."""
     folder, _, name = path.rpartition("/")
     return (folder, name) if folder else ("", path)
 
 
 def located(entry: Entry, path: str) -> Entry:
-    """The entry as it is at a path."""
+    """Return the entry with ``path`` as its path."""
     return entry if entry.path == path else msgspec.structs.replace(entry, path=path)
 
 
 def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None, Child | None]]:
-    """Every (path, child before, child now) where the two trees differ, with folders in which
-    anything differs; in no order, but a folder comes before what is in it."""
+    """Yield (path, child before, child now) wherever two trees differ, folders with differences
+    included. In no order, but a folder comes before its content."""
     pending = [("", old, new)]
     while pending:
         folder, one, other = pending.pop()
@@ -108,7 +112,7 @@ def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None,
 
 
 def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
-    """A path for each of these contents that a file in the tree has."""
+    """Return a path for each of these contents that a file in the tree has."""
     wanted = set(digests)
     found: dict[bytes, str] = {}
     if not wanted:

@@ -1,4 +1,4 @@
-"""How trees are made: all at once, or from one that others hold."""
+"""How trees are made: from entries, or from a tree that other manifests share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _fold(name: str, entry: Entry | None, node: TreeNode | None) -> bytes:
 
 
 def build(entries: Iterable[Entry]) -> TreeNode:
-    """A tree that shares nothing, which is quicker to make than to edit. Of several entries with
-    one path the last one counts."""
+    """Make a tree from entries. It shares nothing, and is faster to make than to edit a tree. Of
+    several entries with one path, the last one counts."""
     folders: dict[str, dict[str, Entry | None]] = {"": {}}
     for entry in entries:
         folder, name = split(entry.path)
@@ -50,7 +50,8 @@ def build(entries: Iterable[Entry]) -> TreeNode:
 def _add_folder(
     folders: dict[str, dict[str, Entry | None]], folder: str
 ) -> dict[str, Entry | None]:
-    """Room for what is in a folder; it, and those above that are new, have no entry yet."""
+    """Add a folder, and those above it that are new, without entries; return the new folder's
+    names."""
     room = folders[folder] = {}
     while folder:
         folder, name = split(folder)
@@ -88,14 +89,15 @@ def _depth(path: str) -> int:
 
 
 class Editor:
-    """Makes a new tree from one that others may hold; unchanged parts are shared."""
+    """Makes a new tree from an existing one, which stays as it is; unchanged parts are shared."""
 
     def __init__(self, root: TreeNode) -> None:
         self._nodes: dict[str, TreeNode] = {"": root.copy()}
         self._touched: dict[str, dict[str, Child | None]] = {"": {}}
 
     def put(self, path: str, entry: Entry | None) -> Entry | None:
-        """Have an entry at a path, or none, and tell which was there; all below stays."""
+        """Set the entry at a path, or remove it with None; return the entry that was there. All
+        below the path stays."""
         folder, name = split(path)
         node = self._nodes.get(folder) or self._open(folder)
         before = node.children.get(name)
@@ -107,7 +109,8 @@ class Editor:
         return before.entry
 
     def move(self, old: str, new: str) -> bool:
-        """Give a folder another name; False if there is none. To be done before all else."""
+        """Rename a folder; return False if there is none, or if ``new`` exists. Call it before any
+        `put`."""
         folder, name = split(old)
         node = self._open(folder)
         child = node.children.get(name)
@@ -123,7 +126,7 @@ class Editor:
         return before is None
 
     def _open(self, folder: str) -> TreeNode:
-        """A folder's node, to be changed."""
+        """Return a folder's node as a copy that may be changed."""
         missing = []
         at = folder
         while at not in self._nodes:
@@ -141,7 +144,7 @@ class Editor:
         return node
 
     def finish(self) -> TreeNode:
-        """The new tree."""
+        """Compute the digests of the changed folders, and return the new tree."""
         # The deepest first, so that what is in a folder is known when it is counted.
         for folder in sorted(self._nodes, key=_depth, reverse=True):
             if folder:
@@ -193,7 +196,7 @@ class Editor:
 
 
 def _with(folds: bytes, gone: Iterable[bytes], came: Iterable[bytes]) -> bytes:
-    """Sorted folds without some, and with others."""
+    """Return the sorted folds without those in ``gone``, and with those in ``came``."""
     made = bytearray(folds)
     for fold in gone:
         at = _place(made, fold)
@@ -205,7 +208,7 @@ def _with(folds: bytes, gone: Iterable[bytes], came: Iterable[bytes]) -> bytes:
 
 
 def _place(folds: bytearray, fold: bytes) -> int:
-    """The offset of a fold among sorted folds, or the one at which it would be."""
+    """Return the offset of a fold among sorted folds, or the offset at which it belongs."""
     low, high = 0, len(folds) // DIGEST_BYTES
     while low < high:
         middle = (low + high) // 2

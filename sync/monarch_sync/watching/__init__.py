@@ -1,5 +1,4 @@
-"""Notices changes in a workspace: by the kernel's events, and by polling where these do not tell
-all.
+"""Notices changes in a workspace: by the kernel's events, and by polling where there are no events.
 
 What to open, by what you change:
 

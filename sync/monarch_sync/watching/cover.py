@@ -1,9 +1,9 @@
-"""Cover: which folders of a workspace's folder are watched, as rules say that they belong to it.
+"""Cover: which folders of one workspace folder are watched, according to the ignore rules.
 
-A new folder is watched first and listed after, and listed once more until nothing new is in it:
-what is written into it meanwhile is found by the one or told by the other. Of a folder that rules
-leave out, what leads to files that git tracks is watched; of a virtual environment, the folder
-itself, which tells when it is none any more.
+A new folder is watched first and listed after that, again and again until the list has no new
+folder. So whatever is written meanwhile is either listed or raises an event. In a folder that rules
+leave out, only the folders above files that git tracks are watched; of a virtual environment only
+its top folder, whose events show when it is no environment any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TICK_NS = 20_000_000
 
 
 class CannotWatch(Exception):
-    """Events would not tell everything here; the text says why."""
+    """Raised if events would not report every change; the text says why."""
 
     @classmethod
     def untold(cls, path: str) -> CannotWatch:
@@ -39,7 +39,7 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """The watches of one folder, among those in ``watched``. Raises ``OSError``,
+    """Watches one folder of a workspace, using the watches in ``watched``. Raises ``OSError``,
     ``CannotWatch``."""
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
@@ -59,20 +59,21 @@ class Cover:
 
     @property
     def is_same(self) -> bool:
-        """Whether it is still the folder that it was, with the same disks mounted inside."""
+        """Return whether the folder is still the same, with the same disks mounted inside."""
         return _identity(self.root) == self._identity and mounted_inside(self.root) == self._mounted
 
     @property
     def is_open_now(self) -> bool:
-        """Whether one can be looked into that could not before; no event may have told."""
+        """Whether a folder that could not be opened before can be now; there may be no event of
+        that."""
         return any(map(self._is_open, self._closed))
 
     def begin(self) -> None:
-        """Watch all that is there."""
+        """Watch the whole folder."""
         self._cover("")
 
     def take_in(self, parent: str, relatives: Iterable[str]) -> None:
-        """Watch folders that have appeared right inside one, if they belong to us."""
+        """Watch new folders right inside ``parent``, if they belong to the workspace."""
         if parent in self._environments:
             return
         tracked = self._tracked
@@ -92,7 +93,7 @@ class Cover:
                     pass
 
     def is_plain(self, old: str, new: str) -> bool:
-        """Whether a folder that got another name belongs to us as it did, with the same content."""
+        """Return whether the rules treat a renamed folder, and all its content, as before."""
         tracked = self._tracked
         if tracked is not None and (tracked.below(old) or tracked.below(new)):
             return False  # Not all in it may be watched.
@@ -102,7 +103,7 @@ class Cover:
         return judges_alike(self._folder.local, self._patterns, old, new, uses_git=uses_git)
 
     def _cover(self, below: str) -> None:
-        """Watch the folders inside, again until the last look has found none that is new."""
+        """Watch the folders inside, again until a listing finds no new folder."""
         while True:
             began_ns = time.time_ns() - _TICK_NS
             youngest_ns, is_new = 0, False

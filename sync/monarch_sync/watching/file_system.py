@@ -1,7 +1,8 @@
-"""Which file systems tell this machine's kernel of every change.
+"""Which file systems report every change to this machine's kernel.
 
-Changes that another machine, or a server in user space, makes behind a mount raise no event here.
-So only file systems are trusted whose changes all go through this kernel; others are polled.
+If another machine, or a server in user space, changes a file behind a mount, there is no event
+here. So events are trusted only of file systems whose changes all go through this kernel; others
+are polled.
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ _LOCAL = frozenset({
 
 
 def tells_all(path: str) -> bool:
-    """Whether every change on the file system of ``path`` raises an event on this machine."""
+    """Return whether every change on the file system of ``path`` raises an event on this
+    machine."""
     kind = _kind(path)
     return kind is not None and kind in _LOCAL
 
 
 def _kind(path: str) -> int | None:
-    """The number that names the kind of file system, from the first word of `struct statfs`."""
+    """Return the number of the kind of file system, from the first word of `struct statfs`; None if
+    it cannot be read."""
     words = (ctypes.c_long * 64)()
     try:
         statfs = ctypes.CDLL(None, use_errno=True).statfs

@@ -1,4 +1,5 @@
-"""GitLocks: the files that are there while git is at work, so that a branch switch is one state."""
+"""GitLocks: git's lock files. While one exists, git is at work; waiting for it makes a branch
+switch one state."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _STEP_SECONDS = 0.002
 
 
 class GitLocks:
-    """The locks of git in one workspace. Waiting ends once ``is_closed``. The places of the locks
-    are looked up each time, unless a watch tells of other repositories (`rely`)."""
+    """The lock files of git in one workspace. Waiting ends when ``is_closed`` is set. The paths of
+    the locks are looked up each time, unless a watch reports new repositories (`rely`)."""
 
     def __init__(self, workspace: Workspace, is_closed: Event) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
@@ -26,9 +27,10 @@ class GitLocks:
         self._old: dict[str, tuple[int, int]] = {}  # waited for in vain
 
     def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
-        """Wait until git has finished its work; return whether there was anything to wait for.
+        """Wait until git has finished its work; return whether there was a lock to wait for.
 
-        As long as ``look`` returns more each time, a large tree is being checked out.
+        While ``look`` returns more each time, git is checking out a large tree, and the wait is
+        prolonged.
         """
         has_waited = False
         for lock in self._find() if self._known is None else self._known:
@@ -36,11 +38,11 @@ class GitLocks:
         return has_waited
 
     def rely(self) -> None:
-        """Look the locks up now. From here on a watch tells of other repositories, by `doubt`."""
+        """Look the locks up now and keep their paths, until `doubt` is called."""
         self._known = self._find()
 
     def doubt(self) -> None:
-        """No watch tells of other repositories any more."""
+        """Look the locks up again each time: no watch reports new repositories any more."""
         self._known = None
 
     def _find(self) -> list[str]:

@@ -1,9 +1,9 @@
 """Inotify: the kernel's events about watched folders, as they happen.
 
-Bound by hand, because of what `watchfiles` keeps to itself: that the kernel's queue ran over and
-events are lost; in which order events came, without which a cookie proves nothing; and that a
-folder has a watch from a certain moment on. It also wakes up without sleeping in steps, so a save
-is seen in less than a millisecond and an idle watcher costs nothing.
+Bound by hand, because `watchfiles` does not report three facts: that the kernel's queue overflowed
+and events are lost; the order of events, without which a cookie proves nothing; and the moment from
+which a folder is watched. It also wakes up without sleeping in steps, so a save is seen in less
+than a millisecond and an idle watcher costs nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _MAX_EVENT_BYTES = _HEAD.size + 256  # a name and the zero behind it
 
 
 class InotifyEvent(NamedTuple):
-    """``watch``: the number of the folder's watch, -1 where events were lost."""
+    """One event of a watched folder. ``watch``: the number of the folder's watch; -1 if events were
+    lost."""
 
     watch: int
     mask: int
@@ -51,7 +52,7 @@ class InotifyEvent(NamedTuple):
 
 
 def is_there() -> bool:
-    """Whether this system has inotify at all."""
+    """Return whether this system has inotify at all."""
     try:
         return hasattr(ctypes.CDLL(None), "inotify_init1")
     except (TypeError, OSError):
@@ -59,7 +60,8 @@ def is_there() -> bool:
 
 
 class Inotify:
-    """One queue of events, where there is inotify. Raises ``OSError`` where no inotify is left."""
+    """One queue of inotify events. Raises ``OSError`` if the system has no inotify instance
+    left."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -94,7 +96,7 @@ class Inotify:
         return any(fd == self._fd for fd, _ in poll.poll(timeout))
 
     def read(self) -> list[InotifyEvent]:
-        """The events that are there, oldest first, without waiting."""
+        """Return the waiting events, oldest first, without blocking."""
         events: list[InotifyEvent] = []
         raw, end = self._buffer, _READ_BYTES
         # While another event would have had room, there was none.
@@ -113,7 +115,7 @@ class Inotify:
         return events
 
     def close(self) -> None:
-        """Give all watches back. Idempotent."""
+        """Release all watches. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

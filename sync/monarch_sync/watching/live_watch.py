@@ -1,10 +1,10 @@
-"""Live watch: the watches of one workspace, for as long as they can be relied on.
+"""Live watch: the watches of one workspace, for as long as they are reliable.
 
-Which of its folders are watched is its covers' to say.
+Its covers decide which folders are watched.
 
-The proof that nothing is missing is a cookie: a file without a name is written, and then awaited in
-the stream of events, behind which no earlier save can be, wherever that was. It is made once, and
-kept as long as the watches are.
+A cookie proves that no event is missing: a nameless file is written, and its event awaited. Events
+come in order, so every earlier save, wherever it was, has been read by then. The file is made once,
+and kept as long as the watches.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _COOKIE_SECONDS = 1.0
 
 
 class LiveWatch:
-    """Begins when it is made: what is touched from then on is not missed, or `catch_up` says so.
+    """Watches from the moment it is made: later changes are not missed, or `catch_up` returns
+    False.
 
-    ``folders.touched`` gathers it. Raises ``WorkspaceMissing``, and ``CannotWatch``.
+    Touched paths gather in ``folders.touched``. Raises ``WorkspaceMissing``, and ``CannotWatch``.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -53,7 +54,7 @@ class LiveWatch:
             raise
 
     def close(self) -> None:
-        """Give the watches back. Idempotent."""
+        """Release the watches. Idempotent."""
         self._queue.close()
         cookie, self._cookie = self._cookie, -1
         if cookie >= 0:
@@ -65,26 +66,27 @@ class LiveWatch:
         return self._queue.wait(seconds, waker)
 
     def read(self) -> None:
-        """Take in the events that are there."""
+        """Take in the waiting events."""
         self.folders.take(self._queue.read(), time.monotonic())
 
     def look(self) -> int:
-        """Take in the events that are there; how many paths they have touched so far."""
+        """Take in the waiting events; return how many paths have been touched so far."""
         self.read()
         return len(self.folders.touched)
 
     def catch_up(self) -> bool:
-        """Take in the events of all that was done before this call; whether none is missing."""
+        """Take in the events of all changes before this call; return whether none is missing."""
         try:
             return self._read_to_cookie() and self.is_sound()
         except OSError:
             return False
 
     def is_sound(self) -> bool:
-        """Have new folders watched; whether a look at what was touched is enough.
+        """Watch new folders; return whether looking at the touched paths is enough to see all
+        changes.
 
-        It is not where events were lost, rules have changed, a folder is another one now, or one
-        can be looked into that could not before.
+        It is not enough if events were lost, rules have changed, a folder was replaced, or a folder
+        can be opened that could not be before.
         """
         folders = self.folders
         try:
@@ -114,7 +116,7 @@ class LiveWatch:
             cover.begin()
 
     def _cover_fresh(self) -> None:
-        """Watch folders that have appeared, if rules say that they belong to us."""
+        """Watch folders that have appeared, if they belong to the workspace."""
         by_parent: dict[str, list[str]] = {}
         if not all(self._is_plain(*move) for move in self.folders.moves):
             self.folders.moves.clear()
@@ -129,7 +131,7 @@ class LiveWatch:
                     cover.take_in(parent[at:], [path[at:] for path in paths])
 
     def _is_plain(self, old: str, new: str) -> bool:
-        """Whether a folder that got another name belongs to us as it did, with the same content."""
+        """Return whether the rules treat a renamed folder, and all its content, as before."""
         return all(
             cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
             for cover in self._covers
@@ -137,7 +139,7 @@ class LiveWatch:
         )
 
     def _read_to_cookie(self) -> bool:
-        """Write the cookie, and take in events until it comes; whether it came."""
+        """Write the cookie, and take in events until its event; return whether that came."""
         if self._cookie < 0:
             self._cookie = _open_cookie(self._covers[0].root if self._covers else "")
             self._cookie_watch = self._queue.watch_file(f"/proc/self/fd/{self._cookie}")
@@ -158,7 +160,8 @@ class LiveWatch:
 
 
 def _open_cookie(folder: str) -> int:
-    """Opens a file to write to that no other program ever sees: it has no name, and ends with us.
+    """Open a file for writing that no other program ever sees: it has no name, and ends with this
+    process.
 
     It lies outside the workspace if possible: an open file would keep that file system from being
     unmounted.

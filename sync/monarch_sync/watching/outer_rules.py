@@ -1,8 +1,8 @@
-"""Outer rules: rule files and git indexes outside of a workspace's folders that bear on them.
+"""Outer rules: rule files and git indexes outside of a workspace's folders that apply to them.
 
-Rule files of the folders above, the repository's ``info/exclude``, the user's own, and what git
-tracks. They lie where no watch is, so they are looked at when the watch is asked: a stat each, and
-one of every folder above, which tells that nothing has come or gone there.
+They are the rule files of the folders above, the repository's ``info/exclude``, the user's own, and
+the git index. No watch covers them, so each question to the watch also checks them: a stat of each
+file, and of each folder above, whose times show whether a file was added or removed there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Stamp = tuple[int, int, int] | None
 
 
 class _Way:
-    """A folder on the way to a workspace's, and which of some names are taken in it."""
+    """A folder at or above a workspace folder, and which of some file names exist in it."""
 
     def __init__(self, folder: str, names: Sequence[str]) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class _Way:
         self._status: tuple[int, int, int, int] | None = None
 
     def look(self) -> None:
-        """Look which of the names are there now, if any may have come or gone."""
+        """Find out which of the names exist, if the folder has changed since the last look."""
         looked_ns = time.time_ns()
         try:
             now = os.stat(self.folder)
@@ -67,7 +67,7 @@ class OuterRules:
         self._tracked = self._read_index()
 
     def have_changed(self) -> bool:
-        """Whether all may be otherwise than at the last look."""
+        """Return whether the outer rules may have changed since the last look."""
         self._look_at_ways()
         if self._find_git_dir() != (self._top, self._git_dir) or self._look() != self._stamps:
             return True
@@ -98,7 +98,7 @@ class OuterRules:
         )
 
     def _read_index(self) -> frozenset[str] | None:
-        """The paths that git tracks; ``None`` where they are not known."""
+        """Return the paths that git tracks; None if they are not known."""
         try:
             return tracked_paths(self._git_dir) if self._git_dir else frozenset()
         except OSError:
@@ -109,7 +109,8 @@ class OuterRules:
             way.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
-        """As `find_git_dir`, from the folders as they were just looked at; or ("", "")."""
+        """Find the git directory as `find_git_dir` does, from what the last look saw; ("", "") if
+        there is none."""
         for way in self._ways:
             if _DOT_GIT in way.names and (git_dir := git_dir_of(way.folder)) is not None:
                 return way.folder, git_dir

@@ -1,8 +1,8 @@
-"""System watch: saves as `watchfiles` tells of them, where there is no inotify (on a Mac, say).
+"""System watch: saves as `watchfiles` reports them, where there is no inotify (on a Mac, say).
 
-It may lose events without a word: of folders that are new, and when there are many at once. So its
-news are only the quick part. Behind every burst, and now and then, everything is looked at, and
-nothing stays missed.
+It may lose events silently: those of new folders, and when there are many at once. So its events
+only make the reaction fast. After every burst, and from time to time, everything is looked at, so
+no change is missed for good.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _AUDIT_SHARE = 50  # the least time from one look to the next, in durations of a
 
 
 class SystemWatch:
-    """The watch of one workspace, until one of its folders is replaced or gone. The iteration does
-    the work: it yields sets of touched paths, an empty one for a look at everything.
+    """The watch of one workspace, until one of its folders is replaced or deleted. Iterate over it:
+    it yields sets of touched paths; an empty set asks for a look at everything.
 
-    Raises ``OSError`` and ``RuntimeError`` where the system tells nothing.
+    Raises ``OSError`` and ``RuntimeError`` if the system reports no events.
     """
 
     def __init__(self, workspace: Workspace, is_closed: Event) -> None:
@@ -69,12 +69,13 @@ class SystemWatch:
                 next_audit = started + max(_AUDIT_SECONDS, _AUDIT_SHARE * cost)
 
     def _is_ours(self, change: Change, path: str) -> bool:
-        """Whether a path may belong to the workspace, whatever its rules say."""
+        """Return whether a path may belong to the workspace, before its rules are asked."""
         root = max((r for r in self._roots if path.startswith(f"{r}/")), key=len, default=path)
         return not any(map(is_never_taken, path[len(root) :].split("/")))
 
     def _is_another(self, changes: set[tuple[Change, str]]) -> bool:
-        """Whether a folder is gone, or another one now; it may have the number of the old one."""
+        """Return whether a folder of the workspace was deleted or replaced. A new folder may have
+        the inode number of the old one."""
         gone = {path for change, path in changes if change is Change.deleted}
         return not gone.isdisjoint(self._roots) or self._identities() != self._known
 

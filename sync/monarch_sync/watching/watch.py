@@ -1,19 +1,18 @@
 """Saves, as they happen: which paths of a workspace were touched.
 
 A watcher is used in one of two ways. A program that iterates over it is woken by each save. A
-program that asks it for `changes` gets what was touched since it last asked, and the proof that
-this is all of it, so that it need not look at the other files; between two calls no thread runs.
+program that calls `changes` gets the paths that were touched since its last call, with the proof
+that no other file has changed; between two calls no thread runs.
 
-Questions that a burst of events leaves open are closed here. A file that is being written is waited
-for, and what has vanished may be about to come back, as editors do it; while git holds its index
-lock we wait, so that a branch switch is one generation. Where events were lost, rules have changed,
-or a flood went by, everything is looked at.
+A burst of events may leave questions open, so the watcher waits: for a file that is being written,
+for a file that has vanished (editors delete a file and write it again), and while git holds its
+index lock, so that a branch switch is one generation. If events were lost, rules have changed, or
+there were too many events, everything is looked at.
 
-On file systems that do not tell of all changes, and where the system has no watches left,
-everything is looked at again and again. (`watchfiles` could poll there, but it goes by whole
-seconds of file times, and into what is ignored.) Where there is no inotify, `watchfiles` wakes the
-program that iterates (`system_watch.py`), and one that asks for changes is told to look at
-everything.
+On file systems that do not report all changes, and if the system has no watches left, everything is
+looked at again and again. (`watchfiles` could poll there, but it compares whole seconds of file
+times, and looks into ignored folders.) Without inotify, `watchfiles` wakes the program that
+iterates (`system_watch.py`), and `changes` asks the program to look at everything.
 """
 
 from __future__ import annotations
@@ -54,20 +53,22 @@ _GONE_SECONDS = 600.0
 
 
 def quiet_seconds(num_touched: int) -> float:
-    """How long nothing has to happen after so many touched paths until they count as all there is:
-    a save by hand is one at once, and a program that writes a tree pauses in between."""
+    """Return how many seconds nothing must happen after so many touched paths until the burst is
+    over: a save by hand is over at once, and a program that writes a tree pauses in between."""
     if num_touched < _BURST:
         return _SETTLE_SECONDS
     return min(max(_BURST_SECONDS, _BURST_SECONDS_EACH * num_touched), _MAX_BURST_SECONDS)
 
 
 class Watcher:
-    """Iterate over it: sets of touched paths; an empty set asks for a look at everything.
+    """Watches a workspace. Iterate over it: it yields sets of touched paths; an empty set asks for
+    a look at everything.
 
-    The first set is empty, of what was saved before the watch began, unless `changes` was asked
-    before. When a watched folder goes, an empty set tells of it, and another one when it is back.
-    Ends when ``close`` is called. Raises ``WorkspaceMissing`` when made for a folder that is not
-    there, ``WatchEnded`` when one stays away for ten minutes.
+    The first set is empty, because files may have changed before the watch began, unless `changes`
+    was called before. When a watched folder is deleted, an empty set reports it, and another one
+    when the folder is back. The iteration ends when ``close`` is called. Raises
+    ``WorkspaceMissing`` if a folder does not exist when the watcher is made, ``WatchEnded`` if one
+    stays away for ten minutes.
 
     ``polls_because``: why there are no events here, if so; else "".
     """
@@ -88,11 +89,11 @@ class Watcher:
 
     @property
     def is_iterated(self) -> bool:
-        """Whether a program iterates; then `changes` vouches for nothing."""
+        """Whether a program iterates over it; then `changes` cannot prove anything."""
         return self._waker >= 0
 
     def close(self) -> None:
-        """End the iteration, from any thread, and give all watches back. Idempotent."""
+        """End the iteration, from any thread, and release all watches. Idempotent."""
         with self._lock:
             self._is_closed.set()
             if self._waker >= 0:
@@ -101,16 +102,16 @@ class Watcher:
                 self._release()
 
     def rest(self) -> None:
-        """Give all watches back until the next question, or iteration."""
+        """Release all watches until the next call of `changes` or the next iteration."""
         if not self.is_iterated:
             self._release()
 
     def changes(self) -> Touched | None:
-        """All that was touched since the last call; ``None`` where everything has to be looked at.
+        """Return all paths touched since the last call; None if everything has to be looked at.
 
-        All that was saved before this call is in what this or an earlier call gave. ``None`` is the
-        answer to the first call, and whenever the watcher cannot vouch for the rest. For one thread
-        at a time. Raises ``WorkspaceMissing``.
+        Every file saved before this call is in the result of this or an earlier call. The first
+        call returns None, and so does any call for which the watcher cannot prove that nothing is
+        missing. For one thread at a time. Raises ``WorkspaceMissing``.
         """
         if self.is_iterated or self._is_closed.is_set() or os.getpid() != self._pid:
             return None  # In a forked child, events are the parent's.
@@ -123,11 +124,12 @@ class Watcher:
         return None
 
     def settle(self) -> None:
-        """Wait until git has done what it is doing."""
+        """Wait until git has finished its work."""
         self._git.wait()
 
     def _start(self) -> None:
-        """Watch everything anew, if possible. Paths touched from here on are not missed."""
+        """Make new watches for the whole workspace, if possible. Paths touched from then on are not
+        missed."""
         self._release()
         self.polls_because = ""
         if not is_there():
@@ -186,7 +188,7 @@ class Watcher:
                 self._release()
 
     def _bursts(self, live: LiveWatch, waked: int) -> Iterator[AbstractSet[Path]]:
-        """Yields the paths that events tell, a burst at a time, until events no longer tell all."""
+        """Yield the touched paths, a burst at a time, until events no longer report all changes."""
         folders, needs_audit = live.folders, False
         while not self._is_closed.is_set():
             if not folders.touched:
@@ -211,7 +213,7 @@ class Watcher:
                 live.read()
 
     def _settle(self, live: LiveWatch, waked: int) -> None:
-        """Wait until the present burst of changes is over."""
+        """Wait until the present burst of changes is over, or until a deadline."""
         folders, began = live.folders, time.monotonic()
         while not self._is_closed.is_set() and not folders.is_lost:
             num_touched = len(folders.touched)
@@ -233,8 +235,8 @@ class Watcher:
                 return
 
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
-        """The paths of a burst, with those touched just before: a slow writer pauses, and goes
-        on."""
+        """Return the touched paths, with those of a burst that ended just before: a slow writer
+        pauses and goes on."""
         before, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)
@@ -242,7 +244,7 @@ class Watcher:
         return before if len(before) >= _MOST_COUNTED else before | touched
 
     def _told(self) -> Iterator[set[Path]]:
-        """Yields the paths that the system's notifications tell; polls where these fail."""
+        """Yield the paths that the system's notifications report; poll if these fail."""
         # Few systems need it, and it takes a while to load.
         from monarch_sync.watching.system_watch import SystemWatch
 
@@ -256,7 +258,8 @@ class Watcher:
                 yield from self._looks()
 
     def _looks(self) -> Iterator[set[Path]]:
-        """A look at everything, again and again; while it costs little, often."""
+        """Yield an empty set, for a look at everything, again and again; the pause grows with the
+        time that a look takes."""
         pause = _POLL_SECONDS
         while not self._is_closed.wait(pause) and self._are_all_there():
             self._git.wait()

@@ -1,8 +1,8 @@
-"""Watched folders: a tree of watches, and what their events say was touched.
+"""Watched folders: a tree of watches, and the paths that their events report as touched.
 
-The kernel tells of a folder by the number of its watch, which stays with the folder when that, or
-one above it, gets another name. So paths are not kept but read off the tree, and a renamed folder
-costs nothing, however much is inside.
+An event names a folder by the number of its watch, which stays the same when the folder, or one
+above it, is renamed. So paths are not stored but read off the tree, and a renamed folder costs
+nothing, however much is inside.
 
 Nothing here knows which folders are wanted: `take_fresh` names new ones, for the watcher to `add`
 them if they belong to the workspace.
@@ -24,7 +24,7 @@ _NOBODY = (0, "")  # else the cookie and the path of a folder that the event bef
 
 
 def is_never_taken(name: str) -> bool:
-    """Whether a file or folder of this name never belongs to a workspace."""
+    """Return whether a file or folder of this name never belongs to a workspace."""
     return name in _NEVER or name.endswith(_ENDS) or is_reserved(name)
 
 
@@ -39,14 +39,15 @@ class _Node:
 
 
 class WatchedFolders:
-    """Touched paths gather in ``touched``, until they are taken out.
+    """The tree of watches. Touched paths gather in ``touched`` until the user of this class removes
+    them.
 
-    ``written``: files that a program is in the middle of writing, and since when. ``vanished``:
-    what was there and is not. ``is_lost``: events are missing, or a root is another folder now; all
-    has to be watched and looked at anew.
+    ``written``: files that a program is writing, and since when. ``vanished``: files that were
+    there and are gone. ``is_lost``: events are missing, or a root was replaced; everything has to
+    be watched and looked at again.
 
-    ``moves``: folders among the touched paths that only got another name, as (old, new): what
-    changed in them is touched, too, under the new name.
+    ``moves``: folders among the touched paths that were only renamed, as (old, new): a path that
+    changed inside one is in ``touched``, too, under the new name.
     """
 
     def __init__(self, queue: Inotify) -> None:
@@ -104,7 +105,7 @@ class WatchedFolders:
         return {f"{above}/{name}" for above, name in paths if above is not None}
 
     def take(self, events: list[InotifyEvent], now: float) -> None:
-        """Learn from events, in their order; they are all that there were."""
+        """Take in events, in their order, at the time ``now``; they are all events so far."""
         for event in events:
             leaving = self._leaving
             self._take(event, now)
@@ -186,9 +187,9 @@ class WatchedFolders:
             self._fresh.add((parent, name))
 
     def _note_move(self, old: str, new: str) -> None:
-        """Note that a folder got another name, if no more must be said of it.
+        """Note that a folder was only renamed, unless other touched paths make that uncertain.
 
-        It is watched, with all in it, so the kernel has told of whatever changed there.
+        The folder is watched, with all in it, so the kernel has reported every change there.
         """
         if not (old.startswith("/") and new.startswith("/")):
             return  # it was touched already, or is in one that is on its way
@@ -199,8 +200,8 @@ class WatchedFolders:
         self.moves.append((old, new))
 
     def _end_moves(self, path: str) -> None:
-        """A folder comes or goes: if that is one that has moved, or one above it, all of them have
-        to be looked at."""
+        """Forget all moves if ``path``, a folder that appears or vanishes, is a moved folder or is
+        above one: then all of them have to be looked at."""
         for _, new in self.moves:
             if new == path or new.startswith(f"{path}/"):
                 self.moves.clear()
@@ -213,7 +214,7 @@ class WatchedFolders:
         return node
 
     def _path(self, node: _Node) -> str | None:
-        """The present path of a folder; None while it is being moved elsewhere."""
+        """Return the present path of a folder; None while it is being moved elsewhere."""
         names: list[str] = []
         while node.parent is not None:
             names.append(node.name)
@@ -237,7 +238,7 @@ class WatchedFolders:
         node.parent = None
 
     def _forget(self, node: _Node) -> None:
-        """The kernel has ended this watch: the folder is gone."""
+        """Forget a folder whose watch the kernel has ended: the folder is gone."""
         if node.number in self._roots:
             self.is_lost = True
             return
@@ -245,7 +246,7 @@ class WatchedFolders:
         self._detach(node)
 
     def _drop(self, node: _Node) -> None:
-        """End the watches of a folder and of all inside."""
+        """End the watches of a folder and of all folders inside."""
         self._detach(node)
         nodes = [node]
         while nodes:
@@ -261,7 +262,8 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _is_being_written(path: str) -> bool:
-    """Whether a file that appeared was opened to be written, so that its closing will be told."""
+    """Return whether a new file was opened for writing, so that an event will come when it is
+    closed."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -1,6 +1,6 @@
 """All processes switch to other code at one moment, or none of them does: a two-phase commit.
 
-Decisions are made in ``monarch.core.code_switch``; here are the threads and messages around it.
+``monarch.core.code_switch`` decides; here are the threads and messages around it.
 
 What to open:
 
@@ -10,9 +10,9 @@ What to open:
     host_files                the files of a push on hosts: shown, dropped or taken back
     driver                    feeds orders and events of this process to a participant
     orders, open_order        orders that arrive; one that waits for its answer
-    actions                   carries out what the participant decides
-    proc_orders               what a process sends to its procs, and to their hosts
-    fencing                   what a participant does to its mailboxes, its spawns and what it sends
+    actions                   carries out the participant's decisions
+    proc_orders               a process's messages to its procs, and to their hosts
+    fencing                   a participant's fences in its mailboxes, its spawns and its sends
     busy_actors               the actors that a switch waits for, in one line for people
-    audits                    what still runs old code after a switch
+    audits                    the searches for old code after a switch
 """

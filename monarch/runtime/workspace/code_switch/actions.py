@@ -1,5 +1,5 @@
-"""The decisions of a participant of a code switch are carried out here: work in this process,
-orders to the procs that it owns, and the answer to the process that gave the order."""
+"""Carries out the decisions of a participant of a code switch: work in this process, orders to the
+procs that it owns, and the answer to the process that gave the order."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SwitchUnderWay:
     """The switch that this process takes part in.
 
     ``asker`` is the process that pushes, if it is another. ``targets`` are the procs that switch
-    with this one: all that it owns, where it is ``None``. ``here`` is how this process prepares.
-    ``exempt`` are actors here that push, and so wait for the switch.
+    with this one; ``None``: all that it owns. ``here`` is how this process prepares. ``exempt`` are
+    actors here that push, and so wait for the switch.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class SwitchUnderWay:
 
 
 class Actions:
-    """Effects are carried out one after the other, in the order in which they came.
+    """Carries out effects one after the other, in the order in which they came.
 
     Work that takes time is done on the thread that waits for the order, or on one of its own. Its
-    outcome is an event, which ``feed`` takes from any thread. ``tell`` hears what the switch waits
-    for, ``on_replacing`` that so many procs are about to be replaced, before the fence, and
-    ``on_over`` that a plan has been switched to.
+    outcome is an event, which is passed to ``feed`` from any thread. ``tell`` is called with what
+    the switch waits for, ``on_replacing`` with the number of procs that will be replaced, before
+    the fence, and ``on_over`` when a plan has been switched to.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class Actions:
             self.tell(self.switch, self.fencing.busy(), effect.seconds)
 
     def members_on(self, hosts: Sequence[Uid]) -> list[Uid]:
-        """The procs on ``hosts`` that switch with this process."""
+        """Return the procs on ``hosts`` that switch with this process."""
         members = self._members() if hosts else []
         return [uid for uid in members if self._known[uid].host_uid in hosts]
 
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
-        """Tells which actors the switch has waited for, so long, here and to the process that
-        asked."""
+        """Report the actors that the switch has waited for, and how long, here and to the process
+        that asked."""
         # That may be a process of ours, which is told by us, and tells us.
         new = [one for one in busy if (one, seconds) not in switch.told]
         if not new:
@@ -145,7 +145,7 @@ class Actions:
             self._node.send(asker, Waiting(generation, tuple(new), seconds))
 
     def _members(self) -> list[Uid]:
-        """The procs that switch with this process."""
+        """Return the procs that switch with this process."""
         switch = self.switch
         if switch is not None and switch.targets is not None:
             procs = list(switch.targets)
@@ -185,7 +185,7 @@ class Actions:
         self._feed(lambda now: self.machine.did(number, Vote.YES, now))
 
     def _work(self, effect: Do, switch: SwitchUnderWay | None) -> None:
-        """A piece of work that takes time. No lock is held meanwhile."""
+        """Do a piece of work that takes time, without any lock."""
         here, number = self._here, self.machine.generation if switch is None else 0
         number = switch.plan.generation if switch is not None else number
         try:
@@ -263,7 +263,7 @@ class Actions:
         token: int,
         order: SwitchOrder,
     ) -> None:
-        """A proc has answered, or is gone."""
+        """Handle the answer of a proc, or its end."""
         said = answer.value
         outcome = ReloadOutcome()
         if said.is_down and order is SwitchOrder.PREPARE and has_ended_itself(said.error):
@@ -296,7 +296,7 @@ class Actions:
         self._feed(event)
 
     def _why_not_again(self, uid: Uid) -> list[RefusedFile]:
-        """Actors in a proc that could not be made again."""
+        """Return why actors in a proc could not be made again."""
         return [
             RefusedFile(
                 self._here.label,
@@ -316,7 +316,7 @@ class Actions:
             self._node.failure_detector.unexpect(switch.asker)
 
     def _go(self, token: int) -> None:
-        """Run the new code, and have those procs replaced that cannot take it."""
+        """Run the new code, and replace the procs that cannot take it."""
         switch, order = self.switch, self.orders.get(token)
         assert switch is not None
         self.fencing.forget_kept()

@@ -1,4 +1,4 @@
-"""After a switch: what still runs old code, here and in the procs that this process owns."""
+"""After a switch: finds what still runs old code, here and in the procs that this process owns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Audits:
         threading.Thread(target=run, name="monarch-audit", daemon=True).start()
 
     def close(self) -> None:
-        """Have the audit that is under way end, and begin no other."""
+        """End the audit in progress, and begin no other."""
         with self._lock:
             self._is_closed = True
             ended = self._ended
@@ -108,7 +108,7 @@ class Audits:
 
 
 def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
-    """Wait until one of them is kept, and no longer than so many seconds."""
+    """Wait until one of the promises is set, for at most so many seconds."""
     is_kept: Promise[None] = Promise()
     for promise in promises:
         promise.on_set(lambda: is_kept.set(None))

@@ -1,4 +1,5 @@
-"""The actors that a switch waits for, gathered from all processes into one line for people."""
+"""Combines the reports of all processes on the actors that a switch waits for into one line for
+people."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _MOST_NAMED = 3
 
 
 class BusyActors:
-    """Processes say at the same times which of their actors a switch still waits for. ``tell``
-    hears it a moment after the first has: one line for all. May be used from any thread."""
+    """Collects the reports, which all processes send at the same times. ``tell`` is called a moment
+    after the first report: one line for all. From any thread."""
 
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop = loop
@@ -25,7 +26,7 @@ class BusyActors:
         self._lock = threading.Lock()
 
     def add(self, generation: int, busy: Iterable[BusyActor], seconds: float) -> None:
-        """Notes actors that have kept the switch to ``generation`` waiting for so long."""
+        """Add actors that have kept the switch to ``generation`` waiting for so long."""
         key = generation, seconds
         with self._lock:
             is_first = key not in self._gathered
@@ -34,8 +35,7 @@ class BusyActors:
             self._loop.call_later(_GATHER_SECONDS, lambda: self._say(*key))
 
     def forget(self) -> None:
-        """Drops what was gathered: the switch waits for no actor any longer, so that it is not
-        worth telling."""
+        """Drop the collected reports, because the switch waits for no actor any longer."""
         with self._lock:
             for busy in self._gathered.values():
                 busy.clear()
@@ -48,7 +48,7 @@ class BusyActors:
 
 
 def waits_for(generation: int, busy: Sequence[BusyActor], seconds: float) -> str:
-    """The actors, by mesh, and the methods that they are in."""
+    """Return the actors, by mesh, and the methods that they run, as a text."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for one in busy:
         ranks.setdefault((one.name, one.method), []).append(one.rank)

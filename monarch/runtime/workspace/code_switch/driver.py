@@ -1,7 +1,7 @@
-"""A process's part in a code switch: the orders that it is given, and what happens meanwhile.
+"""A process's part in a code switch: it handles the orders that arrive, and all other events.
 
-Each is fed to a ``Participant``, one after the other, from any thread. ``actions``
-carries out what that decides.
+Each is passed to a ``Participant``, one after the other, from any thread. ``actions`` carries out
+its decisions.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ _log = logging.getLogger("monarch.reload")
 class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
-    ``on_over`` hears of each plan that has been switched to. ``on_waiting`` is told what the change
-    waits for, when that takes seconds, ``on_replacing`` that a plan is about to replace so many
-    procs. ``asker`` of an order is the process that pushes, if it is
-    another.
+    ``on_over`` is called with each plan that was switched to, ``on_waiting`` with what the change
+    waits for, if that takes seconds, ``on_replacing`` with the number of procs that a plan will
+    replace. ``asker`` of an order is the process that pushes, if it is another.
     """
 
     def __init__(
@@ -102,18 +101,18 @@ class CodeSwitch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no switch is under way here."""
+        """Whether no switch is in progress here."""
         return self.machine.state is ParticipantState.IDLE
 
     @property
     def num_lifted(self) -> int:
-        """The last fence of the switch that was lifted."""
+        """The number of the last fence of the switch that was lifted."""
         return self.machine.num_lifted
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
-        """Within the block, other processes do not wait for the actor that this is the context of:
-        it waits for a change."""
+        """Keep other processes from waiting for the current actor during this block, because the
+        actor itself waits for the change."""
         actor = running.get()
         uid = "" if actor is None else actor.record.uid
         if uid:
@@ -148,7 +147,7 @@ class CodeSwitch:
         targets: Sequence[ProcAddress],
         here: Callable[[ReloadPlan], ReloadOutcome],
     ) -> ReloadOutcome:
-        """Get ``plan`` ready in these procs, and here, in another way than theirs."""
+        """Prepare ``plan`` in these procs, and here by ``here``, which does it in another way."""
         switch = SwitchUnderWay(plan, asker="", targets=targets, here=here)
         return self._wait(lambda reply: self._prepare(switch, reply), Desk())
 
@@ -167,7 +166,7 @@ class CodeSwitch:
         return self.audits.of(generation)
 
     def ask(self, order: Order, asker: Uid, desk: Desk) -> ReloadOutcome:
-        """Have an order carried out, its work at ``desk``, and wait for that."""
+        """Have an order carried out, its work at ``desk``, and wait for the outcome."""
         return self._wait(lambda reply: self.obey(order, asker, reply), desk)
 
     def _wait(self, give: Callable[[OpenOrder], None], desk: Desk) -> ReloadOutcome:
@@ -198,7 +197,7 @@ class CodeSwitch:
     def ordered_to_switch(
         self, generation: int, asker: Uid, answer: Callable[[Switched], None]
     ) -> None:
-        """Drive the whole switch, alone from here on, whatever becomes of its author."""
+        """Drive the whole switch, on our own from now on, even if the author ends."""
         leads: list[Leading] = []
 
         def event(token: int, now: float) -> Sequence[Effect]:
@@ -255,7 +254,7 @@ class CodeSwitch:
         return switched
 
     def obey(self, order: Order, asker: Uid, reply: OpenOrder) -> None:
-        """``seconds`` is ``None`` for a fence of our owner's, in its own order."""
+        """Obey an order. ``seconds`` is ``None`` for a fence of our owner's, in its own order."""
         with self._lock:
             leading = self._leading
             is_stop = order.kind is SwitchOrder.REVERT
@@ -281,13 +280,14 @@ class CodeSwitch:
         self._obey(event, reply)
 
     def left_behind(self, codes: tuple[HostCode, ...]) -> None:
-        """A push could not come here: no call from here, or from what we own, may meet both."""
+        """Note that a push did not come to these hosts: no call from here, or from procs that we
+        own, may go to both parts."""
         self._agent.code_states.inherit(codes)
         for proc in self._agent.owned_procs():
             self.node.send(proc, LeftBehind(codes))
 
     def waits(self, generation: int, busy: Sequence[BusyActor], seconds: float) -> None:
-        """A process below, or one of another client that we push to, waits for these."""
+        """Note that a process below, or another client that we push to, waits for these actors."""
         switch = self._actions.switch
         if switch is not None and switch.plan.generation == generation:
             self._actions.tell(switch, busy, seconds)
@@ -295,7 +295,7 @@ class CodeSwitch:
             self._actions.busy.add(generation, busy, seconds)
 
     def held_up(self, generation: int, attempt: int) -> None:
-        """A process waits behind the fence of a process below."""
+        """Note that a process waits behind the fence of a process below."""
         if generation == self.machine.generation:
             self._feed(lambda now: self.machine.held(attempt, now))
 
@@ -325,16 +325,16 @@ class CodeSwitch:
         self.author_gone(uid)
 
     def _look_ahead(self, plan: ReloadPlan) -> None:
-        """Calls that are sent from here on may arrive when the plan has been switched to."""
+        """Record the change that a plan will bring: calls sent from now on may arrive after the
+        switch."""
         states = self._agent.code_states
         if self._agent.is_root:
             plan.others = states.left_by(plan.family, plan.covers)
         states.expect(plan.code_change(self._agent.generation))
 
     def _obey(self, event: Callable[[int, float], Sequence[Effect]], reply: OpenOrder) -> None:
-        """Handle an order, which is answered later. An illegal order is late, or comes from a
-        process that may not give it: it is dropped, and its sender is told.
-        """
+        """Handle an order, which is answered later. An illegal order, which is late or whose sender
+        may not give it, is dropped, and its sender is told."""
         with self._lock:
             self._last_token += 1
             token, orders = self._last_token, self._actions.orders
@@ -352,9 +352,9 @@ class CodeSwitch:
             self._feed(fed)
 
     def _feed(self, event: Event) -> None:
-        """Tell the machine of something, and do what it wants. From any thread.
+        """Pass an event to the state machine, and carry out its effects. From any thread.
 
-        Events that happen while that is being done come after it.
+        Events that happen meanwhile are handled after it.
         """
         with self._lock:
             self._events.append(event)

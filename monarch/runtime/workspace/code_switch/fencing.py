@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Fencing:
-    """Casts fences. ``on_held`` is called, on the loop, when the fence begins to delay a process.
+    """Raises fences. ``on_held`` is called, on the loop, when the fence begins to delay a process.
 
     ``fence`` returns the last fence.
     """
@@ -39,20 +39,21 @@ class Fencing:
     def raise_for(
         self, sender: Uid, exempt: Callable[[], Collection[Uid]], reached: Callable[[], None]
     ) -> None:
-        """Raise it in the order of ``sender``, before anything else of that is handled."""
+        """Raise the fence in the order of ``sender``, before any later message of that sender is
+        handled."""
         self._agent.spawn_gate.on_held = self._hold
         self._node.outboxes.behind_fence.watch(self._sent, self._hold)
         with self._node.casting:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
     def keep(self, procs: Iterable[Uid]) -> None:
-        """Remember what was sent to these procs, which are to give way."""
+        """Keep messages that are sent to these procs, which will be replaced."""
         for uid in procs:
             self._agent.kept_spawns.hold(uid)
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """Drops what was kept for these procs, or for all: they do not give way."""
+        """Send the kept messages of these procs, or of all: they are not replaced."""
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
         self._kept = set() if procs is None else self._kept.difference(procs)
@@ -75,14 +76,15 @@ class Fencing:
         self._let_spawn()
 
     def forget_kept(self) -> None:
-        """Forgets the procs that give way, as they do so now; what was kept for them stays."""
+        """Forget the procs that are replaced now; messages kept for them stay."""
         self._kept = set()
 
     def close_gate(self, generation: int, closed: Callable[[], None]) -> None:
         self._agent.spawn_gate.close(generation, closed)
 
     def busy(self) -> list[BusyActor]:
-        """The actors that have yet to come to the fence or to halt, and what they are in."""
+        """Return the actors that have not reached the fence or halted, and the methods that they
+        run."""
         cells = self._agent.fences.waiting_for(self._number)
         return [
             BusyActor(cell.record.name, cell.record.rank, _in_words(cell.method, cell.held_at))
@@ -90,12 +92,13 @@ class Fencing:
         ]
 
     def look(self) -> None:
-        """See whether something waits for an own actor that stands already."""
+        """Check whether messages wait behind an actor of this process that has reached the
+        fence."""
         if self._agent.fences.holds_up_any():
             self._hold()
 
     def _sent(self, procs: Iterable[Uid]) -> None:
-        """From any thread, which may hold any lock."""
+        """Note the procs to which a message was sent. From any thread, which may hold any lock."""
         fence = self._fence()
         if fence is not None and fence.sent(procs):
             self._hold()

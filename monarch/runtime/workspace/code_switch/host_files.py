@@ -1,4 +1,4 @@
-"""The files of a push on hosts: has them shown, dropped or taken back, all hosts at once."""
+"""The files of a push on hosts: has all hosts at once show, drop or restore them."""
 
 from __future__ import annotations
 
@@ -63,21 +63,21 @@ class HostWait:
 
 
 class FilesHere:
-    """Files that the process which drives a switch changes itself. These are none."""
+    """Files that the process which drives a switch changes itself. This base class has none."""
 
     def show(self) -> bool:
-        """Whether they are as in the new state now."""
+        """Show the new files; return whether that succeeded."""
         return True
 
     def take_back(self) -> None:
-        """They are as before."""
+        """Restore the earlier files."""
 
 
 class HostFiles:
-    """The staged files of ``plan`` on the hosts that ``owner`` sees to.
+    """The staged files of ``plan`` on the hosts that ``owner`` is responsible for.
 
-    Orders are given on behalf of ``author``, whose push it is; "" if that is this process. What has
-    come of it: the ``replies`` of hosts that show the files, why others ``failed``, which hosts
+    Orders are given on behalf of ``author``, whose push it is; "" if that is this process. The
+    results: the ``replies`` of hosts that show the files, why others ``failed``, and which hosts
     have ``looked`` at a folder that others write.
     """
 
@@ -107,12 +107,13 @@ class HostFiles:
 
     @property
     def behind(self) -> tuple[Uid, ...]:
-        """The hosts that could not show them, and are left behind."""
+        """Return the hosts that could not show the files, and are left behind."""
         is_off = self._plan.mode == "off"
         return () if is_off or not self._staged.best_effort else tuple(self.failed)
 
     def show(self) -> Vote:
-        """Have the hosts show them; no, where one cannot and that is not put up with."""
+        """Have the hosts show the files; return a no if a host cannot, unless it may be left
+        behind."""
         self.has_shown = True
         number = self._plan.generation
         staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]
@@ -158,7 +159,7 @@ class HostFiles:
                 self.looked.append(host.uid)
 
     def drop(self, *, waits: bool = True) -> None:
-        """Have the hosts drop what they have staged, as far as they still answer."""
+        """Have the hosts drop their staged files, as far as they still answer."""
         staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]
         asked = [(host, self._sync(host, Abort(self._plan.generation))) for host in staged]
         for host, answer in asked if waits else ():
@@ -199,7 +200,7 @@ class HostFiles:
         return self._node.ask(host, request, data)
 
     def _body(self, host: ProcAddress, answer: Promise[Response[A]], num_files: int) -> A | None:
-        """The answer of a host; ``None``, and it has failed, if there is none."""
+        """Return the answer of a host; ``None``, and mark it as failed, if there is none."""
         why = self._wait.why_given_up(host, answer, 0, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"

@@ -40,10 +40,10 @@ class CalledOff(Exception):
 
 
 class Leading:
-    """One switch, from when all have prepared to its end. Blocks.
+    """Drives one switch, from when all have prepared to its end. Blocks.
 
-    ``ask`` has this process and its procs carry out an order; its work is done at the desk that
-    comes with it. ``error`` is what was raised meanwhile: all has been brought to an end in spite
+    ``ask`` has this process and its procs carry out an order; its work is done at the given desk.
+    ``error`` is an exception that was raised meanwhile: the switch was brought to an end in spite
     of it.
     """
 
@@ -62,7 +62,7 @@ class Leading:
         self.error: BaseException | None = None
 
     def call_off(self) -> None:
-        """Have it taken back, unless it is decided. From any thread; does not block."""
+        """Have the switch undone, unless it is decided. From any thread; does not block."""
         self._called_off.set(None)
         with self._lock:
             if self._desk is not None and not self._machine.is_decided:
@@ -99,7 +99,7 @@ class Leading:
             progress().step = name
 
     def _go_on(self, effect: Effect) -> Effect | None:
-        """After something was raised: all go back, or, where it is decided, on."""
+        """Continue after an exception: have all go back or, if the switch is decided, go on."""
         if not self._machine.is_decided:
             return self._machine.interrupted()
         if isinstance(effect, Order) and effect.kind not in HOST_ORDERS:

@@ -13,7 +13,7 @@ from monarch.wire.message import BusyActor
 
 
 class Desk:
-    """Where the thread that waits for an answer does the work that the order brings."""
+    """The desk at which the thread that waits for an answer does the order's work."""
 
     def __init__(self) -> None:
         self._items: deque[Callable[[], None] | ReloadOutcome] = deque()
@@ -22,7 +22,7 @@ class Desk:
         self._is_left = False
 
     def put(self, item: Callable[[], None] | ReloadOutcome) -> None:
-        """Work, or the answer. From any thread."""
+        """Add work, or the answer. From any thread."""
         with self._lock:
             is_left = self._is_left
             self._items.append(item)
@@ -32,8 +32,8 @@ class Desk:
         there.set(None)
 
     def wait(self) -> ReloadOutcome:
-        """Do the work that comes until the answer is there. After Ctrl-C, other threads do the
-        rest."""
+        """Do the work that arrives until the answer is there, and return that. After Ctrl-C, other
+        threads do the rest."""
         try:
             while True:
                 self._there.wait()
@@ -59,8 +59,9 @@ class Desk:
 
 
 class OpenOrder:
-    """``reply`` takes the answer, ``outcome`` is what it comes to. Work that takes time is done at
-    ``desk``, where there is one, and otherwise on a thread of its own."""
+    """An order that waits for its answer. ``reply`` is called with the answer, ``outcome`` is the
+    result so far. Work that takes time is done at ``desk``, if there is one, else on a thread of
+    its own."""
 
     def __init__(self, reply: Callable[[ReloadOutcome], None], desk: Desk | None = None) -> None:
         self.outcome = ReloadOutcome()
@@ -75,11 +76,11 @@ class OpenOrder:
             self._desk.put(work)
 
     def refuse(self, label: str, why: str) -> None:
-        """``label`` names the process that says no."""
+        """Add a refusal; ``label`` names the process that refuses."""
         self.outcome.refused.append(RefusedFile(label, why))
 
     def end(self) -> None:
-        """Reply with what was heard."""
+        """Send the reply, with all reasons so far."""
         self._reply(self.outcome)
 
     def answer(
@@ -91,11 +92,10 @@ class OpenOrder:
         unheard: Sequence[RefusedFile],
         busy: Callable[[], Sequence[BusyActor]],
     ) -> None:
-        """Reply with what was heard, and with the reasons of ``answer`` as texts.
+        """Send the reply, with the reasons of ``answer`` as texts.
 
-        ``label`` names this process, ``author`` the author of the push that goes on at this moment.
-        ``unheard`` is what procs have refused while no order waited, ``busy`` gives actors that
-        are.
+        ``label`` names this process, ``author`` the author of the push in progress. ``unheard`` are
+        refusals of procs while no order waited, ``busy`` returns the busy actors.
         """
         outcome = self.outcome
         for reason, uid in answer.reasons:

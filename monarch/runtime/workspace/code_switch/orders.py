@@ -1,4 +1,4 @@
-"""The orders of a code switch, as they arrive from an owner, or from an author elsewhere."""
+"""The orders of a code switch that arrive from an owner, or from an author elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monarch.wire.message import HeldUp, LeftBehind, Order, SwitchOrder, Waiting
 
 
 class SwitchOrders:
-    """Hands what arrives to a process's ``CodeSwitch``, and sends its answers."""
+    """Passes arriving orders to a process's ``CodeSwitch``, and sends its answers."""
 
     def __init__(self, agent: ProcAgent, switch: CodeSwitch) -> None:
         self._agent = agent
@@ -59,7 +59,7 @@ class SwitchOrders:
         self._switch.left_behind(message.codes)
 
     def _asker(self, sender: Uid) -> Uid:
-        """The process that asks; ``""`` if it is ourselves."""
+        """Return the process that gave an order; ``""`` if it is ourselves."""
         return sender if sender != self._node.uid else ""
 
     def _author_left(self, uid: Uid) -> None:

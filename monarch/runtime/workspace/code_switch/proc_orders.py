@@ -18,10 +18,11 @@ _UP_SECONDS = 120.0
 def replace_procs(
     node: Node, procs: Sequence[ProcAddress], codes: tuple[HostCode, ...]
 ) -> list[str]:
-    """Have the hosts of ``procs`` end them and make them again; back when the new ones are up.
+    """Have the hosts of ``procs`` end them and make them again; return when the new procs are up,
+    with texts about problems.
 
-    ``codes`` are what divided hosts run. Says what went wrong. A proc that is not up in two minutes
-    goes on coming up, and the switch does not wait for it.
+    ``codes`` are the states of hosts that run different code. A proc that is not up within two
+    minutes goes on starting, and the switch does not wait for it.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}

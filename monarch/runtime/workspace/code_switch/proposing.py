@@ -32,7 +32,7 @@ class Owner(Protocol):
     def uid(self) -> Uid: ...
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        """Get the new code ready beside the old."""
+        """Prepare the new code beside the old."""
         ...
 
     def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
@@ -44,7 +44,7 @@ class Owner(Protocol):
         ...
 
     def call_off(self, generation: int) -> None:
-        """Drop what was prepared."""
+        """Drop the prepared code."""
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
@@ -62,30 +62,30 @@ class Purpose(FilesHere):
         return Said.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:
-        """A process has said no, and all go back."""
+        """Handle a refusal, after which all go back."""
 
     def switched(self, owner: Uid, switched: Switched) -> None:
-        """An owner has switched, or has gone back."""
+        """Handle that an owner has switched, or has gone back."""
 
     def show_unowned(self) -> Vote:
-        """Have hosts show the new files on which nothing runs."""
+        """Have hosts on which nothing runs show the new files."""
         return Vote.YES
 
     def undo_unowned(self) -> None:
-        """Have them drop these, or take them back."""
+        """Have these hosts drop the new files, or restore their earlier ones."""
 
     def lost(self, owner: Uid) -> None:
-        """An owner is gone, with its procs: have its hosts take their files back."""
+        """Handle the loss of an owner, with its procs: have its hosts restore their files."""
 
     def bring_back(self, owner: Uid) -> None:
-        """An owner has switched, and another one could not: it must go back as well."""
+        """Have an owner that has switched go back, because another owner could not switch."""
 
 
 class Proposing:
     """One push. The owners are asked one after the other, on the calling thread.
 
-    ``error`` is what was raised meanwhile: all has been brought to an end in spite of it.
-    ``outcome`` is what the owners said when they prepared, or that one refused with at last.
+    ``error`` is an exception that was raised meanwhile: the push was brought to an end in spite of
+    it. ``outcome`` is the owners' combined answer to preparing, or the last refusal.
     """
 
     def __init__(self, owners: Sequence[Owner], plan: ReloadPlan, purpose: Purpose) -> None:
@@ -97,7 +97,7 @@ class Proposing:
         self.error: BaseException | None = None
 
     def run(self) -> bool:
-        """Whether all have switched. Blocks."""
+        """Push; return whether all have switched. Blocks."""
         machine, request = self._machine, self._machine.begin()
         while request is not None:
             try:

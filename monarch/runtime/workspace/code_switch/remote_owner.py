@@ -1,4 +1,4 @@
-"""The client that owns the procs on some hosts, for a push that comes from elsewhere."""
+"""The client that owns the procs on some hosts, for a push from another program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ANSWER_SECONDS = 330.0
 
 
 class RemoteOwner:
-    """Has a client prepare, and then drive its own switch."""
+    """Asks another client to prepare, and then to drive its own switch."""
 
     def __init__(self, node: Node, client: ProcAddress) -> None:
         self._node = node

@@ -2,11 +2,11 @@
 
 What to open:
 
-    surroundings                   what comes along with a workspace: editable installs, an
+    surroundings                   what is pushed with a workspace: editable installs, an
                                    environment
     environment                    the wheels that hosts lack
-    lock_files                     what a workspace says it needs
-    wheels                         wheels on their way, and which Python wants which
+    lock_files                     the packages that a workspace needs
+    wheels                         the pushed wheels, and which Python needs which
     host_environment               the packages, unpacked on a host
     python_here                    this Python: its tag, platforms and packages
     cache_folder, cache_trimming   where wheels and environments are kept; how large that gets

@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """This user's, on this machine."""
+    """Return the cache folder of this user on this machine."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "monarch"

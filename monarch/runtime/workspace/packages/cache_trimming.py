@@ -1,4 +1,4 @@
-"""Keeping a cache folder within bounds: what was used longest ago goes first."""
+"""Keeps a cache folder below a size: the least recently used folders are removed first."""
 
 from __future__ import annotations
 

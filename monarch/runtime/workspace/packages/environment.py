@@ -1,12 +1,12 @@
 """Environment: the wheels of the packages that a workspace's code needs and its hosts lack.
 
-They are had once, by the author, for each kind of Python among the hosts, and lie in a folder that
-travels with the workspace. So they come through the content store, no host needs a network or an
-installer, a late host gets them like any other file, and a rollback takes them back.
-`host_environment.py` tells what becomes of them on a host.
+The author downloads them once, for each kind of Python among the hosts, into a folder that is
+pushed with the workspace. So they come through the content store, no host needs a network or an
+installer, a late host gets them like any other file, and a rollback reverts them.
+`host_environment.py` unpacks them on a host.
 
-Only packages that some host lacks in just this version go along: packages that hosts came with
-(torch, say) do not travel.
+Only packages that some host lacks in exactly this version are pushed: packages that hosts already
+have (torch, say) are not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _PIP_SECONDS = 3600.0
 
 
 class EnvironmentFailed(MonarchError):
-    """The packages could not be had; no host has changed. ``lines``: the last that pip said."""
+    """The packages could not be downloaded; no host has changed. ``lines``: the last lines of pip's
+    output."""
 
     def __init__(self, reason: str, lines: str = "") -> None:
         super().__init__(reason, lines)
@@ -88,7 +89,7 @@ def build(
 
 
 def _options(alike: Sequence[HostPython]) -> list[str]:
-    """Options by which pip finds wheels for these hosts, which have one kind of Python."""
+    """Return options for pip to find wheels for these hosts, which have one kind of Python."""
     host = alike[0]
     if host.tag == python_tag():
         return []
@@ -115,7 +116,7 @@ class _Package(NamedTuple):
 
 
 def _wanted(needs: Needs, hosts: Sequence[HostPython], options: Sequence[str]) -> list[str]:
-    """The packages to ask pip for, so that none of these hosts lacks any."""
+    """Return the packages to ask pip for, so that none of these hosts lacks any."""
     packages = _resolve(needs, options)
     for host in hosts:
         missing = [p.requirement for p in packages if host.packages.get(p.name) != p.version]
@@ -132,7 +133,7 @@ def _wanted(needs: Needs, hosts: Sequence[HostPython], options: Sequence[str]) -
 
 
 def _resolve(needs: Needs, options: Sequence[str]) -> list[_Package]:
-    """Every package that is needed, dependencies included, with its version."""
+    """Return every package that is needed, dependencies included, with its version."""
     if not needs.arguments:
         return []
     with tempfile.TemporaryDirectory(prefix="monarch-environment-") as folder:
@@ -148,7 +149,8 @@ def _resolve(needs: Needs, options: Sequence[str]) -> list[_Package]:
 
 
 def _package(item: Mapping[str, Any]) -> _Package | None:
-    """A package in pip's report; None for a folder of sources, which comes along as one."""
+    """Return a package in pip's report; None for a folder of sources, which is pushed as a
+    folder."""
     name, version = normalized(item["metadata"]["name"]), item["metadata"]["version"]
     source = item.get("download_info", {})
     if "dir_info" in source:
@@ -222,8 +224,8 @@ def _last_lines(said: str) -> str:
 def ask_pythons(
     node: Node, hosts: Sequence[ProcAddress], names: Mapping[Uid, str] = MappingProxyType({})
 ) -> list[HostPython]:
-    """Ask all hosts at once; of this process's own, look. ``names``: how hosts are called that do
-    not answer. Raises ``EnvironmentFailed``."""
+    """Ask all hosts at once for their Pythons; look directly if a host is this process's own.
+    ``names`` has the names of hosts, for errors. Raises ``EnvironmentFailed``."""
     found: list[HostPython] = []
     asked = []
     for host in hosts:

@@ -1,9 +1,9 @@
-"""Host environment: the packages that came along with a workspace, unpacked on its host.
+"""Host environment: the packages that were pushed with a workspace, unpacked on its host.
 
 The wheels are files of the workspace, so they have come through the content store, verified, and
-go back with a rollback. From them a folder is made that procs import from. It is ready beside its
-place before any host commits, so a host that cannot make it refuses the push for all, and it gets
-there with the commit, while no actor runs. Its contents follow from the files of the workspace
+are reverted by a rollback. They are unpacked into a folder that procs import from. It is prepared
+before any host commits, so a host that cannot make it refuses the push for all, and it is put in
+place with the commit, while no actor runs. Its contents follow from the files of the workspace
 alone: an agent that starts, or goes back, makes it again.
 
 A set of wheels is unpacked once for all agents that share a cache folder; each has hard links, so
@@ -45,15 +45,15 @@ _MAX_CACHE_BYTES = 4 * 2**30
 
 
 def import_place(root: str, state: str, folder: str) -> str:
-    """The folder to import from, for a folder of a workspace that landed below ``root``; ``state``
-    is the replica's state folder."""
+    """Return the folder to import from, for a folder of a workspace that landed below ``root``;
+    ``state`` is the replica's state folder."""
     if folder == FOLDER:
         return os.path.join(state, _PLACE)
     return os.path.join(root, folder) if folder else root
 
 
 class UnfitEnvironment(MonarchError):
-    """The packages cannot be had here; the text says why."""
+    """This host cannot use the packages; the text says why."""
 
 
 class _Index(msgspec.Struct):
@@ -65,7 +65,7 @@ class _Index(msgspec.Struct):
 
 
 class HostEnvironment:
-    """The environment of one replica. Its agent's thread alone calls it."""
+    """The environment of one replica. Only its agent's thread may call it."""
 
     def __init__(self, root: str, state: str) -> None:
         self._root = root
@@ -75,10 +75,10 @@ class HostEnvironment:
         self._index = _read_index(self._place)
 
     def stage(self, files: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-        """Get ready what a staged state wants; ``files`` are as in ``Staged``.
+        """Prepare the environment of a staged state; ``files`` are as in ``Staged``.
 
-        Gives, for each file that will be another, by its path below the state folder, where its
-        content lies now; "" for one that will be gone. Raises ``UnfitEnvironment``.
+        Returns each file that will change, as (its path below the state folder, the path of its new
+        content, which is "" for a file that will be deleted). Raises ``UnfitEnvironment``.
         """
         below = f"{FOLDER}/"
         places = {from_wire(path): from_wire(place) for path, place in files}
@@ -93,7 +93,8 @@ class HostEnvironment:
         return self._prepare(find if is_wanted else None)
 
     def follow(self) -> None:
-        """Show what the workspace's files, as they are now, want. Raises ``UnfitEnvironment``."""
+        """Show the environment that the present files of the workspace need. Raises
+        ``UnfitEnvironment``."""
 
         def find(file: str) -> str:
             return os.path.join(self._root, FOLDER, file)
@@ -113,11 +114,11 @@ class HostEnvironment:
         self._index = _read_index(self._place)
 
     def drop(self) -> None:
-        """Forget what was made ready."""
+        """Forget the prepared environment."""
         self._remove(self._next)
 
     def settle(self) -> None:
-        """Clear away what was replaced; that may take a while."""
+        """Delete what was replaced, which may take a while."""
         self._remove(self._old)
 
     def _remove(self, folder: str) -> None:
@@ -125,7 +126,8 @@ class HostEnvironment:
             ours.remove_folder(folder, os.path.dirname(self._place), name=rf"{_PLACE}\.\w+")
 
     def why_unfit(self) -> str:
-        """Why this Python cannot use what another host has put here, "" if it can."""
+        """Return why this Python cannot use the packages that another host has put here; "" if it
+        can."""
         index = _read_index(self._place)
         if index is None or index.tag == python_tag():
             return ""
@@ -171,7 +173,8 @@ def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
 
 
 def _put(digest: str, wheels: list[Wheel], find: Callable[[str], str], place: str) -> None:
-    """All of these, unpacked, at ``place``; made by whichever agent of this cache comes first."""
+    """Make the folder ``place`` with all these wheels unpacked, unless another agent of this cache
+    has made it."""
     cache = cache_folder() / "unpacked"
     cache.mkdir(parents=True, exist_ok=True)
     while True:
@@ -208,7 +211,7 @@ def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: P
 
 @contextlib.contextmanager
 def _locked(cache: Path, how: int) -> Iterator[None]:
-    """Shared to take from the cache, alone to change what is in it."""
+    """Lock the cache: shared to read from it, exclusive to change it."""
     with open(cache / ".lock", "w") as lock:
         with contextlib.suppress(OSError):  # some file systems have no locks
             fcntl.flock(lock, how)
@@ -229,7 +232,7 @@ def _unpack(wheel: Wheel, path: str, target: str) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _told(place: str) -> Iterator[None]:
-    """Errors of the disk, in words."""
+    """Turn disk errors in this block into an ``UnfitEnvironment`` with a text."""
     try:
         yield
     except (OSError, shutil.Error) as error:

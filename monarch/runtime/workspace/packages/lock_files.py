@@ -1,4 +1,4 @@
-"""Lock files: what a workspace says its code needs, and whether that is what it said before."""
+"""Lock files: the packages that a workspace's code needs, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 
 
 class Needs(NamedTuple):
-    """The arguments for pip. ``files``: where it stands; ``digest``: the name of this state.
+    """The packages that a workspace needs, as arguments for pip. ``files``: the files that list
+    them; ``digest`` changes with the needs.
 
-    ``constraints``: what a `uv.lock` settles on, each package with its exact version or its place.
+    ``constraints``: the packages of a `uv.lock`, each with its exact version or its path.
     ``sources``: those of them that are folders of source code, by name.
     """
 
@@ -40,7 +41,8 @@ class Needs(NamedTuple):
 
 
 class _Locked(NamedTuple):
-    """A package, as pip must take it. ``source``: the folder where its code lies."""
+    """A package, as an argument for pip. ``source``: the folder of its source code, if it is
+    one."""
 
     name: str
     requirement: str
@@ -48,8 +50,9 @@ class _Locked(NamedTuple):
 
 
 def needs_of(workspace: Workspace) -> Needs:
-    """The needs of a workspace: of each folder, its `uv.lock` with the `pyproject.toml` beside it,
-    else its `requirements*.txt`, else what its `pyproject.toml` depends on."""
+    """Return the needs of a workspace: for each folder, those of its `uv.lock` with the
+    `pyproject.toml` beside it, else of its `requirements*.txt`, else the dependencies in its
+    `pyproject.toml`."""
     files: list[str] = []
     arguments: list[str] = []
     constraints: list[str] = []
@@ -98,7 +101,7 @@ def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
 
 
 def _settled(package: dict[str, Any], folder: Path) -> _Locked | None:
-    """Where one package of a `uv.lock` comes from; None for the project that it belongs to."""
+    """Return one package of a `uv.lock`; None for the project that the lock file belongs to."""
     name, source = package["name"], package.get("source", {})
     inner = source.get("subdirectory", "")
     source_folder = None

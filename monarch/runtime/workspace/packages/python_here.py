@@ -1,4 +1,4 @@
-"""This Python as wheels have to fit it: its tag, its platforms, its packages."""
+"""This Python, as far as wheels depend on it: its tag, its platforms, its packages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _OLDEST_MINOR = 5
 
 
 def python_tag() -> str:
-    """Two Pythons with the same tag can use each other's packages."""
+    """Return this Python's tag; two Pythons with the same tag can use each other's packages."""
     return f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
 
 
 def platforms() -> list[str]:
-    """The platforms of the wheels that run here, best first, by the names that wheels have for
-    them."""
+    """Return the platforms of the wheels that run here, best first, by their names in wheels' file
+    names."""
     own = re.sub(r"[-.]", "_", sysconfig.get_platform())
     if not own.startswith("linux_"):
         return [own]
@@ -40,7 +40,8 @@ def _libc() -> str:
 
 
 def installed(path: Iterable[str] | None = None) -> dict[str, str]:
-    """The packages that can be imported here, with their versions. Quick: only names are read."""
+    """Return the packages that can be imported here, with their versions. Fast: only names are
+    read."""
     found: dict[str, str] = {}
     for site in sys.path if path is None else path:
         try:
@@ -55,5 +56,5 @@ def installed(path: Iterable[str] | None = None) -> dict[str, str]:
 
 
 def normalized(name: str) -> str:
-    """A package's name, as others write it too."""
+    """Return a package's name in its normalized spelling."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,9 +1,9 @@
-"""Surroundings: what comes along with a workspace, though it lies elsewhere.
+"""Surroundings: what is pushed with a workspace, though it is outside of its folders.
 
-Editable installs of the author's environment, and the wheels that were brought for it with
-`--env`. The notes on a workspace are kept in the user's cache folder, by the workspace's folders,
-so that a later `monarch sync`, a program of its own, goes on with the same wheels and knows which
-lock file the hosts have packages for.
+Editable installs of the author's environment, and the wheels that were brought for it with `--env`.
+The notes on a workspace are kept in the user's cache folder, by the workspace's folders, so that a
+later `monarch sync`, which is another process, uses the same wheels and knows which lock file the
+hosts have packages for.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Surroundings:
         self._noted = _read(self._file)
 
     def whole(self) -> Workspace:
-        """The workspace, with all that comes along."""
+        """Return the workspace with all that is pushed with it."""
         more = list(self._editable)
         if self._noted.environment and os.path.isdir(self._noted.environment):
             more.append(Folder(Path(self._noted.environment), FOLDER, follows_git=False))
         return self._workspace.with_folders(more) if more else self._workspace
 
     def arrivals(self) -> list[str]:
-        """The lines to tell at a first push: which folders come along unasked."""
+        """Return the lines to print at a first push: which folders are pushed unasked."""
         return [
             f"{folder.local} comes along as {folder.remote}: it is installed in editable mode here"
             for folder in self._editable
@@ -83,7 +83,7 @@ class Surroundings:
         return f"packages of {where} come along as wheels, and hosts install them"
 
     def _refuse_absent(self, needs: Needs) -> None:
-        """Raise where source code that the lock file asks for would come to no host."""
+        """Raise if source code that the lock file names would not be pushed to any host."""
         come = [folder.local for folder in (*self._workspace.folders, *self._editable)]
         for name, source in needs.sources.items():
             if not any(

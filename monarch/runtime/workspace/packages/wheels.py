@@ -1,7 +1,7 @@
-"""Wheels that come along with a workspace: which of them a Python wants, and what is in them.
+"""Wheels that are pushed with a workspace: which Python needs which, and what is in them.
 
-They lie in one folder, beside a list that says which Python wants which. A wheel has its digest in
-its file name, so one that was built again is another file.
+They are in one folder, beside a list of the wheels that each Python needs. A wheel has its digest
+in its file name, so a wheel that was built again is another file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BadWheel(Exception):
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """``file``: its name in the folder. ``digest``: of its content, in hex."""
+    """A wheel. ``file``: its name in the folder. ``digest``: of its content, in hex."""
 
     file: str
     digest: str
@@ -59,9 +59,11 @@ def collect(by_tag: Mapping[str, Path], folder: Path) -> None:
 
 
 def unpack(wheel: str, target: str) -> dict[str, int]:
-    """Put what is imported of a wheel into a folder, read-only; checksums by path.
+    """Unpack the importable files of a wheel into a folder, read-only; return their checksums by
+    path.
 
-    Its scripts stay out: they name the Python of another machine. Raises ``BadWheel``, ``OSError``.
+    Its scripts are left out: they name the Python of another machine. Raises ``BadWheel``,
+    ``OSError``.
     """
     written: dict[str, int] = {}
     try:
@@ -85,7 +87,7 @@ def unpack(wheel: str, target: str) -> dict[str, int]:
 
 
 def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
-    """The files to unpack, and where they belong."""
+    """Yield the files to unpack, each with its path below the target."""
     for info in archive.infolist():
         if info.is_dir():
             continue

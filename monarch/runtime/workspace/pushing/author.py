@@ -25,9 +25,9 @@ _PATIENCE_SECONDS = 1.0
 class Author:
     """Pushes one workspace, again and again; later pushes cost what changed.
 
-    ``watcher`` lives from the first push to `close`, so that the next one need not look at files
-    that were not touched. It has no thread: the kernel keeps the events until they are asked for.
-    A caller that iterates over it gives what it says to `push`.
+    ``watcher`` lives from the first push to `close`, so that the next push need not look at
+    untouched files. It has no thread: the kernel keeps the events until they are read. A caller
+    that iterates over it passes the paths to `push`.
     """
 
     def __init__(self, node: Node, workspace: Workspace) -> None:
@@ -39,33 +39,33 @@ class Author:
         node.peer_down.on_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
-        """Count on from here, if another author has counted further than we."""
+        """Count generations on from here, if another author has counted further than we."""
         if generation > self._memory.generation:
             # The other author has changed the hosts, and they are to be asked again.
             self._memory.generation = generation
             self._memory.views.clear()
 
     def _forget(self, uid: Uid, down: ProcDown) -> None:
-        """A host is lost: if it comes back, its state is unknown."""
+        """Forget the state of a lost host: if it comes back, its state is unknown."""
         self._memory.views.pop(uid, None)
 
     def call(self, names: Mapping[Uid, str]) -> None:
-        """Names hosts that have not told their names themselves yet."""
+        """Set names for hosts that have not reported their own yet."""
         self._memory.host_names = {**names, **self._memory.host_names}
 
     def name_of(self, host: ProcAddress) -> str:
-        """A host, as reports name it."""
+        """Return the name of a host for reports."""
         return self._memory.host_names.get(host.uid, host.uid)
 
     def has(self, digest: str) -> bool:
-        """Whether this state is the last that we have pushed."""
+        """Return whether this state is the last that we have pushed."""
         last = self._memory.last
         return last is not None and last.digest.hex() == digest
 
     def bring(self, host: ProcAddress) -> SyncReport:
-        """Push the last state once more, to a host that nothing runs on.
+        """Push the last state again, to a host on which nothing runs.
 
-        Raises ``MovedUnderfoot`` where files have changed here since.
+        Raises ``MovedUnderfoot`` if files have changed here since.
         """
         with self._lock:
             return WorkspacePush(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
@@ -82,16 +82,15 @@ class Author:
         allow_empty: bool = False,
         local_roots: Sequence[str] = (),
     ) -> SyncReport:
-        """Bring the workspace to ``hosts``, and its code into the processes of ``owners``; without,
-        of the clients that the hosts name.
+        """Push the workspace to ``hosts``, and its code to the processes of ``owners``, by default
+        the clients that the hosts name.
 
-        ``touched`` says that only these paths may have changed; otherwise the watcher is asked,
-        and everything is looked at where it cannot vouch. A refusal comes back in the report's
-        ``errors``, a host that is lost or hangs too; with ``best_effort`` such a host is left
-        behind, and named in the report; one that is ``silent``, by uid and with the reason, is
-        not even asked then. ``local_roots`` are folders here that get it, too. Raises
-        ``WorkspaceMissing``, and, unless it is to ``allow_empty``, ``WorkspaceEmptied``; and
-        ``MonarchError`` for a lost owner.
+        With ``touched``, only these paths may have changed; otherwise the watcher is asked, and if
+        it is not certain, all files are looked at. A refusal becomes part of the report's
+        ``errors``, and so does a lost or hanging host; with ``best_effort`` such a host is left
+        behind, and named in the report; then a ``silent`` host (reasons by uid) is not even asked.
+        ``local_roots`` are folders here that get the workspace, too. Raises ``WorkspaceMissing``,
+        and ``WorkspaceEmptied`` without ``allow_empty``; and ``MonarchError`` for a lost owner.
         """
         with self._lock:
             if touched is None:
@@ -112,7 +111,8 @@ class Author:
             return report
 
     def _bring_back(self, attempt: WorkspacePush, hosts: Sequence[ProcAddress]) -> None:
-        """Some owners have switched, and another one could not: push to them what they had."""
+        """Push to owners that have switched the code that they had before, because another owner
+        could not switch."""
         memory, report = self._memory, attempt.report
         for owner in [owner for owner in attempt.owners if owner.uid in attempt.ahead]:
             there = [host for host in hosts if attempt.owner_of(host.uid) == owner.uid]
@@ -132,13 +132,13 @@ class Author:
         memory.views.clear()
 
     def rest(self) -> None:
-        """Give the watches back until the next push, which looks at everything."""
+        """Release the watches until the next push, which looks at all files."""
         if self._lock.acquire(blocking=False):
             self.watcher.rest()
             self._lock.release()
 
     def close(self) -> None:
-        """Give the watches back for good. A push that is under way keeps them."""
+        """Release the watches for good. A push in progress keeps them."""
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             self.watcher.close()
             self._lock.release()

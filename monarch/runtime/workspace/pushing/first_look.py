@@ -1,4 +1,4 @@
-"""The first look at a workspace: hosts that have nothing get its parts while it lasts."""
+"""The first scan of a workspace, during which hosts that have nothing already get parts of it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class FirstLook:
-    """The first look of one attempt of a push. ``hosts`` are those that get anything from it; a
-    push that breaks off afterwards has them drop it. None, where so many are to get so much that
-    they had better pass it on to each other, once it is all known."""
+    """The first scan in one attempt of a push. ``hosts`` are the hosts that get parts of it; a push
+    that fails afterwards has them drop these. There are none if so many hosts would get so much
+    that they had better pass it on to each other, once everything is known."""
 
     def __init__(
         self, memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]

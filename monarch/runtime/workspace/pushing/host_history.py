@@ -1,4 +1,4 @@
-"""Earlier generations, as the hosts remember them: asked for, and looked at."""
+"""Earlier generations that the hosts remember, and their contents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PIECE_BYTES = 8 << 20
 
 
 class HeldState(msgspec.Struct, frozen=True):
-    """A generation, as some hosts have it; ``missing`` are contents that none of them has."""
+    """A generation on some hosts; ``missing`` are contents that none of them has."""
 
     generation: int
     manifest: Manifest
@@ -46,7 +46,7 @@ class HeldState(msgspec.Struct, frozen=True):
 
 
 class HeldChanges(msgspec.Struct, frozen=True):
-    """The changes that led to a generation of this ``digest``, pushed so long ago."""
+    """The changes that led to a generation, with its ``digest`` and the age of its push."""
 
     digest: bytes
     age_seconds: float
@@ -54,7 +54,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, reply: Changes) -> HeldChanges:
-        """Decodes a host's answer. Raises ``BadManifest``."""
+        """Decode a host's answer. Raises ``BadManifest``."""
         before, now = (
             {entry.path: entry for entry in map(Entry.from_row, rows)}
             for rows in (reply.before, reply.now)
@@ -66,7 +66,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
 
 class HostHistory:
     """The present and past states of the hosts of an allocation, by name. Calls block; a host that
-    has not answered in ``patience`` seconds counts as one that does not."""
+    has not answered within ``patience`` seconds counts as silent."""
 
     def __init__(
         self, node: Node, hosts: Mapping[str, ProcAddress], patience: float | None = None
@@ -76,19 +76,19 @@ class HostHistory:
         self.hosts = hosts
 
     def histories(self, limit: int) -> dict[str, HistoryReply]:
-        """The generations of each host, newest first."""
+        """Return the generations of each host, newest first."""
         answers = self._ask_all(AskHistory(limit))
         return {host: reply for host, reply in answers.items() if isinstance(reply, HistoryReply)}
 
     def states(self) -> dict[str, StateReply]:
-        """The present state of each host."""
+        """Return the present state of each host."""
         answers = self._ask_all(AskState(0))
         return {host: reply for host, reply in answers.items() if isinstance(reply, StateReply)}
 
     def state(self, generation: int) -> HeldState:
-        """A generation, 0 for what is there now.
+        """Return a generation; 0 is the present one.
 
-        Raises ``GenerationUnknown`` where no host remembers it.
+        Raises ``GenerationUnknown`` if no host remembers it.
         """
         answers = self._ask_all(AskState(generation))
         held = [reply for reply in answers.values() if isinstance(reply, StateReply)]
@@ -104,8 +104,8 @@ class HostHistory:
         return HeldState(same[0].generation, manifest, missing)
 
     def changes(self, since: int, generation: int) -> HeldChanges:
-        """The changes from one generation to another, as the first host that remembers both tells
-        them. Raises ``GenerationUnknown``."""
+        """Return the changes from one generation to another, from the first host that remembers
+        both. Raises ``GenerationUnknown``."""
         reasons: set[str] = set()
         for host in self.hosts:
             try:
@@ -119,12 +119,12 @@ class HostHistory:
         raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
 
     def missing(self, host: str, digests: Sequence[bytes]) -> frozenset[bytes]:
-        """Which of these contents a host has not."""
+        """Return which of these contents a host does not have."""
         reply = self._reply(host, self._ask(host, AskMissing(list(digests))))
         return frozenset(reply.digests if isinstance(reply, Need) else digests)
 
     def content(self, entry: Entry) -> bytes:
-        """A file's content, from whichever host has it. Raises ``ContentGone``."""
+        """Return a file's content, from any host that has it. Raises ``ContentGone``."""
         for host in self.hosts:
             found = self._content_at(host, entry)
             if found is not None and digest_bytes(found) == entry.digest:

@@ -10,7 +10,7 @@ from monarch_sync.push import Push
 
 
 class Stale(MonarchError):
-    """A host has a later generation than the one that was proposed."""
+    """A host has a later generation than the proposed one."""
 
 
 class Busy(MonarchError):
@@ -18,9 +18,8 @@ class Busy(MonarchError):
 
 
 class HostInPush(NamedTuple):
-    """A host in a push. ``push`` is ``None`` where the files are not sent to this host: the host
-    ``writer`` writes them, or, ``HERE``, they are the author's own files.
-    """
+    """A host in a push. ``push`` is ``None`` if no files are sent to this host: the host ``writer``
+    writes them, or, ``HERE``, they are the author's own files."""
 
     address: ProcAddress
     push: Push | None

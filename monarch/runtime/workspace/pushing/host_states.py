@@ -1,7 +1,7 @@
-"""States of hosts that keep files of their own, and what a push does with these files.
+"""States of hosts that write files of their own, and how a push protects these files.
 
 A folder that seems to have become empty is not emptied on hosts that have files of it. Files that
-the author cannot read, hosts keep as they have them, and lend to others.
+the author cannot read stay on hosts as they are, and are copied to hosts that lack them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monarch_sync.tree.manifest import Manifest
 
 
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
-    """The hosts that write files of their own, the furthest on first."""
+    """Return the hosts that write files of their own, the one with the latest generation first."""
     views, sharing = memory.views, memory.sharing
     here = sharing.here()
     writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, here)]
@@ -33,7 +33,7 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """The states of these hosts, each once, without hosts that have none or do not answer."""
+    """Yield the states of these hosts, each once, without hosts that have none or do not answer."""
     told = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]
@@ -53,8 +53,8 @@ def check_emptied(
     addresses: Sequence[ProcAddress],
     here: LocalReplicas,
 ) -> None:
-    """Raise ``WorkspaceEmptied`` where hosts, or replicas that are ``here``, have files of a folder
-    that nothing is in, and that nothing was in whenever this process looked."""
+    """Raise ``WorkspaceEmptied`` if hosts, or the replicas ``here``, have files of a folder that is
+    empty, and that was empty whenever this process looked."""
     workspace = memory.workspace
     if len(memory.inhabited) == len(workspace.folders):
         return
@@ -69,10 +69,10 @@ def check_emptied(
 def with_unreadable(
     scan: Scan, memory: Memory, in_push: HostsInPush, node: Node, addresses: Sequence[ProcAddress]
 ) -> Scan:
-    """The scan, with what could not be read as it is on the host that is furthest on. So it is one
-    state for all, and a host that lacks something of it gets it from there.
+    """Return the scan with the unreadable files as the host with the latest generation has them. So
+    there is one state for all, and a host that lacks such a file gets it from that host.
 
-    Where all hosts run the author's own files, it is as it was pushed last.
+    If all hosts run the author's own files, the unreadable files are as they were pushed last.
     """
     if scan.is_whole:
         return scan

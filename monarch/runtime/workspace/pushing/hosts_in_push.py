@@ -1,4 +1,4 @@
-"""The hosts of one push: has them meet, and stage, all of them at once."""
+"""The hosts of one push: asks for their states, and has all of them stage at once."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class HostsInPush:
         self.clients: dict[Uid, ProcAddress | None] = {}
 
     def name(self, uid: Uid) -> str:
-        """A host, for people."""
+        """Return the name of a host, for people."""
         return self._memory.host_names.get(uid, uid)
 
     def meet(self, addresses: Sequence[ProcAddress]) -> None:
-        """Ask hosts that we have not pushed to yet which generation they have."""
+        """Ask hosts that we have not pushed to yet for their generation."""
         memory = self._memory
         for host in addresses:
             if host.uid in self.failed:
@@ -88,12 +88,12 @@ class HostsInPush:
         memory.generation = max([memory.generation, *generations])
 
     def _watch(self, host: ProcAddress, pid: int) -> None:
-        """Notice when a host ends: one that is started again may have anything."""
+        """Watch for the end of a host: once restarted, its state is unknown."""
         down = ProcDown(host.uid, "the host agent's process ended")
         self.node.failure_detector.watch(host, pid, lambda: self.node.peer_down.report(down))
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
-        """A push to each host that we know how to reach."""
+        """Return a push to each host whose state is known."""
         memory = self._memory
         generation = memory.generation + 1
         known = {address.uid for address in addresses}
@@ -120,7 +120,8 @@ class HostsInPush:
         return found
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
-        """The answer of a host to a question; ``None``, and it has failed, if it gives none."""
+        """Return the answer of a host to a question; ``None``, and mark it as failed, if it gives
+        none."""
         body = self.body(host, self.node.ask(host, Sync(), encode(question)))
         try:
             return None if body is None else decode(body.reply)
@@ -129,9 +130,9 @@ class HostsInPush:
             return None
 
     def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Have every host get ready; all of them at once, round by round.
+        """Have all hosts stage the state, at once, round by round.
 
-        Raises ``Stale`` and ``Busy`` where another author was, or is, at a host.
+        Raises ``Stale`` if another author has pushed to a host, ``Busy`` if one is pushing.
         """
         going: list[tuple[HostInPush, PushMessage]] = []
         for host in hosts:
@@ -184,9 +185,10 @@ class HostsInPush:
             raise again
 
     def hear_all(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Asks hosts that had nothing to stage, and so said nothing, for their clients.
+        """Ask hosts that had nothing to stage, and so gave no answer, for their clients.
 
-        Raises ``Stale`` where one has not got what we think, because another author was there.
+        Raises ``Stale`` if a host has not the state that we expect, because another author has
+        pushed.
         """
         asked = [
             (host, self.node.ask(host.address, Inspect()))
@@ -205,7 +207,7 @@ class HostsInPush:
     def _send_all(
         self, going: Sequence[tuple[HostInPush, PushMessage]]
     ) -> list[tuple[HostInPush, PushMessage, tuple[Spread, int]]]:
-        """Send to each what it is to get, once where many get the same and it is much."""
+        """Send each host its message; a large message for many hosts is sent once and passed on."""
         alike: dict[int, list[tuple[HostInPush, PushMessage]]] = {}
         for host, out in going:
             alike.setdefault(id(out), []).append((host, out))
@@ -227,12 +229,13 @@ class HostsInPush:
         return asked
 
     def _order(self) -> Sync:
-        """The envelope of each message of a push."""
+        """Return the envelope of each message of a push."""
         folders = tuple(folder.remote for folder in self._memory.workspace.folders)
         return Sync(folders, os.getpid())
 
     def _show(self, hosts: Sequence[HostInPush], *, brings_content: bool) -> None:
-        """Tell the push's listener how much is on its way, once hosts have said what they lack."""
+        """Report to the push's listener how much will be sent, once hosts have said what they
+        lack."""
         pushes = [host.push for host in hosts if host.push is not None]
         self._progress.step = "stage"
         if brings_content or self._progress.bytes_to_send:
@@ -257,7 +260,8 @@ class HostsInPush:
                 memory.sharing.verified[uid] = manifest.digest.hex()
 
     def sharing(self, hosts: Sequence[HostInPush], manifest: Manifest) -> list[HostInPush]:
-        """The hosts that have yet to look at a folder that another host or the author writes."""
+        """Return the hosts that have not checked yet a folder that another host or the author
+        writes."""
         verified, digest = self._memory.sharing.verified, manifest.digest.hex()
         return [
             host
@@ -285,7 +289,7 @@ class HostsInPush:
                 sharing.verified[host.uid] = digest
 
     def abort(self, hosts: Sequence[HostInPush]) -> None:
-        """Have every host drop what it has staged, as far as it still answers."""
+        """Have every host drop its staged state, as far as it still answers."""
         asked = [
             (host, self.send(host, Abort(host.push.generation)))
             for host in hosts
@@ -298,7 +302,7 @@ class HostsInPush:
         self.failed.setdefault(uid, why)
 
     def _has_it(self, uid: Uid, manifest: Manifest) -> bool:
-        """Whether a host has this state already, pushed by us or by another author."""
+        """Return whether a host has this state already, pushed by us or by another author."""
         view = self._memory.views.get(uid)
         if view is None:
             return False
@@ -322,7 +326,7 @@ class HostsInPush:
         num_bytes: int = 0,
         num_files: int = 0,
     ) -> A | None:
-        """A host's answer; ``None``, and it has failed, if it gives none."""
+        """Return a host's answer; ``None``, and mark it as failed, if there is none."""
         why = self._wait.why_given_up(host, answer, num_bytes, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"

@@ -1,4 +1,4 @@
-"""Brings hosts that come late, or back, to what the others of their mesh run."""
+"""Brings hosts that are added late, or come back, to the state that the rest of their mesh runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PUSH = "push the workspace (sync_workspace, or monarch sync), then spawn again"
 class LateHosts:
     """Answers hosts on which procs wait for another state of the workspace.
 
-    ``authors`` are those of this program: only the author that pushed a state can bring it.
+    ``authors`` are the authors in this program: only the author that pushed a state can bring it.
     """
 
     def __init__(self, agent: ProcAgent, authors: Callable[[], Iterable[Author]]) -> None:
@@ -72,8 +72,8 @@ class LateHosts:
         )
 
     def _all_have(self, order: Bring) -> bool:
-        """Whether the others have what this host has: then another author has pushed it
-        unnoticed."""
+        """Return whether the other hosts have the same state as this host, which another author has
+        then pushed unnoticed."""
         node = self._node
         others = [u for u in self._agent.workspaces.having(order.wanted) if u != order.host.uid]
         asked = {uid: node.ask(node.address_of(uid), Inspect()) for uid in others}

@@ -22,9 +22,9 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class LocalReplicas:
-    """The replicas here in one push. ``roots`` are the folders; one in which the workspace would
-    land on its own folders, or inside or above them, has the files already or cannot have them.
-    ``files`` are those that have changed there, ``notes`` what to tell."""
+    """The replicas here in one push. ``roots`` are their folders, without folders that contain the
+    workspace's own folders, or lie inside these. ``files`` are the files that changed there,
+    ``notes`` are texts for the report."""
 
     def __init__(self, workspace: Workspace, roots: Iterable[str]) -> None:
         self._workspace = workspace
@@ -43,15 +43,15 @@ class LocalReplicas:
 
     @property
     def import_folders(self) -> list[str]:
-        """Where the workspace's folders land."""
+        """Return the folders in the replicas that the workspace's folders land in."""
         return [_landing(root, folder) for root in self.roots for folder in self._workspace.folders]
 
     def places(self, path: str) -> list[str]:
-        """Where a file of the manifest lies, in each of them."""
+        """Return the paths of a manifest's file in each of them."""
         return [os.path.join(root, path) for root in self.roots]
 
     def held(self) -> list[Manifest]:
-        """The manifests that they show now, as far as that can be told."""
+        """Return the manifests that they show now, as far as known."""
         found = []
         for root in self.roots:
             with (
@@ -62,9 +62,9 @@ class LocalReplicas:
         return found
 
     def bring(self, scan: Scan, contents: Contents) -> str:
-        """Show a state in all of them; which could not take it, and why, if one could not.
+        """Show a state in all of them; return which could not take it, and why, or "".
 
-        Raises ``MovedUnderfoot`` for a file that is no longer as it was found.
+        Raises ``MovedUnderfoot`` for a file that has changed since the scan.
         """
         for root in self.roots:
             try:
@@ -85,7 +85,8 @@ class LocalReplicas:
         return ""
 
     def take_back(self) -> str:
-        """Show again what was there before `bring`; which could not go back, and why, if so."""
+        """Show again the states from before `bring`; return which could not go back, and why, or
+        ""."""
         faults = []
         for root, before in self._before.items():
             try:
@@ -101,7 +102,7 @@ class LocalReplicas:
         return "; ".join(faults)
 
     def count_into(self, report: HostReport) -> None:
-        """Add to the report of this host what all of them got."""
+        """Add the changes in all of them to the report of this host."""
         for got in self._brought:
             report.add(got)
 

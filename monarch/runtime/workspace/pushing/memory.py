@@ -11,12 +11,13 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Memory:
-    """``views`` is what each host has, ``found`` the digest that a host told of itself.
+    """What an author knows. ``views`` has the state of each host, ``found`` the digest that a host
+    reported.
 
-    ``last`` is the state that was pushed last, ``generation`` its number, and ``run`` the one that
-    was switched to last; ``left`` is what is run on hosts whose files have changed, or may have,
-    and whose processes have not. ``sharing`` is about hosts that see one folder.
-    ``inhabited`` are the folders that had files in them when this process looked.
+    ``last`` is the state that was pushed last, ``generation`` its number, and ``run`` the state
+    that was switched to last; ``left`` is the state that still runs on hosts whose files have
+    changed, or may have, and whose processes have not. ``sharing`` is about hosts that see one
+    folder. ``inhabited`` are the folders that had files in them when this process looked.
     """
 
     def __init__(self, workspace: Workspace) -> None:

@@ -1,4 +1,4 @@
-"""Which files a push changes, as each process will see them."""
+"""Which files a push changes, by the paths that each process sees."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plan_of(
     mode: str,
     here: LocalReplicas,
 ) -> Planned:
-    """The plan that the owners get. ``hosts`` are those that take part, ``roots`` their replicas,
+    """Return the plan for the owners. ``hosts`` are those that take part, ``roots`` their replicas,
     ``packages`` the files of packages that change there, ``here`` the replicas on the author's
     host."""
     folders = memory.workspace.folders
@@ -97,14 +97,15 @@ def plan_of(
 
 
 def _family(machine: str, paths: Sequence[str]) -> str:
-    """Names a workspace among those of all authors."""
+    """Return a name for a workspace, made from its machine and folders, that no other author's
+    has."""
     text = "\0".join([machine, *paths])
     return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
 
 
 def _seen_from(place: str, places: Mapping[str, str], root: str) -> str:
-    """A place that the writer of a folder told, as a host that may have it elsewhere sees it:
-    ``places`` are the writer's folders, and what they are there."""
+    """Translate a path that the writer of a folder reported for a host that may see the folder
+    elsewhere; ``places`` maps the writer's folders to the host's."""
     for theirs, ours in places.items():
         if theirs and place.startswith(f"{theirs}/"):
             return ours + place[len(theirs) :]
@@ -118,7 +119,7 @@ def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
 
 
 def _changes_since(left: Manifest | None, manifest: Manifest) -> dict[str, bool]:
-    """The files that hold something else than in what was left, and whether they are there now."""
+    """Return the files that differ from the state ``left``, and whether they exist now."""
     if left is None:
         return {}
     changes = ((before, now or before) for _, before, now in manifest.changes(left))
@@ -131,7 +132,8 @@ def _changes_since(left: Manifest | None, manifest: Manifest) -> dict[str, bool]
 
 
 def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:
-    """Files that changed here since the last push; at the first, all Python files there are."""
+    """Return the files that changed here since the last push; at the first push, all Python
+    files."""
     if last is None:
         return [entry.path for entry in manifest if entry.path.endswith(".py")]
     return sorted(_changes_since(last, manifest))

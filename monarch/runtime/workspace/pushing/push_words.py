@@ -1,4 +1,4 @@
-"""The outcome of a push, in the words of its author: refusals, hosts, what was switched."""
+"""The texts of a push's report: refusals, hosts, what was switched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_NAMED = 4
 
 
 class PushWords:
-    """Writes into the ``report`` of a push what hosts and processes have said."""
+    """Writes the answers of hosts and processes into the ``report`` of a push."""
 
     def __init__(self, memory: Memory, in_push: HostsInPush, report: SyncReport) -> None:
         self._memory = memory
@@ -63,7 +63,7 @@ class PushWords:
         report.warnings = list(dict.fromkeys(map(self._in_authors_words, outcome.warnings)))
 
     def audit_comes(self, audits: Sequence[Promise[AuditOutcome]]) -> None:
-        """Fill in what still runs old code, when all owners have said so."""
+        """Fill in what still runs old code, when all owners have answered."""
         report, whole, left = self._report, AuditOutcome(), len(audits)
         lock = threading.Lock()
         is_in: Promise[None] = Promise()
@@ -103,7 +103,7 @@ class PushWords:
         return report
 
     def _in_authors_words(self, text: str) -> str:
-        """Paths on hosts, as the author knows them."""
+        """Return a text with paths on hosts replaced by the author's paths."""
         for root in set(self._in_push.roots.values()):
             text = text.replace(f"{root}/", "")
         for folder in self._memory.workspace.folders:

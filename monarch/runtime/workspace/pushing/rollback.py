@@ -1,4 +1,4 @@
-"""Goes back to an earlier generation: it pushes the state that the hosts have in their stores."""
+"""Rollback to an earlier generation: push the state that the hosts have in their stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from monarch_sync.workspace import Workspace
 
 
 class _PastScanner(Scanner):
-    """Finds an earlier state, not what the author's folders hold now."""
+    """A scanner that returns an earlier state instead of the author's present files."""
 
     def __init__(self, workspace: Workspace, manifest: Manifest, contents: Contents) -> None:
         super().__init__(workspace)
@@ -38,7 +38,7 @@ class _PastScanner(Scanner):
 
 
 class _Landing(Workspace):
-    """Where folders land, and none of their files: the author's own are not touched."""
+    """A workspace that only says where folders land: the author's own files are not touched."""
 
     def locate(self, remote: str) -> Iterator[Path]:
         return iter(())
@@ -58,9 +58,9 @@ def roll_back(
 ) -> SyncReport:
     """Have all hosts, and the processes there, go back to a generation, or none of them.
 
-    ``past`` is of those of ``hosts`` that answer; ``best_effort`` leaves the others behind, which
-    are ``silent``, and names them, as ``names`` says where they never did. ``owners`` of the procs
-    there are the clients that the hosts name, unless given. It becomes the next
+    ``past`` has the history of the ``hosts`` that answer; ``best_effort`` leaves the others, which
+    are ``silent``, behind, and reports them, by ``names`` if they never gave their own. ``owners``
+    of the procs there are the clients that the hosts name, unless given. It becomes the next
     generation. The author's files stay as they are. Contents come from the hosts' stores, and from
     another host where one lacks them. Blocks. Raises ``GenerationUnknown``, ``ContentGone``, and
     ``MonarchError`` for a lost host.
@@ -86,7 +86,8 @@ def roll_back(
 
 
 def _same_state(states: Iterable[StateReply]) -> Manifest | None:
-    """The state that all hosts have, to go back to if a rank cannot switch."""
+    """Return the state that all hosts have, to go back to if a rank cannot switch; None if they
+    differ."""
     held = list(states)
     if not held or len({one.digest for one in held}) > 1:
         return None

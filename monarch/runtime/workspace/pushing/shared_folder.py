@@ -1,8 +1,8 @@
-"""A replica's folder that several hosts see: one of them writes it, each looks for itself.
+"""A replica's folder that several hosts see: one of them writes it, and each checks it for itself.
 
-What a host agent knows of its folder as a reader: that it is the same as another's (by an id in the
-replica's state folder), and that it has come to some state, once all that changed has been looked
-at from here.
+A host agent that only reads its folder knows two facts about it: that it is the same folder as
+another host's (by an id in the replica's state folder), and that it has reached a state, once all
+changed files were checked from here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _PATIENCE_SECONDS = 10.0
 
 
 class SharedFolder:
-    """``generation`` and ``digest`` are the state that was verified last."""
+    """A folder that another host writes. ``generation`` and ``digest`` are the last verified
+    state."""
 
     def __init__(self, root: str, state: str) -> None:
         self._root = root
@@ -32,8 +33,8 @@ class SharedFolder:
         self.digest = ""
 
     def verify(self, generation: int, digest: str, files: Iterable[tuple[bytes, bytes]]) -> str:
-        """Take up a state once ``files`` (path, digest; none for one that is gone) are as they
-        should be here; else which one is not.
+        """Take up a state if all ``files`` (path, digest; None for a deleted file) have it here;
+        else return a text about the first that has not.
 
         A network file system may show an old file for some seconds.
         """
@@ -60,7 +61,8 @@ def _digest(path: str) -> bytes:
 
 
 def folder_id(root: str | os.PathLike[str]) -> str:
-    """The id of a replica's folder, the same wherever it is mounted; "" if it is none."""
+    """Return the id of a replica's folder, which is the same wherever it is mounted; "" if it is
+    none."""
     state = find_state_folder(root)
     return _read_id(state) if state is not None else ""
 

@@ -1,4 +1,5 @@
-"""Which hosts of a push see one folder: bytes go to one of them, and each looks for itself."""
+"""Which hosts of a push see one folder: content is sent to one of them, and each checks the
+files."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Sharing:
         self.verified: dict[Uid, str] = {}
 
     def met(self, uid: Uid, state: HostState) -> None:
-        """A host has told about itself."""
+        """Note what a host has reported about itself."""
         self._ids[uid] = state.replica
         self.roots[uid] = state.workspace
         self.states[uid] = state.state
@@ -46,7 +47,8 @@ class Sharing:
             self._writers[self._ids[uid]] = uid
 
     def here(self) -> str:
-        """The id of the workspace's own folder, if that is a host's too: for `writer_for`."""
+        """Return the id of the workspace's own folder, if a host may have it too; for
+        `writer_for`."""
         folders = self._workspace.folders
         is_one = len(folders) == 1 and not folders[0].remote
         return folder_id(folders[0].local) if is_one else ""
@@ -64,7 +66,7 @@ class Sharing:
         return "" if writer == uid else writer
 
     def takes_over(self, uid: Uid) -> Uid:
-        """A host writes its folder from here on, if it is let."""
+        """Note that a host writes its folder from now on, if it may."""
         self._writers[self._ids.get(uid, "")] = uid
         return ""
 

@@ -1,8 +1,8 @@
 """How a push's content comes to many hosts: from the author to each, or from host to host.
 
-The author sends the content to each host itself while that is little. Beyond that it sends it to a
-few, and each of those passes it on to a share of the others; it does so before it looks at it
-itself, so that all of them work at the same time. Answers go to the author directly.
+The author sends small content to each host itself. Larger content it sends to a few hosts, and each
+of those passes it on to a share of the others, before it handles the content itself, so that all of
+them work at the same time. Answers go to the author directly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CROSSES_ONCE_BYTES = 4096
 
 
 class Spread:
-    """One message on its way to many hosts, each of which answers it."""
+    """One message to many hosts, each of which answers it."""
 
     def __init__(
         self, node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes],
@@ -44,7 +44,8 @@ class Spread:
 
     @staticmethod
     def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress], node: Node) -> bool:
-        """Whether the author should not send this to each itself."""
+        """Return whether the message should be passed on from host to host instead of sent to
+        each."""
         known = settings()
         if node.gateway is not None:
             return len(hosts) > 1 and num_bytes >= _CROSSES_ONCE_BYTES
@@ -54,7 +55,7 @@ class Spread:
         return num_far > 1 and num_bytes * num_far >= known.sync_relay_bytes
 
     def send(self) -> None:
-        """Send to the first of each share; the others' answers are awaited all the same."""
+        """Send to the first host of each share; await the answers of the others all the same."""
         if len(self._hosts) == 1:
             self.answers = [self._ask(self._hosts[0])]
             return
@@ -69,7 +70,7 @@ class Spread:
         )
 
     def send_directly(self, number: int) -> None:
-        """Send to a host that may not have got it, because one before it was lost."""
+        """Send to a host that may not have got the message, because a host before it was lost."""
         self.answers[number] = self._ask(self._hosts[number])
 
     def _ask(self, host: ProcAddress) -> Promise[Response[SyncAnswer]]:
@@ -79,7 +80,7 @@ class Spread:
         )  # fmt: skip
 
     def behind(self, number: int) -> list[int]:
-        """The hosts that get it through this one."""
+        """Return the hosts that get the message through this one."""
         start, stop = 0, len(self._hosts)
         degree = self._first
         while True:
@@ -92,7 +93,7 @@ class Spread:
 
 
 def is_far(host: ProcAddress) -> bool:
-    """Whether what is sent to a host leaves this machine."""
+    """Return whether a host is on another machine."""
     return host.machine != machine_id()
 
 

@@ -1,8 +1,8 @@
-"""A push, from the author's side, over all hosts and all processes: the steps in their order.
+"""A push to all hosts and all processes, from the author's side: its steps in their order.
 
 Scan, stage on every host, prepare in every process, and have each owner of processes switch: it
-halts its ranks between the same two messages, commits the files of its hosts, changes the code,
-and lets all go on. Until the commit nothing visible has changed anywhere; a refusal by any process,
+halts its ranks between the same two messages, commits the files of its hosts, changes the code, and
+lets all go on. Until the commit nothing visible has changed anywhere; a refusal by any process,
 until the last rank has changed, puts everything back for all.
 """
 
@@ -47,12 +47,12 @@ _MAX_PAUSE_SECONDS = 0.5
 
 
 class WorkspacePush(Purpose):
-    """One push. Its steps share what they find out. ``owners``, unless given, are the clients of
+    """One push, and the results that its steps share. ``owners``, unless given, are the clients of
     the hosts.
 
-    With ``best_effort`` hosts that cannot follow are left behind and named in the report, and
-    the others go on without them; so are those that are ``silent`` (why, by their uids), without
-    being asked again. ``settle`` waits until the author's files may be looked at again. Unless it
+    With ``best_effort`` hosts that cannot follow are left behind and named in the report, and the
+    others go on without them; so are those that are ``silent`` (why, by their uids), without being
+    asked again. ``settle`` waits until the author's files may be looked at again. Unless it
     ``may_empty``, it stops where hosts have files of a folder that seems to have become empty.
     ``local_roots`` are folders of this host that get the files, too. Owners that have switched
     where another one could not are ``ahead``, and to be brought back to ``base``.
@@ -226,7 +226,8 @@ class WorkspacePush(Purpose):
     def _has_news(
         self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]
     ) -> bool:
-        """Whether files change, or processes are to change that have not done so with theirs."""
+        """Return whether files change, or processes have to change that did not with their
+        files."""
         if any(host.is_staged for host in hosts):
             return True
         if self._mode == "off":
@@ -236,7 +237,8 @@ class WorkspacePush(Purpose):
         return bool(plan.local) or any(host.uid in self._memory.left for host in hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
-        """The hosts that follow; unless it is for the best effort, one that does not stops all."""
+        """Return the hosts that follow. Without best effort, a host that does not follow becomes an
+        error of the report."""
         failed = self._in_push.failed
         if not self._is_best_effort:
             self.report.errors += [
@@ -247,7 +249,7 @@ class WorkspacePush(Purpose):
         return [host for host in hosts if host.uid not in failed]
 
     def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
-        """The steps from here on are a two-phase commit. The methods below are its steps."""
+        """Carry out the rest, which is a two-phase commit. The methods below are its steps."""
         self._hosts = self._all_hosts = list(hosts)
         self._plan, self._scan = plan, scan
         self._outcome, self._was_shown = ReloadOutcome(), False
@@ -287,9 +289,8 @@ class WorkspacePush(Purpose):
         return Said.UNCHANGED
 
     def _is_new_on(self, host: HostInPush) -> bool:
-        """Whether a host has not had this state. The author's own files exist before the push: they
-        count as seen unless a live process has imported an older state.
-        """
+        """Return whether a host has not had this state. The author's own files exist before the
+        push: they count as seen unless a live process has imported an older state."""
         last = self._memory.last
         if host.writer != HERE or last == self._scan.manifest:
             return host.is_staged
@@ -347,7 +348,7 @@ class WorkspacePush(Purpose):
         )
 
     def owner_of(self, host: Uid) -> Uid:
-        """The owner that sees to the files of a host; "" is the author."""
+        """Return the owner that is responsible for the files of a host; "" is the author."""
         staged = self._plan.staged
         return staged.owners.get(host, "") if staged is not None else ""
 
@@ -359,7 +360,8 @@ class WorkspacePush(Purpose):
         self.ahead.append(owner)
 
     def show(self) -> bool:
-        """Procs of this host that have a folder of their own find the files there."""
+        """Show the files in the folders of this host's procs that have one of their own; return
+        whether that succeeded."""
         self._bring_here(self._scan)
         return not self.report.errors
 
@@ -368,7 +370,8 @@ class WorkspacePush(Purpose):
             self.report.errors.append(why)
 
     def _count_on(self) -> None:
-        """The generation shown has a number that must not be used again, and going back another."""
+        """Give the restored state a new generation number, because hosts had shown the number of
+        the new one."""
         number = self._plan.generation + 1
         self._memory.generation = number
         self.report.was_taken_back = True
@@ -380,7 +383,7 @@ class WorkspacePush(Purpose):
         self._without_failed(self._all_hosts)
 
     def _bring_here(self, scan: Scan) -> None:
-        """Procs of this host that have a folder of their own find the files there."""
+        """Bring the files to the folders of this host's procs that have one of their own."""
         if why := self._here.bring(scan, self._memory.scanner.contents):
             self.report.errors.append(why)
 
