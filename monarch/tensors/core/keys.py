@@ -44,7 +44,7 @@ _NONE: frozenset[Any] = frozenset()
 
 
 class _Every(frozenset[Any]):
-    """A frozenset that contains every position: all arguments are numbers."""
+    """A set that contains every position: all items of a list of numbers are numbers."""
 
     def __contains__(self, position: object) -> bool:
         return True
