@@ -1,4 +1,4 @@
-"""This machine as an allocation: nothing to bring up, nothing that outlives the program."""
+"""This machine as an allocation: nothing is started, and nothing outlives the program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TERM_SECONDS = 5.0
 
 
 class LocalJob(JobTrait):
-    """Each name in ``hosts`` is a mesh that consists of ``this_host()``."""
+    """A job on this machine: each name in ``hosts`` is a mesh that consists of ``this_host()``."""
 
     kind = "local"
 
