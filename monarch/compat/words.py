@@ -1,4 +1,4 @@
-"""Names that say something about Monarch itself, and names for annotations."""
+"""Names that state facts of Monarch itself, and names for annotations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _pending_flush_tasks: set[Any] = set()
 
 
 class WouldBlockRuntime(RuntimeError):
-    """A wait on a thread of Monarch's inner runtime. Nothing raises it here: there is none."""
+    """A wait on a thread of Monarch's inner runtime. Nothing raises it here, as there is no such
+    thread."""
 
 
 def _is_in_tokio_runtime() -> bool:
@@ -33,5 +34,5 @@ def _is_in_tokio_runtime() -> bool:
 
 
 def has_tensor_engine() -> bool:
-    """Whether there are distributed tensors: where torch is installed."""
+    """Whether there are distributed tensors: whether torch is installed."""
     return find_spec("torch") is not None
