@@ -129,7 +129,7 @@ class JobSection:
     # how many hosts each mesh has, by its name; for ssh, the names of its hosts
     hosts: dict[str, int | list[str]] = field(default_factory=lambda: {"hosts": 1})
     env: dict[str, str] = field(default_factory=dict)  # variables that all processes there get
-    # modules that a host imports once, so that its processes begin in milliseconds
+    # modules that a host imports once, so that its processes start in milliseconds
     preload: list[str] = field(default_factory=list)
     ssh: SSHSection = field(default_factory=SSHSection)
     slurm: SlurmSection = field(default_factory=SlurmSection)
@@ -427,7 +427,7 @@ def may_come_up(job: JobTrait) -> bool:
 
 
 def no_allocation() -> JobError:
-    """Why there is none to push to."""
+    """Return the error that there is no allocation to push to, with the reason."""
     job = noted_job()
     if job is None:
         return JobError(
@@ -442,8 +442,10 @@ def no_allocation() -> JobError:
 
 
 def other_states() -> str:
-    """What a person may take for the state of this folder, and is not: lines of their own. Where
-    the folder has none, they say how hosts that are left can be found."""
+    """Return lines about states that a person may mistake for this folder's.
+
+    If this folder has none, they say how to find hosts that are left running.
+    """
     from monarch.job import DEFAULT_JOB_PATH
     from monarch.job.contexts import JOB_PATH_VARIABLE
     from monarch.job.places import left_behind, states_in
