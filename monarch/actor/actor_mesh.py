@@ -73,7 +73,7 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
     def initialized(self) -> Future[None]:
         """Return a future that is done once every member's ``__init__`` has returned.
 
-        It raises if one has failed.
+        It raises the error of an ``__init__`` that failed.
         """
         answers = Endpoint[[], None](self._ref, PING, EndpointSpec(_ping)).call()
         return answers.then(lambda _: None)

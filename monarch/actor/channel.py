@@ -25,7 +25,8 @@ _Item = tuple[int, RawReply]
 
 
 class _Queue:
-    """Values that have arrived, and receivers that wait for the next; one of the two is empty."""
+    """The values that have arrived, or the receivers that wait for the next: one list is always
+    empty."""
 
     def __init__(self, once: bool) -> None:
         self._once = once

@@ -209,7 +209,7 @@ class DebugSessions:
                 yield session
 
     def info(self) -> list[DebugSessionInfo]:
-        """The infos of all sessions, by actor and rank."""
+        """Return the rows of all sessions, by actor and rank."""
         return sorted(session.get_info() for session in self.iter())
 
     def __len__(self) -> int:

@@ -100,7 +100,7 @@ class MeshTrace:
             self._torch.append(merged)
 
     def events(self) -> list[dict[str, Any]]:
-        """All events of the trace."""
+        """Return all events of the trace."""
         self._events = []
         for uid, pid in self._pids.items():
             proc = self._procs[uid]

@@ -30,7 +30,7 @@ class VirtualClock:
         self._event_loops: list[VirtualEventLoop] = []
 
     def time(self) -> float:
-        """The virtual time, in seconds."""
+        """Return the virtual time, in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:

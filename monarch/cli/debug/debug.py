@@ -32,8 +32,7 @@ _PY_SPY_SECONDS = 20.0
 
 
 def visit_here() -> Visit:
-    """A visit to the hosts of this folder's allocation, and to this user's programs on this
-    machine."""
+    """Return a visit to this folder's hosts, and to this user's programs on this machine."""
     job = noted_job()
 
     def hosts() -> list[ProcAddress]:

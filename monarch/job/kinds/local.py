@@ -47,7 +47,7 @@ class LocalJob(JobTrait):
         return True
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Never: its hosts live in this program."""
+        """Return False: the hosts are in this program, so no later program can use them."""
         # It ends with its program: no later one can use it.
         return False
 

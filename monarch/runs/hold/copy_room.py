@@ -33,8 +33,11 @@ class HostRoom:
 
 @dataclass(frozen=True)
 class RoomVerdict:
-    """``fits``: there is enough room. Otherwise ``why`` says, with numbers, what is short.
-    ``may_be_pinned``: the limit of locked memory allows it."""
+    """Whether a copy of the state fits into a host's memory.
+
+    If not (``fits``), ``why`` says, with numbers, what is short. ``may_be_pinned``: the limit of
+    locked memory allows it.
+    """
 
     fits: bool
     may_be_pinned: bool = True

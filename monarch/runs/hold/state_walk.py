@@ -84,7 +84,7 @@ class Leaves(Protocol):
 
 
 class Walk:
-    """The walk and what it has found.
+    """A walk through a state, and the objects that it has found.
 
     ``most_looked_into`` is how many elements a container may have to be searched, and
     ``most_objects`` how many objects in all; ``None`` is no limit.
@@ -471,8 +471,9 @@ class Walk:
 
 
 class KeptHolders:
-    """Restores what a walk has found, each time it is called. It returns descriptions of what it
-    could not restore.
+    """Restores the objects that a walk has found, each time it is called.
+
+    It returns descriptions of those that it could not restore.
     """
 
     def __init__(self, walk: Walk) -> None:

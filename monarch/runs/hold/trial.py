@@ -447,7 +447,7 @@ class Trial(Actor):
 
     @endpoint
     def has_averaged(self) -> bool:
-        """Whether no average of gradients is half made."""
+        """Whether DDP has finished all averages of gradients that it has begun in this process."""
         return has_averaged()
 
     @endpoint

@@ -26,7 +26,7 @@ class GradientsNotAveraged(RuntimeError):
 
 
 def has_averaged() -> bool:
-    """Whether no DDP wrapper of this process waits for gradients: none has averaged some only."""
+    """Whether no DDP wrapper of this process has averaged only some of its gradients."""
     _see_wrappers()
     try:
         for wrapper in list(_wrappers):

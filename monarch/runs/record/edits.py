@@ -88,9 +88,8 @@ class Failure:
 class Edits:
     """The history of a run's code, over all its attempts.
 
-    ``good`` is the generation with which each activity last went well; under "", the one that the
-    run began with. ``origins`` has the generations that a rollback of ours has made, with those
-    that they are again.
+    ``good`` is the generation with which each activity last succeeded; under "", the run's first.
+    ``origins`` has the generations that our rollbacks have made, each with the one that it repeats.
     """
 
     policy: OnEditError = field(default_factory=default_policy)

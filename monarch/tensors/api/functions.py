@@ -24,8 +24,10 @@ class ResolvableFunctionFromPath(NamedTuple):
     path: str
 
     def resolve(self) -> Any:
-        """Import the function and return it. Raises ``ImportError`` or ``AttributeError`` if none
-        is there."""
+        """Import the function and return it.
+
+        Raises ``ImportError`` or ``AttributeError`` if there is no such function.
+        """
         return resolve(("path", self.path))
 
 

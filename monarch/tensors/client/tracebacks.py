@@ -34,7 +34,7 @@ capture: Any = _gather if _gather and _symbolize else _walk
 
 
 def frames_of(captured: Any) -> list[traceback.FrameSummary]:
-    """The user's frames of a captured stack, the innermost last."""
+    """Return the user's frames of a captured stack, the innermost last."""
     if isinstance(captured, list):
         rows = [(code.co_filename, line, code.co_name) for code, line in captured]
     else:
