@@ -149,10 +149,9 @@ __all__ = [
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> Any:
-    """The function that the program calls with each failure that no supervisor handled.
+    """Handle a failure that no supervisor handled: end the program with status 1.
 
-    This default ends the program with status 1. Assign another function to change that; if it
-    returns, the program continues.
+    Assign another function to this name to change that; if it returns, the program continues.
     """
     sys.exit(1)
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 class OfRay:
-    """A name of Ray's, which says what to type here when it is called."""
+    """A name of Ray's API; calling it raises an error that says what to use here."""
 
     def __init__(self, name: str, owner: type | None = None) -> None:
         self._name = name
@@ -30,10 +30,10 @@ class Actor:
 
     Subclasses need not call ``super().__init__()``. Optional hooks:
 
-    - ``__supervise__(self, failure: MeshFailure) -> bool``: something that this actor spawned
+    - ``__supervise__(self, failure: MeshFailure) -> bool``: a mesh that this actor spawned
       has failed; true says that it is handled. Plain or async.
-    - ``__cleanup__(self, error: Exception | None)``: the actor ends.
-    - ``__reload__(self, change)``: its class was patched, between two messages.
+    - ``__cleanup__(self, error: Exception | None)``: called when the actor ends.
+    - ``__reload__(self, change)``: called between two messages, after its class was patched.
     """
 
     # What users of Ray type first.

@@ -71,30 +71,33 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
 
     @property
     def initialized(self) -> Future[None]:
-        """Done once every member's ``__init__`` has returned; raises if one's has not."""
+        """Return a future that is done once every member's ``__init__`` has returned.
+
+        It raises the error of an ``__init__`` that failed.
+        """
         answers = Endpoint[[], None](self._ref, PING, EndpointSpec(_ping)).call()
         return answers.then(lambda _: None)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """End the actors after what was sent to them before; each runs its ``__cleanup__``."""
+        """End the actors after the messages sent to them before; each runs its ``__cleanup__``."""
         agent = process.current()
         if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
             agent.forget_mesh(self._ref.uid)
         return stop_actors(self._ref, reason)
 
     def upgrade(self, new: type) -> Future[None]:
-        """Give live actors a new version of their class, where it came from a script or notebook.
+        """Give live actors a new version of a class that came from a script or notebook.
 
         For classes that are sent whole (of ``__main__``, or made in functions); classes and
         functions imported from a file reload with ``sync_workspace``. All members switch between
         the same two messages of this process, or none does: they keep their state, run the new
-        methods, and ``__reload__`` where that is defined. References to the mesh know the new
-        endpoints, and what is spawned of either class from then on has the new code. The script's
-        globals that the methods read come with them, as they are now. On a slice only its members
-        change.
+        methods, and ``__reload__`` if that is defined. References to the mesh know the new
+        endpoints, and actors of either class that are spawned from then on have the new code. The
+        script's globals that the methods read come with them, as they are now. On a slice only its
+        members change.
 
         Raises ``ValueError`` for another class, or one that is imported; the future raises
-        ``ReloadRefused`` where a member cannot take it, as when ``__slots__`` differ.
+        ``ReloadRefused`` if a member cannot take it, as when ``__slots__`` differ.
         """
         # Imported when used: most programs never do.
         from monarch.actor.upgrade import upgrade
@@ -110,16 +113,15 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         aggregate_window_sec: float | None = DEFAULT_WINDOW,
         level: int = logging.INFO,
     ) -> None:
-        """Set logging as ``ProcMesh.logging_option`` does, for the procs that these actors live
-        in.
-        """
+        """Set logging as ``ProcMesh.logging_option`` does, for the procs of these actors."""
         procs = self._ref.procs
         await set_logging(
             hosts_of(procs), procs, self._ref.uid, stream_to_client, aggregate_window_sec, level
         )
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
-        """Wait until they are up; the older spelling of a mesh that is usable at once."""
+        """Wait until the actors are up; older programs await a mesh, which can now be used at
+        once."""
         yield from self.initialized.__await__()
         return self
 

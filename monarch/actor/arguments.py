@@ -1,4 +1,4 @@
-"""Whether the arguments of a call fit the endpoint, found out where it is called from."""
+"""Checks whether the arguments of a call fit the endpoint, in the caller's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client attaches to host agents in processes of their own, and leaves them."""
+"""Attaches a client to host agents in processes of their own, and detaches it."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def _raise_if_any(error: BaseException | None) -> None:
 def attach(addr: str) -> None:
     """Make this program a client of the host agent at ``addr`` before it does anything else.
 
-    Waits until the host accepts it. The same again changes nothing; raises ``RuntimeError`` once
-    the program has used the runtime otherwise, ``HostUnreachable`` and ``HostBusy`` as the host
-    answers. ``this_host()`` is still this machine. There is no gateway: over TCP, the procs
-    of other hosts must be able to reach this machine.
+    Waits until the host accepts it. Attaching to the same host again changes nothing; raises
+    ``RuntimeError`` once the program has used the runtime otherwise, ``HostUnreachable`` and
+    ``HostBusy`` as the host answers. ``this_host()`` is still this machine. There is no gateway:
+    over TCP, the procs of other hosts must be able to reach this machine.
     """
     url = HostUrl.parse(addr).advertise
     if process.is_bootstrapped():
@@ -120,12 +120,12 @@ def attach_to_workers(
     takeover: bool = False,
     insecure: bool = False,
 ) -> HostMesh:
-    """The hosts whose agents listen at ``workers``, as a mesh with the dimension ``hosts``.
+    """Return the hosts whose agents listen at ``workers``, as a mesh with the dimension ``hosts``.
 
-    Returns at once, and keeps trying until they are up. A host that serves another client
-    refuses, unless ``takeover``: then that client's procs are stopped. ``insecure`` does
-    without a secret beyond loopback: any process that can reach this program can then run code in
-    it. ``ca`` and ``private_key`` are accepted for upstream's sake and ignored.
+    Returns at once, and keeps trying until the agents answer. A host that serves another client
+    refuses, unless ``takeover``: then that client's procs are stopped. ``insecure`` uses no secret
+    beyond loopback: any process that can reach this program can then run code in it. ``ca`` and
+    ``private_key`` are accepted for upstream's sake and ignored.
     """
     _warn(ca, insecure)
     agent = client()

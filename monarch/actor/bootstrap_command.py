@@ -36,7 +36,7 @@ class BootstrapCommand:
         self.inherit_env = inherit_env
 
     def with_env(self, env: Mapping[str, str | None]) -> BootstrapCommand:
-        """A copy with these variables too."""
+        """Return a copy with these variables added."""
         merged = {**self.env, **env}
         return BootstrapCommand(self.program, self.arg0, self.args, merged, self.inherit_env)
 

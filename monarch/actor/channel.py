@@ -1,4 +1,4 @@
-"""Channels: a port that may be sent anywhere, and a receiver that stays."""
+"""Channels: a port that can be sent to any process, and a receiver that stays in its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _Item = tuple[int, RawReply]
 
 
 class _Queue:
-    """Values that have arrived, and receivers that wait for the next; one of the two is empty."""
+    """The values that have arrived, or the receivers that wait for the next: one list is always
+    empty."""
 
     def __init__(self, once: bool) -> None:
         self._once = once
@@ -70,7 +71,8 @@ class _Queue:
             promise.set(item)
 
     def mark(self, taken: Callable[[], None]) -> None:
-        """Call ``taken`` once all that is here now has been taken; more than once, maybe."""
+        """Call ``taken`` once all current items have been taken; it may be called more than
+        once."""
         with self._lock:
             if self.items:
                 self.items.append(taken)
@@ -96,8 +98,10 @@ class _Queue:
         self._pass_marks()
 
     def _pass_marks(self) -> None:
-        """Call those before which nothing is left. One leaves when it was called: if that is
-        interrupted, the next who takes a value calls it."""
+        """Call the marks at the head of the queue, and remove each after its call.
+
+        If a call is interrupted, the next receiver that takes a value calls it again.
+        """
         while True:
             with self._lock:
                 mark = self.items[0] if self.items else ()
@@ -257,7 +261,8 @@ class RankedPortReceiver(Generic[T]):
         self._queue = queue
 
     def recv(self) -> Future[tuple[int, T]]:
-        """The next value, as (rank, value); an exception that was sent is raised."""
+        """Return a future of the next value, as (rank, value); it raises if the value is an
+        exception."""
         return _Received.of(self._queue, _ranked_value_of)
 
 

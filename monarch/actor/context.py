@@ -12,21 +12,21 @@ from monarch.runtime.context import running
 
 
 class Context(NamedTuple):
-    """The actor that runs now, and ``message_rank``: its rank in the mesh or slice that the message
-    was sent to.
-    """
+    """The actor that runs now, and ``message_rank``, the receiver's rank in the mesh of the
+    message."""
 
     actor_instance: Instance
     message_rank: Point
 
     @property
     def generation(self) -> int:
-        """The generation of the workspace whose code this process runs; 0 before the first."""
+        """Return the generation of the workspace whose code this process runs; 0 before the
+        first."""
         return process.current().generation
 
 
 def context() -> Context:
-    """The context of the running actor; outside of actors, of the client itself."""
+    """Return the context of the running actor; outside of actors, that of the client."""
     now = running.get()
     if now is None:
         instance = Instance(None)
@@ -37,15 +37,15 @@ def context() -> Context:
 
 
 def current_rank() -> Point:
-    """The rank within the mesh or slice that the message in hand was sent to."""
+    """Return this member's rank in the mesh or slice to which the current message was sent."""
     return context().message_rank
 
 
 def current_size() -> dict[str, int]:
-    """The sizes of the mesh or slice that the message in hand was sent to."""
+    """Return the sizes of the mesh or slice to which the current message was sent."""
     return dict(context().message_rank.extent)
 
 
 def current_actor_name() -> str:
-    """A name of the running actor that tells it from all others: ``str()`` of its address."""
+    """Return a unique name of the running actor: ``str()`` of its address."""
     return str(context().actor_instance.actor_id)

@@ -1,7 +1,7 @@
-"""Actors of which there is one in the whole program, found by name from anywhere in it.
+"""Controllers: actors that exist once in the whole program, found by name from any process.
 
-They live in the client's process, under a registry that is an actor there too. So their messages
-are handled one after the other, and two callers at once get the same controller.
+They live in the client's process, under a registry that is an actor there too. So the registry
+handles requests one after the other, and two callers at once get the same controller.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods that may be called from elsewhere, and the ways to call them."""
+"""Methods that other processes may call, and the ways to call them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EndpointProperty(Generic[P, R]):
 
     @property
     def _method(self) -> Callable[..., Any]:
-        """The plain function, under the name that libraries for Monarch know."""
+        """Return the plain function, under the name that libraries for Monarch use."""
         return self.endpoint_spec.method
 
     @property
@@ -112,7 +112,8 @@ class Endpoint(Generic[P, R]):
         self._spec = spec
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """An endpoint is called by an adverb: ``call``, ``call_one``, ``choose``, ..."""
+        """Raise ``TypeError``: an endpoint is called by an adverb, such as ``call`` or
+        ``call_one``."""
         raise TypeError(f"{self._full_name} is an endpoint: {self._how(args, kwargs)}")
 
     def __await__(self) -> NoReturn:
@@ -155,10 +156,10 @@ class Endpoint(Generic[P, R]):
         )
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
-        """Call all members; the answers come as a mesh of values.
+        """Call all members; return a future of their answers, as a mesh of values.
 
-        Waits for all of them, then raises the ``ActorError`` of the lowest rank that raised.
-        A member that dies ends the wait at once, with ``SupervisionError``.
+        The future waits for all of them, then raises the ``ActorError`` of the lowest rank that
+        raised. A member that dies ends the wait at once, with ``SupervisionError``.
         """
         mesh = self._mesh
         promise = self._send_call(args, kwargs)
@@ -180,7 +181,8 @@ class Endpoint(Generic[P, R]):
         return sink.promise
 
     def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call the only member of the mesh. Raises ``ValueError`` where there are more."""
+        """Call the only member; return a future of its answer. Raises ``ValueError`` if there are
+        more."""
         if len(self._mesh.procs) != 1:
             raise ValueError(
                 f"call_one requires exactly 1 actor, but mesh has {len(self._mesh.procs)}: "
@@ -190,11 +192,12 @@ class Endpoint(Generic[P, R]):
         return self._call_rank(0, args, kwargs)
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call one member, picked at random."""
+        """Call one random member; return a future of its answer."""
         return self._call_rank(random.randrange(len(self._mesh.procs)), args, kwargs)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
-        """Call all members; one future for each, to be resolved in order of arrival."""
+        """Call all members; return a future for each answer, in the order in which answers
+        arrive."""
         lent = lending.LentMessage(self._mesh.proc_uids)
         data = self._dump(args, kwargs, lent)
         sink = StreamSink(self._mesh.proc_uids, self)

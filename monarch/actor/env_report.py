@@ -33,12 +33,12 @@ class EnvReport(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> list[EnvRow]:
-        """A row for each variable, with the ranks of each value."""
+        """Return a row for each variable, with the ranks of each value."""
         return rows_of(self.ranks)
 
     @property
     def odd(self) -> dict[int, dict[str, str]]:
-        """The variables in which a rank differs from most of the others, by rank."""
+        """Return the variables in which a rank differs from most of the others, by rank."""
         found: dict[int, dict[str, str]] = {}
         for row in self.rows:
             for one in row.values:
@@ -48,7 +48,7 @@ class EnvReport(msgspec.Struct, frozen=True):
 
     @property
     def differs(self) -> list[EnvRow]:
-        """The variables that are not the same everywhere."""
+        """Return the rows of variables that are not the same on all ranks."""
         return [row for row in self.rows if row.differs]
 
     def __getitem__(self, name: str) -> dict[int, str | None]:
@@ -68,7 +68,7 @@ class EnvReport(msgspec.Struct, frozen=True):
 def ask_environment(
     procs: Sequence[ProcAddress], patterns: Sequence[str], *, at_start: bool
 ) -> EnvReport:
-    """Asks these procs for their variables; a rank is a place in ``procs``."""
+    """Ask these procs for their variables; a proc's rank is its index in ``procs``."""
     salt = secrets.token_hex(8)
     answers = _ask(
         procs,

@@ -32,10 +32,10 @@ itself."""
 
 
 class Future(Generic[R]):
-    """The result of a call that is under way.
+    """The result of a call in progress.
 
-    The message left when the call was made; ``get`` and ``await`` only wait for the answer,
-    and may be used any number of times, by any number of threads and tasks.
+    The message was sent when the call was made; ``get`` and ``await`` only wait for the answer, and
+    may be used any number of times, by any number of threads and tasks.
     """
 
     _promise: Promise[Any]
@@ -68,11 +68,11 @@ class Future(Generic[R]):
         return "<Future: the answer is there; .get() or await gives it>"
 
     def get(self, timeout: float | None = None) -> R:
-        """Wait for the answer, at most ``timeout`` seconds.
+        """Wait for the answer, at most ``timeout`` seconds, and return it.
 
-        Raises ``TimeoutError`` when it is not there by then (ask again later: nothing is
-        lost), ``ActorError`` when the endpoint raised, ``SupervisionError`` when a member of
-        the mesh has died.
+        Raises ``TimeoutError`` if it has not come by then (ask again later: nothing is lost),
+        ``ActorError`` if the endpoint raised, ``SupervisionError`` if a member of the mesh has
+        died.
         """
         return self._given(self._outcome_within(timeout))
 
@@ -166,7 +166,7 @@ class Future(Generic[R]):
         return self._computed()
 
     def as_asyncio(self) -> asyncio.Future[R]:
-        """An asyncio future of the running loop with the same result."""
+        """Return an asyncio future of the running loop with the same result."""
         loop = asyncio.get_running_loop()
         observer: asyncio.Future[R] = loop.create_future()
         if self._promise.is_set:
@@ -202,7 +202,7 @@ class Future(Generic[R]):
         return self.get(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error that ``get`` would raise, or ``None``."""
+        """Return the error that ``get`` would raise, or ``None``."""
         try:
             self.get(timeout)
         except BaseException as error:
@@ -212,19 +212,20 @@ class Future(Generic[R]):
         return None
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the answer has come."""
         return self._promise.is_set
 
 
 def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]:
-    """A future that applies ``resolve`` to the promise's value when it is asked for."""
+    """Return a future that applies ``resolve`` to the promise's value when it is first asked
+    for."""
     future: Future[R] = object.__new__(Future)
     fill_future(future, promise, resolve)
     return future
 
 
 def promise_of(future: Future[Any]) -> Promise[Any]:
-    """The promise that is set when the answer of ``future`` has come."""
+    """Return the promise that is set when the answer of ``future`` has come."""
     return future._promise
 
 
@@ -236,14 +237,14 @@ def fill_future(future: Future[R], promise: Promise[Any], resolve: Callable[[Any
 
 
 def _note(key: Hashable, now: Running, promise: Promise[Any]) -> None:
-    """An actor waits from here on: seen, in case that it waits for itself in the end."""
+    """Record that an actor waits from now on, in case that actors wait for each other in a ring."""
     waits[key] = Wait(now, promise)
     if process.is_bootstrapped():
         process.current().rings.wake()
 
 
 def _has_more_to_do(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether others wait for their turn on the loop. Loops of other makes do not say."""
+    """Whether other callbacks wait for their turn on the loop; true for loops that do not say."""
     return bool(getattr(loop, "_ready", True))
 
 

@@ -27,7 +27,8 @@ def within(
 
 
 def gather(promises: Sequence[Promise[T]], check: Callable[[T], Any]) -> Future[None]:
-    """Done when all ``promises`` are; ``check`` is applied to each value, and may raise."""
+    """Return a future that is done when all ``promises`` are; ``check`` gets each value, and may
+    raise."""
     done: Promise[None] = Promise()
     left = [len(promises)]
     lock = threading.Lock()
@@ -52,9 +53,8 @@ def gather(promises: Sequence[Promise[T]], check: Callable[[T], Any]) -> Future[
 
 
 class Accumulator(Generic[A]):
-    """Combines the answers of ``endpoint``: ``combine(so_far, answer)``, beginning with
-    ``identity``.
-    """
+    """Combines the answers of ``endpoint``: ``combine(so_far, answer)``, starting with
+    ``identity``."""
 
     def __init__(
         self, endpoint: Endpoint[..., Any], identity: A, combine: Callable[[A, Any], A]
@@ -64,7 +64,7 @@ class Accumulator(Generic[A]):
         self._combine = combine
 
     def accumulate(self, *args: Any, **kwargs: Any) -> Future[A]:
-        """Call all members; the fold of their answers in order of arrival."""
+        """Call all members; return a future of their combined answers, in order of arrival."""
         futures = list(self._endpoint.stream(*args, **kwargs))
         done = gather(list(map(promise_of, futures)), lambda answer: None)
 

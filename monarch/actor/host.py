@@ -10,12 +10,12 @@ from monarch.wire.address import ProcAddress
 
 
 class Host(NamedTuple):
-    """A machine: its host agent, and the URL that we attached to (empty for a local agent)."""
+    """A machine: its host agent, and the URL that we attached to ("" for a local agent)."""
 
     address: ProcAddress
     url: str = ""
 
 
 def link(agent: ProcAgent, host: Host) -> Any:
-    """Our attachment to a host; hosts that come with the process need none."""
+    """Return our attachment to a host; ``None`` for a local host, which needs none."""
     return agent.link(host.url) if host.url and isinstance(agent, ClientAgent) else None

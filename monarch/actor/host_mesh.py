@@ -1,4 +1,4 @@
-"""Machines, in a shape, that procs are spawned on."""
+"""Host meshes: machines, in a shape, on which procs are spawned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _check_per_host(per_host: Any, unknown: Mapping[str, Any]) -> None:
 
 
 class HostMesh(StartingMesh):
-    """A reference to host agents. The mesh that a job or ``attach_to_workers`` made owns them."""
+    """A reference to host agents. Only the mesh from a job or ``attach_to_workers`` owns them."""
 
     _MADE_BY = "`this_host()`, or by a job: `job.state(...)`"
     _ELSEWHERE: ClassVar = {
@@ -83,7 +83,7 @@ class HostMesh(StartingMesh):
         return HostMesh(self._name, shape, hosts, command=self._command)
 
     def _among(self, urls: Collection[str]) -> HostMesh:
-        """The hosts of this mesh that listen at these URLs, in a row."""
+        """Return the hosts of this mesh that listen at these URLs, as a mesh of one dimension."""
         wanted = {HostUrl.parse(url).advertise for url in urls}
         hosts = [host for host in self._hosts if host.url in wanted]
         shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
@@ -97,7 +97,7 @@ class HostMesh(StartingMesh):
         return places if len(places) == len(self._hosts) else []
 
     def _with(self, places: Sequence[int], others: HostMesh) -> HostMesh:
-        """The hosts of this mesh in a row, with ``others`` at some of the places."""
+        """Return this mesh's hosts in one dimension, with ``others`` at the given places."""
         hosts = list(self._hosts)
         for place, host in zip(places, others._hosts, strict=True):
             hosts[place] = host
@@ -114,7 +114,8 @@ class HostMesh(StartingMesh):
     def allocate_nonblocking(
         cls, name: str, extent: Mapping[str, int], allocator: Any, alloc_constraints: Any = None
     ) -> HostMesh:
-        """The hosts that an allocator of ``monarch.actor.alloc`` gives; the older way."""
+        """Return the hosts of an allocator of ``monarch.actor.alloc``; the older way to get
+        hosts."""
         hosts: HostMesh = allocator._host_mesh(extent, alloc_constraints)
         return hosts
 
@@ -134,16 +135,16 @@ class HostMesh(StartingMesh):
 
         The mesh has the hosts' dimensions, then those of ``per_host``.
 
-        ``bootstrap``, a function or a coroutine function, runs in each proc before anything else
-        does; if it raises, actors there fail with it, as if by their ``__init__``. ``proc_bind``
-        says for each proc of a host which CPUs and memory it may use: ``cpus`` or ``physcpubind``
-        ("0-3,8"), ``cpunodebind``, ``membind``. With ``bootstrap_command`` (one, or a function
-        that gives one for each point) procs are started by that program, and not forked from a
+        ``bootstrap``, a function or a coroutine function, runs first in each proc; if it raises,
+        actors there fail with its error, as if by their ``__init__``. ``proc_bind`` says for each
+        proc of a host which CPUs and memory it may use: ``cpus`` or ``physcpubind`` ("0-3,8"),
+        ``cpunodebind``, ``membind``. With ``bootstrap_command`` (a command, or a function that
+        returns one for each point) procs are started by that program, and not forked from a
         template.
 
-        ``env`` is added to the environment of all. ``preload`` names heavy modules that the
-        procs find imported already (``["torch"]``): the first spawn that asks for them pays for
-        the import, later ones do not.
+        ``env`` is added to the environment of all. ``preload`` names heavy modules, such as
+        ``["torch"]``, that are imported before procs are forked: the first spawn that names them
+        pays for the import, later ones do not.
         """
         self._check_usable()
         check_name(name or "")
@@ -182,7 +183,8 @@ class HostMesh(StartingMesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """True once every host agent has accepted us; raises what kept one from it."""
+        """Return a future that is True once every host agent has accepted us; it raises a
+        refusal."""
         agent = process.current()
         links = [found for host in self._hosts if (found := link(agent, host)) is not None]
 
@@ -211,7 +213,7 @@ class HostMesh(StartingMesh):
         return stop_procs(procs, reason)
 
     def shutdown(self) -> Future[None]:
-        """End the host agents too; on ``this_host()``, which ends with the program, its procs.
+        """End the host agents too; on ``this_host()``, which ends with the program, only its procs.
 
         Raises ``RuntimeError`` on a slice or a received reference: only the owner may.
         """
@@ -252,12 +254,12 @@ class HostMesh(StartingMesh):
 
     @property
     def is_fake_in_process(self) -> bool:
-        """Whether the hosts are fakes of ``monarch.testing``; these are real."""
+        """Whether the hosts are fakes of ``monarch.testing``: always False here."""
         return False
 
     @property
     def stream_logs(self) -> bool:
-        """Whether what procs print is shown by the client."""
+        """Whether the client shows the procs' output: always True here."""
         return True
 
     def _sync_hosts(self) -> list[ProcAddress]:
@@ -320,7 +322,7 @@ def _check(outcome: Response[None]) -> None:
 
 
 def this_host() -> HostMesh:
-    """The machine that this code runs on: a mesh without dimensions."""
+    """Return the machine that this code runs on, as a mesh without dimensions."""
     return _host_of(process.current(spawns=True))
 
 
@@ -346,7 +348,8 @@ local_proc_mesh = proc_mesh
 
 
 def this_proc() -> ProcMesh:
-    """The process that this code runs in, the client's too: a mesh without dimensions."""
+    """Return the process that this code runs in, also the client's, as a mesh without
+    dimensions."""
     agent = process.current()
     uid, hosts = _own_mesh_uid(agent.node.uid), _host_of(agent)._reference()
     return ProcMesh(uid, "this_proc", Shape.unity(), [agent.node.address], hosts=hosts)

@@ -1,4 +1,4 @@
-"""Warnings by schedulers that hosts are about to end, on their way to the hosts' users."""
+"""Delivers schedulers' warnings that hosts are about to end to the hosts' users."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Uid(msgspec.Struct, frozen=True):
 
     @staticmethod
     def anonymous() -> Uid:
-        """A fresh one without a label."""
+        """Return a new uid without a label."""
         return Uid.instance()
 
     @staticmethod
@@ -39,12 +39,13 @@ class Uid(msgspec.Struct, frozen=True):
 
     @staticmethod
     def instance_from_value(value: int, label: str | None = None) -> Uid:
-        """A uid with a given number, from 0 to 2**64 - 1. Raises ``ValueError`` for any other."""
+        """Return a uid with this number, from 0 to 2**64 - 1. Raises ``ValueError`` for any
+        other."""
         return Uid(label, value)
 
     @staticmethod
     def from_string(uid: str) -> Uid:
-        """The uid that ``str()`` wrote. Raises ``ValueError`` for anything else."""
+        """Parse a uid that ``str()`` wrote. Raises ``ValueError`` for other text."""
         match = re.fullmatch(_UID, uid)
         if match is None:
             raise ValueError(f"not a uid: {uid!r}; one is label, label<number> or <number>")
@@ -83,12 +84,12 @@ class ProcId(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_string(proc_id: str) -> ProcId:
-        """The id that ``str()`` wrote. Raises ``ValueError`` for anything else."""
+        """Parse an id that ``str()`` wrote. Raises ``ValueError`` for other text."""
         return ProcId(Uid.from_string(proc_id))
 
     @property
     def label(self) -> str | None:
-        """The label of its uid; ``None`` where that is a number alone."""
+        """Return the label of its uid; ``None`` if that is only a number."""
         return self.uid.label
 
     def __str__(self) -> str:
@@ -116,17 +117,17 @@ class ActorAddr(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str | None:
-        """The actor's name; ``None`` if it is empty."""
+        """Return the actor's name; ``None`` if it is empty."""
         return self.actor_name or None
 
     @property
     def proc_label(self) -> str | None:
-        """The name of its process; ``None`` if it is empty."""
+        """Return the name of its process; ``None`` if it is empty."""
         return self.proc_name or None
 
     @property
     def pid(self) -> str:
-        """The older name of ``uid``."""
+        """Return ``uid``, under its older name."""
         return self.uid
 
     @property
@@ -141,7 +142,7 @@ class ActorAddr(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_string(actor_addr_str: str) -> ActorAddr:
-        """The address that ``str()`` wrote. Raises ``ValueError`` for anything else."""
+        """Parse an address that ``str()`` wrote. Raises ``ValueError`` for other text."""
         match = re.fullmatch(_ADDR, actor_addr_str)
         if match is None:
             raise ValueError(f"not the address of an actor: {actor_addr_str!r}")

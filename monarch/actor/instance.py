@@ -71,12 +71,12 @@ class Instance:
 
     @property
     def proc(self) -> ProcMesh:
-        """The process of this actor alone: a mesh without dimensions."""
+        """Return the process of this actor alone, as a mesh without dimensions."""
         return this_proc()
 
     @property
     def proc_mesh(self) -> ProcMesh:
-        """The procs that this actor's mesh was spawned on; asks its owner for them."""
+        """Ask the actor's owner for the procs that its mesh was spawned on, and return them."""
         if self._record is None:
             return this_proc()
         node = process.current().node
@@ -92,7 +92,7 @@ class Instance:
 
     @property
     def proc_id(self) -> str:
-        """The process of this actor and where it listens, as ``name@address``."""
+        """Return the actor's process and where it listens, as ``name@address``."""
         return self.actor_id.proc_id
 
     def stop(self, reason: str | None = None) -> None:

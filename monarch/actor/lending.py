@@ -1,7 +1,7 @@
 """The receivers of a message, for arguments that are lent to them rather than pickled.
 
-A distributed tensor among the arguments already lies in the receivers' procs. It asks here who the
-receivers are, and is notified when the message has been pickled and when the call has ended.
+A distributed tensor among the arguments is already in the receivers' procs. It asks this module who
+the receivers are, and is notified when the message has been pickled and when the call has ended.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from monarch.wire.address import Uid
 
 class Loan(Protocol):
     def is_dumped(self) -> None:
-        """All arguments of the message have been pickled."""
+        """Called when all arguments of the message have been pickled."""
 
     def has_ended(self, answer: Any) -> None:
-        """The call has its answer, a value or an error. On any thread."""
+        """Called, on any thread, when the call has its answer: a value or an error."""
 
 
 class LentMessage:
@@ -65,5 +65,5 @@ _thread = _Thread()
 
 
 def being_pickled() -> LentMessage | None:
-    """The message that this thread puts together at the moment."""
+    """Return the message that this thread is pickling, or ``None``."""
     return _thread.message

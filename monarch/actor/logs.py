@@ -1,4 +1,4 @@
-"""Log options of meshes (``logging_option``): where lines go, and how they look."""
+"""Log options of meshes (``logging_option``): where output goes, and how it is shown."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ async def set_logging(
             logging.getLogger().setLevel(level)
             continue
         outcomes.append(node.ask(proc, SetLogLevel(level)))
-    # A proc that is dead has no level; that is for its calls to say.
+    # A dead proc has no level; its calls will report its death.
     await gather(outcomes, lambda outcome: None)
 
 
 def flush_printed() -> None:
-    """Show what has arrived, unfinished windows too."""
+    """Show all output that has arrived, also of unfinished windows."""
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.printer.flush()
 
 
 def hosts_of(procs: Iterable[ProcAddress]) -> list[ProcAddress]:
-    """The host agents of ``procs``, each once."""
+    """Return the host agents of ``procs``, each once."""
     found: dict[Uid, ProcAddress] = {}
     for proc in procs:
         if proc.host_uid:

@@ -1,4 +1,4 @@
-"""The HTML by which a notebook shows a mesh: a square for each member, by host."""
+"""The HTML with which a notebook shows a mesh: a square for each member, by host."""
 
 from __future__ import annotations
 

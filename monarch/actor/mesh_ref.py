@@ -16,8 +16,8 @@ from monarch.wire.address import ProcAddress, Uid
 class MeshRef:
     """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``.
 
-    ``place`` is where the members are in the proc mesh, where that has a tree; ``born`` the code
-    that its procs were spawned for.
+    ``place`` is the members' place in the proc mesh, if that has a tree; ``born`` is the code for
+    which its procs were spawned.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class MeshRef:
         return f"{self.cls.__module__}.{self.cls.__qualname__}"
 
     def over(self, shape: Shape) -> MeshRef:
-        """The part of this mesh whose ranks ``shape`` holds."""
+        """Return the part of this mesh whose ranks are in ``shape``."""
         index = self.shape.ndslice.index
         chosen = [index(rank) for rank in shape.ndslice]
         place = None if self.place is None else self.place.over(chosen, shape.ndslice.sizes)
@@ -72,7 +72,7 @@ class OwnMeshRef(MeshRef):
     __slots__ = ()
 
     def for_programs(self) -> MeshRef:
-        """Return the reference as a program holds it."""
+        """Return the reference in the form that programs get."""
         return MeshRef(
             self.uid, self.name, self.cls, self.shape, procs=self.procs, place=self.place,
             born=self.born,
@@ -94,10 +94,10 @@ _MAX_NAMED = 4
 
 
 def check_undivided(states: CodeStates, mesh: MeshRef, method: str) -> int:
-    """Raise ``GenerationBehind`` where members of ``mesh`` run older code than others do.
+    """Raise ``GenerationBehind`` if some members of ``mesh`` run older code than others.
 
-    Gives the generation that is being switched to at this moment if it will come between them,
-    else 0: a call that is on its way then is refused where it arrives too late.
+    Returns the generation of a switch that is in progress between them, else 0: a call that is sent
+    now is then refused if it arrives after the switch.
     """
     if states.is_one or len(mesh.procs) == 1:
         return 0

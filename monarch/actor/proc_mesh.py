@@ -1,4 +1,4 @@
-"""Processes, in a shape, that actors are spawned in."""
+"""Proc meshes: processes, in a shape, in which actors are spawned."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _KILL_SECONDS = 5.0
 
 
 class _Hosts(Protocol):
-    """The host mesh that procs were spawned on, which lies above this module."""
+    """The host mesh on which procs were spawned; its class is in a module above this one."""
 
     def _of_rank(self, rank: int) -> Any: ...
 
 
 def check_name(name: str) -> None:
-    """Raise ``ValueError`` for a name that cannot travel as text."""
+    """Raise ``ValueError`` for a name that cannot be encoded as text."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -77,8 +77,9 @@ def _no_actor_words(cls: object) -> str:
 
 
 class Ownership:
-    """The data about spawned procs for those that may end them. It does not keep the mesh alive:
-    the program may drop it.
+    """The facts of spawned procs for the code that may end them.
+
+    It does not keep the mesh alive: the program may drop it.
     """
 
     def __init__(self, uid: Uid, procs: Sequence[ProcAddress]) -> None:
@@ -148,7 +149,7 @@ class ProcMesh(StartingMesh):
 
     @classmethod
     def from_alloc(cls, alloc: Any, setup: Callable[[], Any] | None = None) -> ProcMesh:
-        """Procs on what an allocator of ``monarch.actor.alloc`` allocated; the older way."""
+        """Return procs on an allocation of ``monarch.actor.alloc``; the older way to get procs."""
         procs: ProcMesh = alloc._spawn(setup)
         return procs
 
@@ -280,9 +281,10 @@ class ProcMesh(StartingMesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """True once every proc is up.
+        """Return a future that is True once every proc is up.
 
-        Raises ``SupervisionError`` if one never came up, ``ActorError`` if its bootstrap raised.
+        It raises ``SupervisionError`` if a proc did not start, ``ActorError`` if its bootstrap
+        raised.
         """
         node = process.current().node
         outcomes = [node.ask(proc, InspectProc()) for proc in self._procs]
@@ -357,8 +359,8 @@ class ProcMesh(StartingMesh):
 
         By default each line is printed there as it comes. ``aggregate_window_sec`` gathers similar
         lines, of one rank or of many, for so many seconds, and prints each kind once with its
-        count; ``None`` prints what was gathered and ends that. ``level`` is the least level of
-        Python log records that are printed at all. The files on the hosts have every line anyway.
+        count; ``None`` prints the gathered lines and stops gathering. ``level`` is the lowest level
+        of Python log records that are printed. The files on the hosts have every line anyway.
 
         Raises ``ValueError`` for a level beyond 0 to 255, ``RuntimeError`` for a window without
         ``stream_to_client``.
@@ -396,7 +398,8 @@ class ProcMesh(StartingMesh):
 
 
 class _AsItTravels:
-    """A mesh as it travels, for whoever asks where an actor lives: it keeps none alive."""
+    """A mesh in its pickled form, for processes that ask where an actor lives; it keeps none
+    alive."""
 
     def __init__(self, mesh: ProcMesh) -> None:
         self._travels = mesh.__reduce__()
@@ -438,7 +441,7 @@ def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
             f"procs on {members[0].host_urls} have not ended, though they were killed: a process "
             "that the kernel holds (look for state D in ps) cannot be"
         )
-        # Behind the order to make them, where that went along a tree.
+        # After the order to make them, if that was sent along a tree.
         via = members[0] if node.trees.leads_to(members[0].uid) else None
         outcome = node.ask(host, StopProcs(uids, reason, grace), via=via)
         outcomes.append(within(node.loop, outcome, grace + _KILL_SECONDS, late))

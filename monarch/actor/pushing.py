@@ -23,8 +23,8 @@ new processes; or only the one; or only the other; or neither."""
 class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
     """A push in progress.
 
-    It is a coroutine too, since Monarch's ``sync_workspace`` gives one: ``asyncio.run`` and
-    ``asyncio.gather`` take it.
+    It is a coroutine too, since Monarch's ``sync_workspace`` returns one: ``asyncio.run`` and
+    ``asyncio.gather`` accept it.
     """
 
     _steps: Generator[Any, None, SyncReport] | None

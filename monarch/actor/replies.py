@@ -37,7 +37,7 @@ def _heard(callee: Callee, error: SupervisionError) -> SupervisionError:
 
 
 def value_of(reply: RawReply) -> Any:
-    """The value in an answer; raises it where it is an error."""
+    """Return the value in an answer, or raise it if it is an error."""
     value = payload.load(reply.payload, reply.buffers)
     if reply.failed:
         raise value
@@ -54,7 +54,7 @@ class Callee(Protocol):
 
 
 def died(callee: Callee, method: str, failure: MeshFailure) -> SupervisionError:
-    """The error of a call whose target is in a dead process."""
+    """Return the error of a call whose target is in a dead process."""
     endpoint = f"{callee.name}.{method or 'initialized'}"
     if failure.expected:
         return SupervisionError(
@@ -86,7 +86,7 @@ def _asked(called: Called | None, ranks: Sequence[int]) -> list[Asked]:
 
 
 class OneSink:
-    """Waits for one answer."""
+    """Collects the only answer of a call."""
 
     __slots__ = ("_called", "_rank", "_target", "promise", "sent")
 
@@ -99,11 +99,11 @@ class OneSink:
 
     @property
     def missing(self) -> list[int]:
-        """The ranks whose answers are waited for."""
+        """Return the ranks whose answers have not come."""
         return [] if self.promise.is_set else [self._rank]
 
     def target(self, rank: int) -> str:
-        """The process that a rank is in."""
+        """Return the process of a rank."""
         return self._target
 
     def receive(self, rank: int, answer: RawReply) -> bool:
@@ -126,7 +126,7 @@ class OneSink:
 
 
 class CallSink:
-    """Waits for one answer of each target."""
+    """Collects one answer from each target of a call."""
 
     def __init__(self, targets: Sequence[str], called: Called | None = None) -> None:
         self._called = called
@@ -156,12 +156,12 @@ class CallSink:
 
     @property
     def missing(self) -> list[int]:
-        """The ranks whose answers are waited for."""
+        """Return the ranks whose answers have not come."""
         with self._lock:
             return self._collector.missing
 
     def target(self, rank: int) -> str:
-        """The process that a rank is in."""
+        """Return the process of a rank."""
         return self._collector.targets[rank]
 
     def awaits(self, promise: Promise[Any]) -> list[Asked]:
@@ -169,7 +169,7 @@ class CallSink:
 
 
 class StreamSink:
-    """Hands each answer, in order of arrival, to the next of ``promises``."""
+    """Sets the next of ``promises`` to each answer, in order of arrival."""
 
     def __init__(self, targets: Sequence[str], called: Called | None = None) -> None:
         self._targets = targets
@@ -183,12 +183,12 @@ class StreamSink:
 
     @property
     def missing(self) -> list[int]:
-        """The ranks whose answers are waited for."""
+        """Return the ranks whose answers have not come."""
         with self._lock:
             return sorted(self._missing)
 
     def target(self, rank: int) -> str:
-        """The process that a rank is in."""
+        """Return the process of a rank."""
         return self._targets[rank]
 
     def receive(self, rank: int, answer: RawReply) -> bool:
@@ -214,13 +214,13 @@ class StreamSink:
     def awaits(self, promise: Promise[Any]) -> list[Asked]:
         with self._lock:
             missing = list(self._missing)
-        # Each is for any of those that are missing: only the last is for one of them.
+        # Each promise is for any missing rank: only the last is for a single one.
         is_last = len(missing) == 1 and promise is self.promises[-1]
         return _asked(self._called, missing) if is_last else []
 
 
 class LazyValues(Sequence[R]):
-    """The values of a ``call``: each is unpickled when it is first looked at."""
+    """The values of a ``call``; each is unpickled when it is first read."""
 
     def __init__(self, replies: Sequence[RawReply]) -> None:
         self._replies: list[RawReply | None] = list(replies)
@@ -246,7 +246,10 @@ class LazyValues(Sequence[R]):
 def resolve_call(
     shape: Shape, callee: Callee, method: str
 ) -> Callable[[Collector[RawReply]], ValueMesh[Any]]:
-    """Collected answers to a mesh of values; raises for a death, then for the lowest rank."""
+    """Return a function that turns collected answers into a mesh of values.
+
+    It raises the error of a dead member first, then of the lowest rank that failed.
+    """
 
     def resolve(collector: Collector[RawReply]) -> ValueMesh[Any]:
         if collector.failure is not None:

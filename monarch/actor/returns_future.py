@@ -88,7 +88,7 @@ def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P,
 
 
 class _BodyFuture(Future[R]):
-    """The result of a coroutine that does not begin before it is asked for."""
+    """The result of a coroutine that starts only when the result is asked for."""
 
     _body: Coroutine[Any, Any, R] | None
     _context: contextvars.Context
@@ -113,7 +113,7 @@ class _BodyFuture(Future[R]):
         self._check_timeout(timeout)
         is_inside = asyncio._get_running_loop() is not None
         if is_inside and self._body is not None:
-            # Before the body is taken: where warnings are errors, it is still to be had.
+            # Before the body is taken: if warnings are errors, the body can still be run later.
             self._warn_inside_loop()
         body = self._take_body()
         if body is None:
@@ -238,7 +238,7 @@ class _BodyFuture(Future[R]):
                 if not done:
                     raise TimeoutError(f"no result within {timeout} s")
             except BaseException as error:
-                # Said before the body hears of it: what it does about that changes nothing.
+                # Set before the body is cancelled: the body's own reaction does not change it.
                 self._promise.set(_shared(error))
                 task.cancel()
                 loop.run_until_complete(asyncio.wait({task}))

@@ -29,7 +29,7 @@ from monarch.wire.message import Command, ProcDown, ProcSpec, SpawnProcs
 
 
 class SpawnPlan(NamedTuple):
-    """The order to make procs: procs, in a shape, as many on each host."""
+    """The order to make procs, in a shape, with the same number on each host."""
 
     shape: Shape
     specs: list[ProcSpec]
@@ -127,7 +127,7 @@ def spawn(
     )  # fmt: skip
     try:
         with agent.spawn_gate.passing():
-            # Only now: a push may just have ended.
+            # Only here: a push may just have ended.
             born = CodeState(max(agent.gate.generation, state.generation), state.digest)
             for number, host in enumerate(hosts):
                 link(agent, host)
@@ -147,7 +147,7 @@ def spawn(
     for host in hosts:
         failure = node.failure_of(host.address.uid)
         if failure is not None:
-            # Some may have been told of as lost with it; these came after that.
+            # Earlier procs were reported as lost with the host; these came after that.
             why = f"its host is gone: {failure.reason}"
             late = [ProcDown(p.uid, why) for p in procs if p.host_uid == host.address.uid]
             node.peer_down.report_all(late, host.address.uid)
@@ -183,7 +183,7 @@ def _tree(
     hosts.
     """
     addresses = tuple(host.address for host in hosts)
-    # Behind a gateway, what two hosts are to get would cross a slow link twice.
+    # Behind a gateway, a message to two hosts would cross a slow link twice.
     fewest = settings().tree_min_hosts if process.current().node.gateway is None else 2
     if len(addresses) < fewest or len(set(addresses)) < len(addresses):
         return None
@@ -214,7 +214,7 @@ _MOST_GPUS = 8  # of common machines
 
 
 def _warn_of_multiplied(hosts: Shape, per_host: dict[str, int]) -> None:
-    """Say where a number of GPUs looks like that of all hosts together: it is for each of them."""
+    """Warn if a number of GPUs looks like that of all hosts together: it is for each host."""
     num_hosts = len(hosts.ndslice)
     for label in ("gpus", "gpu"):
         size = per_host.get(label, 0)

@@ -1,4 +1,4 @@
-"""A mesh of hosts or procs that is usable at once, and comes up meanwhile."""
+"""A mesh of hosts or procs that is usable at once, while it still starts."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class StartingMesh(Syncable, ShapedMesh):
 
     @property
     def region(self) -> Region:
-        """The names, sizes and ranks of this mesh."""
+        """Return the names, sizes and ranks of this mesh."""
         return self._shape.region
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
-        """Wait until it is up; the older spelling of a mesh that is usable at once."""
+        """Wait until the mesh is up; older programs await a mesh, which can now be used at once."""
         yield from self.initialized.__await__()
         return self
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Syncable:
-    """A mesh whose machines can be brought to a workspace."""
+    """A mesh whose machines can get a workspace."""
 
     def sync_workspace(
         self,
@@ -29,18 +29,18 @@ class Syncable:
     ) -> PushFuture:
         """Push ``workspace`` to the machines of this mesh, and its code into their live processes.
 
-        The push starts at once: ``await`` it, or ``.get()`` its ``monarch_sync.SyncReport``.
-        All procs that this program owns there switch between the same two messages, or none
-        does. With ``best_effort`` hosts that cannot follow are left behind, and the report names
-        them; programs that run on them refuse calls of the new generation until they have caught
-        up. ``conda`` brings the packages along that the workspace's lock file asks for and the
-        machines lack, conda or not. ``reload`` is "auto", "patch", "respawn" or "off".
+        The push starts at once: ``await`` it, or ``.get()`` its ``monarch_sync.SyncReport``. All
+        procs that this program owns there switch between the same two messages, or none does. With
+        ``best_effort`` hosts that cannot follow are left behind, and the report names them;
+        programs that run on them refuse calls of the new generation until they have caught up.
+        ``conda`` also installs the packages of the workspace's lock file that the machines lack,
+        conda or not. ``reload`` is "auto", "patch", "respawn" or "off".
 
-        A refusal is told in the report (``ok``, ``errors``); ``raise_for_errors`` raises it. The
-        future raises ``monarch_sync.WorkspaceMissing`` where a folder is not there, and,
-        unless it is to ``allow_empty``, ``monarch_sync.WorkspaceEmptied`` where nothing is in one
-        that machines have files of. Raises ``ValueError`` for another ``reload`` and for a
-        workspace without folders, ``TypeError`` for what is no workspace.
+        A refusal is in the report (``ok``, ``errors``); ``raise_for_errors`` raises it. The future
+        raises ``monarch_sync.WorkspaceMissing`` if a folder does not exist, and, unless
+        ``allow_empty``, ``monarch_sync.WorkspaceEmptied`` if a folder is empty whose files machines
+        have. Raises ``ValueError`` for another ``reload`` and for a workspace without folders,
+        ``TypeError`` if it is no workspace.
         """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.actor.pushing import push
@@ -56,5 +56,5 @@ class Syncable:
         return WarningSubscription(process.current().node, self._sync_hosts(), tell)
 
     def _sync_hosts(self) -> Sequence[ProcAddress]:
-        """The agents of these machines."""
+        """Return the agents of these machines."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""How processes reach each other, in upstream's terms.
+"""The ways by which processes reach each other, in upstream's terms.
 
 Programs need not set it: processes of one machine use Unix sockets, and machines use encrypted TCP.
 A URL says where this program listens for other machines.

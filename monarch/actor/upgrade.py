@@ -105,7 +105,7 @@ def _check(live: type, new: type) -> None:
 
 
 def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
-    """Wait for changes of code that are under way; then carry out ours."""
+    """Wait for code changes in progress; then make ours."""
     deadline = time.monotonic() + _BUSY_SECONDS
     with switch.pushing(), switch.alone:
         while True:
@@ -119,7 +119,7 @@ def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> Re
 
 
 def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
-    """Prepare everywhere, then switch everywhere, or go back."""
+    """Prepare all members, then switch all of them, or go back."""
     # Actors in this process have the very class that its references have.
     others = [proc for proc in ref.procs if proc.uid != own]
     proposing = Proposing([_Members(switch, ref, others)], plan, Purpose())
@@ -130,7 +130,7 @@ def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> 
 
 
 class _Members:
-    """The procs of a mesh, as an owner of no others."""
+    """The procs of a mesh, as a participant of the switch that owns no others."""
 
     def __init__(self, switch: CodeSwitch, ref: MeshRef, procs: Sequence[ProcAddress]) -> None:
         self._switch = switch

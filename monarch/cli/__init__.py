@@ -9,7 +9,7 @@ What to open:
     commands                 arguments, options and help of all commands that have no group
     options                  options of several commands
     project                  `monarch.toml`: its keys, and the job that it describes
-    trust                    what a project file may have run
+    trust                    trust in the commands of project files
     own_output               files that a push leaves out: a command's own output
     large_files              the question before a push of large files
     allocation/              `monarch apply`, `status`, `kill`, `init`, `trust`, `context`
@@ -18,7 +18,7 @@ What to open:
     debug/                   `monarch debug`, `env`
     sync/                    `monarch sync`
     observe/                 `monarch query`, `hang`, `trace`, `top`, `dashboard`
-    terminal/                where output goes, keys, questions, interrupts
+    terminal/                output, keys, questions, interrupts
 
 How hosts are asked, and dead ones found: `monarch/runtime/hosts/asking.py`.
 """

@@ -1,6 +1,6 @@
 """The command line: every command with its arguments, its options and its help.
 
-What a command does is imported when it runs, so that help and mistakes need none of it.
+The code of a command is imported when it runs, so that help and usage errors need none of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _JSON = "--json"
 
 
 class _Commands(click.Group):
-    """Lists the commands in the order in which they stand here, each with a whole sentence."""
+    """Lists the commands in the order of this file, each with a whole sentence."""
 
     def make_context(
         self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any
@@ -49,7 +49,7 @@ class _Commands(click.Group):
 
 
 def json_behind(command: click.Command, args: Sequence[str]) -> list[str]:
-    """The command line with a ``--json`` that stands before a command's name moved behind it."""
+    """Return the command line with a ``--json`` before a command's name moved behind it."""
     moved = list(args)
     at, path, is_asked = 0, [], False
     while isinstance(command, click.Group) and at < len(moved) and not _takes_json(command):
@@ -229,7 +229,7 @@ _OF_TORCHRUN = {
 
 
 class _RunCommand(click.Command):
-    """Says where the flags of a plain script go, and what those of torchrun are called here."""
+    """Adds to usage errors where a plain script's flags go, and our names of torchrun's flags."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

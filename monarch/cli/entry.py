@@ -7,7 +7,7 @@ import signal
 
 
 def main() -> None:
-    """The entry point of ``monarch``."""
+    """Run the ``monarch`` command: this is its entry point."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     # Takes most of the time until the command does something; nothing is there to tidy up yet.

@@ -1,7 +1,7 @@
-"""Large files that a push would bring to the hosts: a person is asked once about each.
+"""Large files that a push would send to the hosts: asks a person once about each.
 
-A checkpoint or a data set in the workspace is seldom meant to travel, and over a slow line it takes
-minutes. Where there is no person to ask, it is said, and goes on.
+A checkpoint or a data set in the workspace is seldom meant to be sent, and over a slow line it
+takes minutes. Without a person to ask, a message is printed, and the push goes on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Ahead(MonarchError):
 
 
 class NotSent(JobError):
-    """A person did not want a large file to be sent, so that nothing was."""
+    """A person refused to send a large file, so nothing was sent."""
 
 
 class LargeFiles:
@@ -53,10 +53,10 @@ class LargeFiles:
         self._file = known
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
-        """The report of ``push``, which is made once more if a person was asked meanwhile, and
+        """Return the report of ``push``, which is repeated if a person was asked in between, and
         agreed.
 
-        Raises ``NotSent`` where the person did not.
+        Raises ``NotSent`` if the person refused.
         """
 
         def review(files: Sequence[Entry]) -> None:
@@ -101,7 +101,7 @@ class LargeFiles:
             return set()
 
     def _remember(self, files: Iterable[Entry]) -> None:
-        """Notes files of this folder that must not be asked about again."""
+        """Record files of this folder about which nobody must be asked again."""
         paths = sorted({*self._known(), *(entry.path for entry in files)})
         try:
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")
@@ -130,7 +130,7 @@ def _advice(workspace: Workspace, files: Sequence[Entry]) -> str:
 
 
 def _ways_out(workspace: Workspace, files: Sequence[Entry]) -> dict[Path, list[str]]:
-    """The patterns that leave these files out, by the ignore file that each belongs into."""
+    """Return the patterns that leave these files out, by the ignore file for each."""
     found: dict[Path, list[str]] = {}
     whole = Surroundings(workspace).whole()  # It may be a package's that comes along.
     for entry in files:

@@ -1,4 +1,4 @@
-"""``monarch``: a command is run, and its errors reach a person."""
+"""``monarch``: runs a command, and shows its errors to the person."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OUR_FOLDER = ".monarch"
 
 
 def main() -> None:
-    """The entry point. Errors of ours end with one message and status 1, not a traceback."""
+    """Run the command; our errors end it with a message and status 1, not a traceback."""
     open_missing()
     with WatchedStdout() as told:
         try:
@@ -51,7 +51,7 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         if _has_ended_by_fault():
-            # The event has been told; a fault wakes this thread as Ctrl-C does.
+            # The message has been printed; a fault wakes this thread as Ctrl-C does.
             sys.exit(1)
         print("interrupted", file=sys.stderr)
         at_once_from_here()

@@ -1,4 +1,4 @@
-"""Leaves out of the workspace the files in it that commands of ours write their output into.
+"""Leaves files out of the workspace into which our own commands write their output.
 
 ``monarch sync --watch > sync.log`` would push its log for each line that a push adds to it, and
 ``monarch run ddp | tee run.log``, in another terminal, would train on a new generation with each
@@ -32,7 +32,7 @@ def without_own_output(workspace: Workspace) -> Workspace:
 
 
 def patterns_of(workspace: Workspace, files: set[str]) -> list[str]:
-    """The patterns that leave these files out, as far as they are in the workspace."""
+    """Return the patterns that leave out those of the files that are in the workspace."""
     return [
         exact_pattern(inside)
         for folder in workspace.folders
@@ -42,27 +42,32 @@ def patterns_of(workspace: Workspace, files: set[str]) -> list[str]:
 
 
 def exact_pattern(inside: str) -> str:
-    """The pattern, in an ignore file of a folder, of this one path in it."""
+    """Return the pattern, for a folder's ignore file, of exactly this path in it."""
     return f"/{inside.translate(_SPECIAL)}"
 
 
 def files_of_our_processes() -> dict[str, int]:
-    """The files that processes with our runtime in them have open for writing, and those that
-    programs write which read what such a process prints (``| tee run.log``), each with the pid of
-    our process. Only of this user, and only on Linux."""
+    """Return the files that our processes have open for writing, each with the pid.
+
+    They include files of programs that read such a process's output (``| tee run.log``). Only this
+    user's, and only on Linux.
+    """
     processes = _Processes()
     return {file: pid for pid in processes.ours() for file in processes.files_behind(pid)}
 
 
 class _Processes:
-    """The open files of this user's processes, as they are when it is made."""
+    """The open files of this user's processes, at the moment when it is made."""
 
     def __init__(self) -> None:
         self._links = {pid: dict(_links(pid)) for pid in _pids()}
 
     def ours(self) -> list[int]:
-        """The processes that have a socket in our runtime folder, or are ``monarch`` commands,
-        which get one in a second."""
+        """Return the pids of processes with a socket in our runtime folder, and of ``monarch``
+        commands.
+
+        A command gets such a socket within a second.
+        """
         sockets = _sockets_below(runtime_dir())
         return [
             pid
@@ -71,7 +76,8 @@ class _Processes:
         ]
 
     def files_behind(self, pid: int, descriptors: tuple[int, ...] | None = None) -> set[str]:
-        """The regular files that a process writes by these descriptors, or by any."""
+        """Return the regular files that a process writes through these descriptors, or through
+        any."""
         links = self._links.get(pid, {})
         files = set()
         for number, target in links.items():
@@ -125,7 +131,7 @@ def _links(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _written(pid: int, links: dict[int, str]) -> Iterator[str]:
-    """The regular files among these that are open for writing, and not deleted."""
+    """Yield those of the regular files that are open for writing, and not deleted."""
     for number, path in links.items():
         if not path.startswith("/") or path.startswith(("/dev/", "/proc/")):
             continue
@@ -139,7 +145,7 @@ def _written(pid: int, links: dict[int, str]) -> Iterator[str]:
 
 
 def _sockets_below(folder: str) -> set[str]:
-    """The Unix sockets that are bound below a folder, as links of descriptors name them."""
+    """Return the Unix sockets that are bound below a folder, in the form of descriptors' links."""
     sockets = set()
     try:
         lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()

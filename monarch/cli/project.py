@@ -129,7 +129,7 @@ class JobSection:
     # how many hosts each mesh has, by its name; for ssh, the names of its hosts
     hosts: dict[str, int | list[str]] = field(default_factory=lambda: {"hosts": 1})
     env: dict[str, str] = field(default_factory=dict)  # variables that all processes there get
-    # modules that a host imports once, so that its processes begin in milliseconds
+    # modules that a host imports once, so that its processes start in milliseconds
     preload: list[str] = field(default_factory=list)
     ssh: SSHSection = field(default_factory=SSHSection)
     slurm: SlurmSection = field(default_factory=SlurmSection)
@@ -151,7 +151,7 @@ class JobSection:
             raise ConfigError("every mesh needs at least one host", key="hosts")
 
     def num_hosts(self) -> dict[str, int]:
-        """How many hosts each mesh has."""
+        """Return how many hosts each mesh has."""
         return {
             name: hosts if isinstance(hosts, int) else len(hosts)
             for name, hosts in self.hosts.items()
@@ -188,8 +188,7 @@ class ProjectFile:
 
 
 class Project(NamedTuple):
-    """The contents of ``monarch.toml``, and the folder where it lies; ``path`` is that of the
-    file."""
+    """The contents of ``monarch.toml``, and its folder; ``path`` is the file's."""
 
     file: ProjectFile
     directory: Path
@@ -200,8 +199,11 @@ class Project(NamedTuple):
         return self.directory / self.name
 
     def make_job(self) -> JobTrait:
-        """The job that it asks for. Only where the project is trusted (`monarch/cli/trust.py`):
-        what the job runs is its author's choice."""
+        """Return the job that the file asks for.
+
+        Only for a trusted project (`monarch/cli/trust.py`), since its author chooses what the job
+        runs.
+        """
         job = self._make_job()
         here = Path.cwd()
         inside = self.path.is_relative_to(here)  # It moves with its folder then.
@@ -288,8 +290,11 @@ class Project(NamedTuple):
         )  # fmt: skip
 
     def make_workspace(self) -> Workspace:
-        """One folder lands in the replica's root, several each under its own path, or under its
-        name where it lies outside of the project. Raises ``ConfigError``."""
+        """Return the workspace of the project.
+
+        A single folder becomes the replica's root; of several, each has its own path, or its name
+        if it is outside the project. Raises ``ConfigError``.
+        """
         wanted = self.file.workspace
         landings = {folder: self._landing(folder) for folder in wanted.dirs}
         dirs: dict[str | os.PathLike[str], str] = {}
@@ -306,7 +311,8 @@ class Project(NamedTuple):
             raise self._mistake(str(error)) from None
 
     def _ignored_by_default(self, dirs: Iterable[str | os.PathLike[str]]) -> list[str]:
-        """The folder that runs are kept in, where no other program has one of that name."""
+        """Return the pattern for the folder of runs, unless another program has a folder of that
+        name."""
         places = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
         ours = self.directory.resolve() / OWN_RUNS.strip("/")
         is_free = all(not place.exists() or _is_of_runs(place) for place in places)
@@ -349,7 +355,7 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _is_of_runs(folder: Path) -> bool:
-    """Whether a run has made it: it leaves out all that is in it."""
+    """Whether a run has made the folder, which then ignores all its contents."""
     try:
         return (folder / ".gitignore").read_text() == "*\n"
     except OSError:
@@ -357,7 +363,8 @@ def _is_of_runs(folder: Path) -> bool:
 
 
 def load_project(path: str | None) -> Project:
-    """The project of ``path``, or of ``monarch.toml`` in this folder; defaults without one."""
+    """Return the project of ``path``, or of ``monarch.toml`` in this folder; defaults without
+    one."""
     file = Path(path or PROJECT_FILE)
     if file.exists():
         real = file.resolve()
@@ -368,7 +375,7 @@ def load_project(path: str | None) -> Project:
 
 
 def noted_job() -> JobTrait | None:
-    """The allocation that was brought up for this folder, whether it still runs or not."""
+    """Return the allocation that was made for this folder, whether it still runs or not."""
     from monarch.job import DEFAULT_JOB_PATH, job_load
 
     try:
@@ -381,8 +388,10 @@ def noted_job() -> JobTrait | None:
 
 
 def _project_of(job: JobTrait) -> Project:
-    """The project file that the job was made by, as it is now: it says which commands lead to the
-    hosts. Raises ``JobError`` where it is gone, or has others run than were agreed to."""
+    """Return the current project file of a job, which has the commands to reach its hosts.
+
+    Raises ``JobError`` if it is gone, or runs other commands than were agreed to.
+    """
     from monarch.job.places import place_of
 
     place = place_of(job._state_path) if job._state_path is not None else None
@@ -398,7 +407,7 @@ def _project_of(job: JobTrait) -> Project:
 
 
 def find_job() -> JobTrait | None:
-    """The allocation that runs for this folder, if any."""
+    """Return the running allocation of this folder, or ``None``."""
     job = noted_job()
     return job if job is not None and job.is_running() else None
 
@@ -418,7 +427,7 @@ def may_come_up(job: JobTrait) -> bool:
 
 
 def no_allocation() -> JobError:
-    """Why there is none to push to."""
+    """Return the error that there is no allocation to push to, with the reason."""
     job = noted_job()
     if job is None:
         return JobError(
@@ -433,8 +442,10 @@ def no_allocation() -> JobError:
 
 
 def other_states() -> str:
-    """What a person may take for the state of this folder, and is not: lines of their own. Where
-    the folder has none, they say how hosts that are left can be found."""
+    """Return lines about states that a person may mistake for this folder's.
+
+    If this folder has none, they say how to find hosts that are left running.
+    """
     from monarch.job import DEFAULT_JOB_PATH
     from monarch.job.contexts import JOB_PATH_VARIABLE
     from monarch.job.places import left_behind, states_in

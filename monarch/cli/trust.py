@@ -1,8 +1,8 @@
-"""Which project files may have things run: asked about once, and again when that part is edited.
+"""Trust in project files: asks once whether a file may run commands, and again after an edit.
 
-A `monarch.toml` may come from a stranger. What it says of `[job]` makes us run commands (ssh,
-sbatch, a cluster's login plugins), import modules and set variables of processes, so a person
-agrees to exactly that. What is agreed to is kept in the state folder, by the file's real path.
+A `monarch.toml` may come from a stranger. Its `[job]` makes us run commands (ssh, sbatch, a
+cluster's login plugins), import modules and set variables of processes, so a person must agree to
+exactly these. The agreement is kept in the state folder, by the file's real path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HARMLESS = (
 
 
 class ProjectLike(Protocol):
-    """The contents of a project file, the folder where it lies, and its path."""
+    """The contents of a project file, its folder, and its path."""
 
     @property
     def file(self) -> Any: ...
@@ -47,8 +47,10 @@ class ProjectLike(Protocol):
 
 
 class Powers(NamedTuple):
-    """What a project file has us run: each key with its value, and the files that these name, with
-    a digest of their content."""
+    """The keys of a project file that make us run something, with their values.
+
+    ``files`` are the files that these name, with a digest of each content.
+    """
 
     keys: dict[str, Any]
     files: dict[str, str]
@@ -59,17 +61,18 @@ class Powers(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def lines(self) -> list[str]:
-        """For a person; what a stranger wrote is escaped."""
+        """Return lines for a person, with a stranger's text escaped."""
         told = [f"    {name} = {json.dumps(value)}" for name, value in self.keys.items()]
         return told + [f"    with the file {json.dumps(name)}" for name in self.files]
 
 
 def powers_of(project: ProjectLike) -> Powers:
-    """What the project's `[job]` has us run; no keys where that is nothing of its author's."""
+    """Return the keys of the project's `[job]` that make us run something; none if it is
+    harmless."""
     job = project.file.job
     keys = {name: getattr(job, name) for name in _OF_ALL_KINDS if getattr(job, name)}
     if job.kind not in HARMLESS_KINDS:
-        # Of other kinds, hosts are numbers.
+        # For other kinds, `hosts` are numbers.
         keys = {"kind": job.kind} | ({"hosts": job.hosts} if job.kind == "ssh" else {}) | keys
         section, usual = getattr(job, job.kind), getattr(type(job)(), job.kind)
         for field in dataclasses.fields(section):
@@ -84,8 +87,10 @@ def powers_of(project: ProjectLike) -> Powers:
 
 
 def _named_files(value: Any, folder: Path) -> Iterator[Path]:
-    """The files that the words of a value name, as `-F ssh_config` does: an edit of one is an edit
-    of what is run."""
+    """Yield the files that the words of a value name, as `-F ssh_config` does.
+
+    An edit of such a file changes what is run.
+    """
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
@@ -105,7 +110,7 @@ def _named_files(value: Any, folder: Path) -> Iterator[Path]:
 
 
 def is_trusted(project: ProjectLike) -> bool:
-    """Whether all that the project has us run was agreed to, or is nothing."""
+    """Whether the person has agreed to everything that the project runs, or it runs nothing."""
     powers = powers_of(project)
     if not powers.keys or os.environ.get(TRUST_VARIABLE) == "1":
         return True
@@ -119,8 +124,10 @@ def is_trusted(project: ProjectLike) -> bool:
 
 
 def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
-    """Ask the person at a terminal, where what the project has us run was not agreed to. Raises
-    ``JobError`` where it is not, or there is nobody to ask."""
+    """Ask the person at a terminal, if they have not agreed to what the project runs.
+
+    Raises ``JobError`` if they do not agree, or nobody can be asked.
+    """
     if is_trusted(project):
         return
     file = _file_of(project)
@@ -135,7 +142,7 @@ def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
 
 
 def how_to_trust(project: ProjectLike) -> str:
-    """The sentence for who could not be asked."""
+    """Return the sentence for a person who could not be asked."""
     return (
         f"`monarch trust {_file_of(project)}` agrees to it; in a script, {TRUST_VARIABLE}=1 in the "
         "environment does for all project files"
@@ -143,14 +150,14 @@ def how_to_trust(project: ProjectLike) -> str:
 
 
 def note_trust(project: ProjectLike) -> None:
-    """Note that this user agrees to what the project has us run, as it is now."""
+    """Record that this user agrees to what the project now runs."""
     powers = powers_of(project)
     if powers.keys:
         _note(_file_of(project), powers)
 
 
 def take_back(file: Path) -> None:
-    """Trust a project file no more. Raises ``JobError`` for one that is not trusted."""
+    """Revoke the trust in a project file. Raises ``JobError`` if it is not trusted."""
     note = _note_of(Path(os.path.realpath(file)))
     if not note.exists():
         raise JobError(f"{file} is not trusted, so there is nothing to take back")
@@ -158,7 +165,7 @@ def take_back(file: Path) -> None:
 
 
 def trusted_files() -> list[str]:
-    """The project files that are trusted."""
+    """Return the paths of the trusted project files."""
     from monarch.job.state_folder import NotSigned, read_private, state_path, verified
 
     paths = []

@@ -18,10 +18,12 @@ _depth = threading.local()
 
 
 class _CurrentContext:
-    """The context as a context variable, which programs ask whether there is one yet."""
+    """A context variable with the current context; programs ask it whether there is a context
+    yet."""
 
     def get(self, default: Context | None = None) -> Context | None:
-        """Unlike ``context()``, this makes no program a client that is none."""
+        """Return the context or ``default``; unlike ``context()``, do not make the program a
+        client."""
         is_there = running.get() is not None or process.is_bootstrapped()
         return context() if is_there else default
 
@@ -40,7 +42,7 @@ class _ClientContext:
         return self.try_get()
 
     def try_get(self) -> Context | None:
-        """``None`` as long as the program is no client, and in procs."""
+        """Return the client's context; ``None`` if the program is no client yet, and in procs."""
         is_client = process.is_bootstrapped() and process.current().is_root
         return context() if is_client else None
 
@@ -50,7 +52,8 @@ _client_context = _ClientContext()
 
 @contextlib.contextmanager
 def fake_sync_state() -> Iterator[None]:
-    """Hide the running loop from the code inside, so that it may wait as if there were none."""
+    """Hide the running loop from the code inside, so that it may wait as in a program without
+    one."""
     loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     _depth.value = getattr(_depth, "value", 0) + 1
@@ -76,14 +79,15 @@ METER = get_meter()
 
 
 def get_monarch_tracer() -> Any:
-    """The OpenTelemetry tracer of the runtime. Raises ``ImportError`` where that is not there."""
+    """Return the OpenTelemetry tracer of the runtime. Raises ``ImportError`` without
+    OpenTelemetry."""
     from opentelemetry import trace
 
     return trace.get_tracer("monarch")
 
 
 class TracingForwarder(logging.Handler):
-    """Puts log records into the span that they are written in, where OpenTelemetry is there."""
+    """Adds log records to the current span, if OpenTelemetry is installed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

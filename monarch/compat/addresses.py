@@ -1,8 +1,8 @@
 """The table of Monarch's addresses, and of the names that programs find at each.
 
 An address is another name of one module of ours (``same_as``), or a list of names: each group has
-their home and what it has there, ``"monarch.actor: Actor old_name=name"``. Names whose area is not
-there are not here either: programs look for them with ``try: import``, and shall see that.
+the module that they come from and the names, as in ``"monarch.actor: Actor old_name=name"``. Names
+of features that do not exist here are left out: programs test for them with ``try: import``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """``instead`` is what a deprecated one warns to use."""
+    """The names at one of Monarch's addresses; ``instead`` is what a deprecated one warns to
+    use."""
 
     groups: tuple[str, ...] = ()
     same_as: str = ""
     instead: str = ""
 
     def names(self) -> dict[str, tuple[str, str]]:
-        """Each name, with the module that has it and its name there."""
+        """Return each name, with its module of ours and its name there."""
         found: dict[str, tuple[str, str]] = {}
         for group in self.groups:
             home, _, names = group.partition(":")

@@ -1,7 +1,7 @@
-"""The older way to procs: an allocator allocates what a specification asks for.
+"""The older way to get procs: an allocator allocates what a specification asks for.
 
-Thin, over the same host agents as everything else; ``monarch.job`` and ``attach_to_workers`` are
-the current ways.
+A thin layer over the usual host agents; ``monarch.job`` and ``attach_to_workers`` are the current
+ways.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _HOSTS = "hosts"
 
 
 class AllocConstraints:
-    """Labels that hosts must have; only initializers of remote hosts look at them."""
+    """Labels that hosts must have; only initializers of remote hosts use them."""
 
     def __init__(self, match_labels: Mapping[str, str] | None = None) -> None:
         self.match_labels = dict(match_labels or {})
 
 
 class AllocSpec:
-    """How many procs: ``AllocSpec(AllocConstraints(), hosts=2, gpus=8)``."""
+    """The number of procs: ``AllocSpec(AllocConstraints(), hosts=2, gpus=8)``."""
 
     def __init__(self, constraints: AllocConstraints, **sizes: int) -> None:
         self.constraints = constraints
@@ -38,7 +38,7 @@ class AllocSpec:
 
 
 class Alloc:
-    """An allocation; ``ProcMesh.from_alloc`` makes procs of it. May be awaited."""
+    """An allocation, from which ``ProcMesh.from_alloc`` makes procs. It can be awaited."""
 
     def __init__(self, hosts: HostMesh, per_host: dict[str, int]) -> None:
         self._hosts = hosts
@@ -46,7 +46,8 @@ class Alloc:
 
     @property
     def initialized(self) -> Future[bool]:
-        """True once every host has accepted us; raises what kept one from it."""
+        """Return a future that is True once every host has accepted us, and raises a host's
+        refusal."""
         return self._hosts.initialized
 
     def _spawn(self, setup: Callable[[], Any] | None) -> ProcMesh:
@@ -76,7 +77,7 @@ class LocalAllocator(_GivesHosts):
 
 
 class ProcessAllocator(LocalAllocator):
-    """Allocates on this machine. The program to start procs with is ours, whatever is given."""
+    """Allocates on this machine. Procs are started with our own program, whatever is passed."""
 
     def __init__(
         self,
@@ -88,15 +89,15 @@ class ProcessAllocator(LocalAllocator):
 
 
 class RemoteAllocInitializer:
-    """Says where host agents listen. Programs have their own kinds."""
+    """The base of classes that know where host agents listen. Programs define their own."""
 
     async def initialize_alloc(self, match_labels: dict[str, str]) -> list[str]:
-        """The addresses of the hosts that have these labels."""
+        """Return the addresses of the hosts that have these labels."""
         raise NotImplementedError
 
 
 class TorchXRemoteAllocInitializer(RemoteAllocInitializer):
-    """Would ask TorchX for the hosts of one of its jobs, which this release does not drive."""
+    """A stand-in for the class that asks TorchX for a job's hosts, which is not supported."""
 
     def __init__(self, server_handle: str, **_: Any) -> None:
         raise NotImplementedError(
@@ -106,7 +107,7 @@ class TorchXRemoteAllocInitializer(RemoteAllocInitializer):
 
 
 class StaticRemoteAllocInitializer(RemoteAllocInitializer):
-    """Host agents at known addresses."""
+    """Returns host agents at fixed addresses."""
 
     def __init__(self, *addrs: str) -> None:
         self.addrs = list(addrs)
@@ -116,14 +117,14 @@ class StaticRemoteAllocInitializer(RemoteAllocInitializer):
 
 
 class RemoteAllocator(_GivesHosts):
-    """Allocates on the hosts whose agents' addresses ``initializer`` gives."""
+    """Allocates on the hosts whose agents' addresses ``initializer`` returns."""
 
     def __init__(self, world_id: str = "", initializer: Any = None, **_: Any) -> None:
         self.world_id = world_id
         self._initializer = initializer
 
     def allocate(self, spec: AllocSpec) -> Alloc:
-        """Attach to as many hosts as ``spec`` asks for, the first of those that are known.
+        """Attach to as many hosts as ``spec`` asks for, in the order of their addresses.
 
         Raises ``ValueError`` if there are fewer.
         """
@@ -138,7 +139,7 @@ class RemoteAllocator(_GivesHosts):
 
 
 def _run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
-    """The result of a coroutine, whether or not a loop runs on this thread."""
+    """Return the result of a coroutine, whether or not a loop runs on this thread."""
     done: Promise[tuple[list[str], BaseException | None]] = Promise()
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""Monarch's reloader: loads changed modules of this process again, one by one, when asked to.
+"""Monarch's reloader: reloads changed modules of this process, one by one, on request.
 
-Objects that live keep the code that they were made of, and one module that fails leaves the others
-half done. ``monarch_reload.Reloader`` gives live objects the new code, of all modules or none.
+Existing objects keep their old code, and a module that fails leaves the others half reloaded.
+``monarch_reload.Reloader`` updates existing objects too, and all modules or none.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ImportCallback = Callable[[str, ModuleType], object]
 
 
 class SysAuditImportHook:
-    """Calls back with each module that is imported, by name, just before its code runs.
+    """Calls back with the name of each module that is imported, just before its code runs.
 
-    A context manager: at its end, or after ``close``, the callback hears no more.
+    A context manager: after its end, or after ``close``, there are no more calls.
     """
 
     _open: ClassVar[list[SysAuditImportHook]] = []
@@ -41,12 +41,12 @@ class SysAuditImportHook:
 
     @classmethod
     def install(cls, callback: ImportCallback) -> SysAuditImportHook:
-        """Call back from now on."""
+        """Make a hook that calls back from now on."""
         hook = cls(callback)
         with cls._lock:
             cls._open.append(hook)
             if not cls._is_auditing:
-                # The interpreter keeps it for ever: one for all.
+                # The interpreter never removes an audit hook: one serves all.
                 sys.addaudithook(_audit)
                 cls._is_auditing = True
         return hook
@@ -62,7 +62,8 @@ class SysAuditImportHook:
         self.close()
 
     def hear(self, code: CodeType) -> None:
-        """Code is about to run that is a file's; it is an import if there is a module for it."""
+        """Handle that a file's code is about to run: it is an import if some module has that
+        file."""
         # The youngest first: it entered the table a moment ago.
         for name, module in reversed(list(sys.modules.items())):
             file = _file_of(module)
@@ -72,7 +73,7 @@ class SysAuditImportHook:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    # An import by `importlib` tells of no "import", but all execute the module's code.
+    # An import by `importlib` raises no "import" event, but all run the module's code.
     if event != "exec" or not SysAuditImportHook._open:
         return
     code = args[0]
@@ -87,7 +88,8 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _file_of(module: ModuleType) -> str | None:
-    """Without waking a lazy module, which loads itself when asked for anything."""
+    """Return a module's file, without waking a lazy module, which loads when any attribute is
+    read."""
     with contextlib.suppress(AttributeError):
         file = object.__getattribute__(module, "__dict__").get("__file__")
         return file if isinstance(file, str) else None
@@ -95,8 +97,11 @@ def _file_of(module: ModuleType) -> str | None:
 
 
 class _FileStamp(NamedTuple):
-    """A file as it was. ``text`` where it was just written: clocks of file systems tick slowly,
-    so that it may change and look the same."""
+    """The state of a file at one moment.
+
+    ``text`` is set if it was just written: clocks of file systems tick slowly, so that it may
+    change and look the same.
+    """
 
     stat: tuple[int, ...] | None
     text: bytes | None
@@ -118,14 +123,14 @@ def _text_of(file: str) -> bytes | None:
 
 
 def _source_of(file: str) -> str:
-    """Code names its source, wherever it was loaded from."""
+    """Return the source file of a bytecode file, as code objects name it."""
     return os.path.splitext(file)[0] + ".py" if file.endswith((".pyc", ".pyo")) else file
 
 
 class AutoReloader:
-    """Follows the modules that are imported, and those that ``import_callback`` hears of.
+    """Watches the modules that are imported, and those passed to ``import_callback``.
 
-    The standard library is left out. ``reload`` is what is called with a module that changed.
+    The standard library is left out. ``reload`` is the function that reloads a changed module.
     """
 
     def __init__(self, reload: Callable[[ModuleType], ModuleType] = importlib.reload) -> None:
@@ -137,7 +142,7 @@ class AutoReloader:
             self.import_callback(name, module)
 
     def import_callback(self, name: str, module: ModuleType) -> None:
-        """Follow a module, as its file is now."""
+        """Watch a module from the current state of its file."""
         file = _file_of(module)
         if file and os.path.isabs(file) and not self._is_standard(Path(file)):
             self._looks[name] = (file, _FileStamp.at(file))
@@ -147,10 +152,11 @@ class AutoReloader:
         return is_below and not any(file.is_relative_to(path) for path in self._installed)
 
     def reload_changes(self) -> list[str]:
-        """Load again what has changed since it was imported or loaded last; its names.
+        """Reload modules that have changed since they were imported or reloaded last; return their
+        names.
 
-        An error of the reload is raised; the module is tried again the next time. A module whose
-        file is gone runs on.
+        An error of a reload is raised; that module is tried again the next time. A module whose
+        file is gone is left as it is.
         """
         reloaded = []
         for name, (file, before) in list(self._looks.items()):
@@ -161,7 +167,7 @@ class AutoReloader:
             if now.stat is None:
                 continue
             if file.endswith(".py"):
-                # Python takes it for that of a text of the same second and size.
+                # Python would use the old bytecode for a new text of the same second and size.
                 with contextlib.suppress(OSError, NotImplementedError):
                     os.unlink(cache_from_source(file))
             self._reload(module)

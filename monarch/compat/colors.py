@@ -1,4 +1,4 @@
-"""Escape codes of colours, at ``monarch.tools.colors``; empty where nobody sees them."""
+"""Escape codes of colours, at ``monarch.tools.colors``; empty if the output is no terminal."""
 
 from __future__ import annotations
 

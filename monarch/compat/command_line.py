@@ -1,6 +1,6 @@
-"""Monarch's command line as a parser of ``argparse``, at ``monarch.tools.cli``.
+"""Monarch's command line as an ``argparse`` parser, at ``monarch.tools.cli``.
 
-For programs that build on it. The command itself is that of ``monarch.cli``, which has more.
+It is for programs that build on it. The command itself is ``monarch.cli``, which can do more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _META = "MAST is a scheduler of Meta's own, which this release does not know"
 
 
 def get_parser() -> argparse.ArgumentParser:
-    """The parser. What it gives has ``func``, which takes it and does what was asked."""
+    """Return the parser. Its result has ``func``, a function of the result that runs the
+    command."""
     parser = argparse.ArgumentParser(
         prog="monarch",
         description=files("monarch.tools").joinpath("SKILL.md").read_text(encoding="utf-8"),
@@ -91,7 +92,7 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Do what the arguments ask, by default those of this program."""
+    """Run the command of the arguments, by default this program's."""
     parser = get_parser()
     args = parser.parse_args(argv)
     if not hasattr(args, "func"):

@@ -1,8 +1,8 @@
 """Monarch's commands as functions, at ``monarch.tools.commands`` and ``monarch.tools.components``.
 
-What they do with the job of a folder is done here as well. What goes through TorchX is not there:
-programs import it at their top, for clusters that they may never ask for, and each function says
-when it is called what to use instead.
+The commands for a folder's job work. Those that use TorchX do not: programs import them at their
+top, for clusters that they may never use, and each function says what to use instead when it is
+called.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ def stop(server_handle: str) -> NoReturn:
 
 
 def debug(host: str, port: int) -> None:
-    """The console of a debug controller, at its port. Raises ``JobError``, with what to type
-    instead, where no controller listens there: calls that stand need no port here."""
+    """Open the console of a debug controller, at its port.
+
+    Raises ``JobError``, with what to type instead, if no controller listens there: held calls need
+    no port here.
+    """
     from monarch.debugger.port_console import attach_to_port
 
     attach_to_port(host, port)
@@ -77,18 +80,21 @@ def torchx_runner() -> NoReturn:
 
 
 def mast_reserve(*_: Any, **__: Any) -> NoReturn:
-    """Hosts of a scheduler of Meta's own; at ``monarch.mast_reserve``."""
+    """Refuse: hosts of Meta's own scheduler are not supported. Also ``monarch.mast_reserve``."""
     _refuse("mast_reserve()")
 
 
 def host_mesh(*_: Any, **__: Any) -> NoReturn:
-    """A component that describes hosts."""
+    """Refuse: components that describe hosts are not supported."""
     _refuse("the component hyperactor.host_mesh()")
 
 
 def apply_job(module_path: str | None = None) -> None:
-    """Bring up the job that ``module_path`` (MODULE.NAME) names, or that of the context in use, and
-    wait until all of its hosts have answered. Raises ``JobError``."""
+    """Start the job ``module_path`` (MODULE.NAME), or the context's job, and wait until all hosts
+    answer.
+
+    Raises ``JobError``.
+    """
     if module_path is not None:
         set_current_job(module_path)
     for hosts in load_current_job().state()._hosts.values():
@@ -102,7 +108,7 @@ def context_create(name: str) -> None:
 
 
 def context_use(name: str) -> None:
-    """Have commands go to a context, which is made where it is not there."""
+    """Make a context the one in use; it is created if needed."""
     if name not in contexts.all_contexts():
         contexts.create_context(name)
     contexts.use_context(name)
@@ -110,7 +116,7 @@ def context_use(name: str) -> None:
 
 
 def context_rm(name: str) -> None:
-    """Take a context away, and end its allocation."""
+    """End a context's allocation, and remove the context."""
     state = contexts.state_of(name)
     if state.exists():
         job = job_load(state)
@@ -138,10 +144,11 @@ def exec_on_job(
     per_host: dict[str, int] | None = None,
 ) -> int:
     """Run ``cmd`` on the current job's first rank, on all, on a mesh's or at a point of the first
-    mesh; the largest exit status. What is printed is shown while it runs.
+    mesh.
 
-    ``env`` has KEY=VALUE, ``script`` is a file whose text bash runs ("-": standard input). Raises
-    ``ValueError`` for a mesh that is not there, ``JobError`` where the job cannot be had.
+    Returns the largest exit status; output is shown while it runs. ``env`` has KEY=VALUE,
+    ``script`` is a file whose text bash runs ("-": standard input). Raises ``ValueError`` for an
+    unknown mesh, ``JobError`` if the job cannot be started.
     """
     if script is not None:
         text = sys.stdin.read() if script == "-" else Path(script).read_text()
@@ -172,8 +179,10 @@ def shell_on_job(
     workdir: str | None = None,
     kill: bool = False,
 ) -> int:
-    """A shell in this terminal, on a host of the current job: the first one, or the one at a point;
-    its exit status. Raises as ``exec_on_job`` does."""
+    """Open a shell in this terminal, on the current job's first host, or the one at a point.
+
+    Returns its exit status. Raises the same errors as ``exec_on_job``.
+    """
     job = load_current_job()
     mesh = _mesh_named(job.state(), mesh_name)
     at: Mapping[str, int] = _point(point_str) if point_str else dict.fromkeys(mesh.sizes, 0)
@@ -184,7 +193,7 @@ def shell_on_job(
 
 
 def kill_job(name: str | None = None) -> None:
-    """End the allocation of a context, by default of the one in use. Raises ``JobError``."""
+    """End the allocation of a context, by default the one in use. Raises ``JobError``."""
     state = contexts.state_of(name or contexts.current_context())
     if not state.exists():
         raise JobError("no allocation is up in this context")

@@ -1,4 +1,4 @@
-"""Upstream's debugger commands as objects, read from what was typed."""
+"""Upstream's debugger commands as objects, parsed from typed lines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class _Puts(Protocol):
 
 
 class DebugCommand:
-    """One command; `parse` makes it from a line."""
+    """One debugger command; `parse` makes it from a line."""
 
     @staticmethod
     async def parse(debug_io: _Puts, line: str) -> DebugCommand | None:
-        """The command that ``line`` is; of one that is none, the error is put out."""
+        """Parse a line; print an error and return ``None`` if it is no command."""
         try:
             return read_command(line)
         except ValueError as error:
@@ -28,7 +28,7 @@ class DebugCommand:
 
 @dataclass
 class DebugAttach(DebugCommand):
-    """To the session of one rank."""
+    """Attach to the session of one rank."""
 
     actor_name: str
     rank: int
@@ -36,17 +36,17 @@ class DebugAttach(DebugCommand):
 
 @dataclass
 class ListCommand(DebugCommand):
-    """All sessions."""
+    """List all sessions."""
 
 
 @dataclass
 class Quit(DebugCommand):
-    """Leave; sessions stay."""
+    """Leave the console; the sessions stay."""
 
 
 @dataclass
 class DebugCast(DebugCommand):
-    """A line to several ranks."""
+    """Send a line to the sessions of several ranks."""
 
     actor_name: str
     ranks: RanksType
@@ -55,12 +55,12 @@ class DebugCast(DebugCommand):
 
 @dataclass
 class Help(DebugCommand):
-    """Lists the commands."""
+    """List the commands."""
 
 
 @dataclass
 class Continue(DebugCommand):
-    """All go on, without breakpoints."""
+    """Continue all held calls, and clear their breakpoints."""
 
 
 # By upstream's names; messages of ours have these, too.
@@ -78,7 +78,7 @@ _CAST = re.compile(
 
 
 def read_command(line: str) -> DebugCommand:
-    """Raises ``ValueError`` for what is none."""
+    """Parse a line. Raises ``ValueError`` if it is no command."""
     line = line.strip()
     alone = _ALONE.get(line)
     if alone is not None:

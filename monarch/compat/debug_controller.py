@@ -1,8 +1,8 @@
-"""Upstream's debug controller: an actor in the client, by which programs see calls that stand.
+"""Upstream's debug controller: an actor in the client, through which programs see held calls.
 
-The calls themselves stand in their procs, whether there is a controller or not; `monarch debug`
-needs none. A port is opened only where ``MONARCH_DEBUG_SERVER_PORT`` is set: any program that
-reaches it can run code here, as upstream has it.
+The calls are held in their procs, whether there is a controller or not; `monarch debug` needs none.
+A port is opened only if ``MONARCH_DEBUG_SERVER_PORT`` is set: any program that reaches it can run
+code here, as with upstream.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HELP = (
 
 
 class DebugController(Actor):
-    """One console at a time, over ``_debug_io``."""
+    """Serves one console at a time, over ``_debug_io``."""
 
     def __init__(self) -> None:
         self.sessions = DebugSessions()
@@ -78,7 +78,7 @@ class DebugController(Actor):
             self._server.result().close()
 
     async def _come_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A new connection takes the place of the one before."""
+        """Serve a new connection, which replaces the one before."""
         async with self._task_lock:
             if self._task is not None:
                 self._task.cancel()
@@ -87,7 +87,7 @@ class DebugController(Actor):
             self._task = asyncio.ensure_future(self._enter())
 
     def _look(self) -> None:
-        """Sessions are the calls that stand at this moment, or may again before they end."""
+        """Update the sessions: the calls that are held now, or may be again before they end."""
         agent = process.current()
         holds = agent.holds.all() if isinstance(agent, ClientAgent) else []
         known = {s.hold.id: s for s in self.sessions.iter() if s.hold is not None}
@@ -103,7 +103,7 @@ class DebugController(Actor):
 
     @endpoint
     async def wait_pending_session(self) -> None:
-        """Until a call stands."""
+        """Wait until a call is held."""
         self._look()
         while not len(self.sessions):
             await asyncio.sleep(_POLL_SECONDS)
@@ -111,7 +111,7 @@ class DebugController(Actor):
 
     @endpoint
     async def list(self, print_output: bool = True) -> _Infos:
-        """The calls that stand, by actor and rank; printed, too, unless ``print_output`` is
+        """Return the held calls, by actor and rank; print them too, unless ``print_output`` is
         false."""
         return await self._list(print_output)
 
@@ -131,7 +131,7 @@ class DebugController(Actor):
         return found
 
     async def _enter(self) -> None:
-        """The console, until `quit`."""
+        """Serve the console until `quit`."""
         await asyncio.sleep(_ENTER_SECONDS)
         io = self._debug_io
         try:
@@ -146,7 +146,7 @@ class DebugController(Actor):
             return
 
     async def _obey(self, line: str) -> bool:
-        """Carry out a line; False to leave."""
+        """Run a line; return False to leave."""
         if not line.strip():
             return True
         io = self._debug_io
@@ -184,7 +184,7 @@ class DebugController(Actor):
 
 
 def debug_controller() -> DebugController:
-    """The program's one; made when there is none yet."""
+    """Return the program's debug controller; make it at the first call."""
     made: DebugController = get_or_spawn_controller("debug_controller", DebugController).get()
     return made
 

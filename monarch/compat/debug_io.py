@@ -1,4 +1,4 @@
-"""Where upstream's debugger console reads and writes."""
+"""The input and output of upstream's debugger console."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 
 
 class DebugIO(ABC):
-    """A person at a console."""
+    """The console's connection to a person."""
 
     @abstractmethod
     async def input(self, prompt: str = "") -> str:
-        """A line that was typed, without its end."""
+        """Return a typed line, without its end."""
 
     @abstractmethod
     async def output(self, msg: str) -> None:
@@ -20,7 +20,7 @@ class DebugIO(ABC):
 
     @abstractmethod
     async def quit(self) -> None:
-        """The person leaves."""
+        """End the connection when the person leaves."""
 
 
 class DebugStdIO(DebugIO):
@@ -34,18 +34,18 @@ class DebugStdIO(DebugIO):
         sys.stdout.flush()
 
     async def quit(self) -> None:
-        """The terminal stays."""
+        """Do nothing: the terminal stays open."""
 
 
 class DebugIOError(RuntimeError):
-    """The console has gone."""
+    """The console is gone."""
 
     def __init__(self) -> None:
         super().__init__("Error encountered during debugger I/O operation.")
 
 
 class DebugCliIO(DebugIO):
-    """A connection, as from netcat."""
+    """A console over a connection, as from netcat."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""Upstream's debug sessions: here each is the console's side of a call that stands."""
+"""Upstream's debug sessions: here each is the console's side of a held call."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class DebugSessionInfo:
 
 
 class DebugSession:
-    """The debugger of one rank. ``hold`` is the call that stands, and ``None`` for one that was
-    made by hand."""
+    """The debugger of one rank. ``hold`` is the held call; ``None`` in a session that was made by
+    hand."""
 
     def __init__(
         self, rank: int, coords: dict[str, int], hostname: str, actor_name: str,
@@ -56,7 +56,7 @@ class DebugSession:
         self._was_attached = False
 
     def get_info(self) -> DebugSessionInfo:
-        """As `list` shows it."""
+        """Return the row that `list` shows."""
         hold = self.hold
         function = lineno = None
         if hold is not None:
@@ -74,8 +74,10 @@ class DebugSession:
     async def attach(
         self, debug_io: DebugIO, line: str | None = None, suppress_output: bool = False
     ) -> None:
-        """Talk to the call's debugger, until `detach` or the call's end. With a ``line``: send it,
-        and come back when it has been carried out."""
+        """Talk to the call's debugger, until `detach` or the call's end.
+
+        With a ``line``, send only that, and return when it has been run.
+        """
         title = f"{self.actor_name} {self.rank}"
 
         async def say(text: str) -> None:
@@ -127,7 +129,7 @@ class DebugSession:
 
 
 def _chunks(output: HoldOutput) -> list[str]:
-    """The text as it was written, piece by piece."""
+    """Split the text into the pieces in which it was written."""
     text, found, start = output.text, [], 0
     for end in output.cuts:
         found.append(text[start:end])
@@ -136,7 +138,7 @@ def _chunks(output: HoldOutput) -> list[str]:
 
 
 async def _asked(hold: HoldNote, request: Request[A]) -> Response[A]:
-    """Returns the answer of a hold's proc."""
+    """Return the answer of a hold's proc."""
     node: Node = process.current().node
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -157,13 +159,13 @@ def _soon(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
 
 
 class DebugSessions:
-    """Sessions by actor and rank."""
+    """Debug sessions by actor and rank."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, dict[int, DebugSession]] = {}
 
     def insert(self, session: DebugSession) -> None:
-        """Raises ``ValueError`` where there is one of that rank."""
+        """Add a session. Raises ``ValueError`` if its rank has one."""
         ranks = self._sessions.setdefault(session.actor_name, {})
         if session.rank in ranks:
             raise ValueError(
@@ -173,7 +175,7 @@ class DebugSessions:
         ranks[session.rank] = session
 
     def remove(self, actor_name: str, rank: int) -> DebugSession:
-        """Raises ``ValueError`` where there is none."""
+        """Remove a session and return it. Raises ``ValueError`` if there is none."""
         session = self.get(actor_name, rank)
         ranks = self._sessions[actor_name]
         del ranks[rank]
@@ -182,7 +184,7 @@ class DebugSessions:
         return session
 
     def get(self, actor_name: str, rank: int) -> DebugSession:
-        """Raises ``ValueError`` where there is none."""
+        """Return the session of a rank. Raises ``ValueError`` if there is none."""
         if actor_name not in self._sessions:
             raise ValueError(f"No debug sessions for actor {actor_name}")
         if rank not in self._sessions[actor_name]:
@@ -190,7 +192,7 @@ class DebugSessions:
         return self._sessions[actor_name][rank]
 
     def iter(self, selection: tuple[str, RanksType | None] | None = None) -> Iterator[DebugSession]:
-        """The sessions of one actor, and of these ranks, or all."""
+        """Yield all sessions, or those of one actor and of these ranks."""
         if selection is None:
             for ranks in list(self._sessions.values()):
                 yield from list(ranks.values())
@@ -207,7 +209,7 @@ class DebugSessions:
                 yield session
 
     def info(self) -> list[DebugSessionInfo]:
-        """The infos of all sessions, by actor and rank."""
+        """Return the rows of all sessions, by actor and rank."""
         return sorted(session.get_info() for session in self.iter())
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
-"""Imports of Monarch's addresses that are no files here, ``monarch._src.actor.actor_mesh`` say.
+"""Imports of Monarch's addresses that are no files here, such as ``monarch._src.actor.actor_mesh``.
 
-The finder stands first, because a folder that is left of an older version, with nothing but
-bytecode in it, would be taken for a package. Any import that is not under the few names below costs
-one look. A module that it makes holds no names: each is looked up in its home when asked for, so
-that what a program assigns there later is seen here too.
+The finder is first in the list, because a folder left over from an older version, with nothing but
+bytecode in it, would otherwise be found as a package. Imports that are not under the few names
+below cost one look-up. A module that it makes contains no names: each is looked up in its own
+module when it is used, so that values which a program assigns there later are seen here too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 
 _PREFIX = "monarch."
 
-# Under which all addresses are.
+# All addresses are below these packages.
 HEADS = frozenset(
     (
         "_rust_bindings",
@@ -58,7 +58,7 @@ SINGLE = frozenset(
 
 
 class _AddressFinder:
-    """Both the finder and the loader of such modules."""
+    """The finder and the loader of Monarch's addresses."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -67,7 +67,7 @@ class _AddressFinder:
             return None
         if fullname.split(".", 2)[1] not in HEADS and fullname not in SINGLE:
             return None
-        # When it is needed: no program that is written for us ever gets here.
+        # Imported when used: programs that are written for us never need it.
         from monarch.compat.addresses import ADDRESSES, is_package
 
         if fullname not in ADDRESSES:
@@ -91,7 +91,7 @@ class _AddressFinder:
 
         def look_up(name: str) -> object:
             if name not in names:
-                # Importing one of Monarch's packages has imported what is in it too.
+                # Importing one of Monarch's packages also imports its modules.
                 if (below := f"{module.__name__}.{name}") in ADDRESSES:
                     return import_module(below)
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
@@ -107,7 +107,7 @@ class _AddressFinder:
 
 
 def _importer_level() -> int:
-    """How far up the import stands: between us and it are only frames of the import system."""
+    """Return how many frames up the import statement is, past the frames of the import system."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and (
         frame.f_code.co_filename == __file__ or "importlib" in frame.f_code.co_filename
@@ -117,6 +117,6 @@ def _importer_level() -> int:
 
 
 def install() -> None:
-    """Have imports find Monarch's addresses too. Once is enough."""
+    """Add the finder to Python's imports, unless it is there already."""
     if not any(isinstance(finder, _AddressFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AddressFinder())

@@ -11,22 +11,22 @@ Slices = Slice | list[Slice]
 
 
 def iter_ranks(ranks: Slices) -> Iterator[int]:
-    """The ranks of one slice, or of several, each once."""
+    """Yield the ranks of one slice, or of several, each once."""
     parts = ranks if isinstance(ranks, list) else [ranks]
     yield from dict.fromkeys(rank for part in parts for rank in part)
 
 
 class ShapeExt:
-    """The methods that meshes have for their shape, for a shape alone."""
+    """The shape methods of meshes, for a shape alone."""
 
     @staticmethod
     def slice(shape: Shape, **selectors: Any) -> Shape:
-        """As ``mesh.slice``: an int drops the dimension, a slice keeps it."""
+        """Slice a shape like ``mesh.slice``: an int drops the dimension, a slice keeps it."""
         return _Bare(shape).slice(**selectors).shape
 
 
 class _Bare(MeshTrait):
-    """A mesh of nothing."""
+    """A mesh without members, which has only a shape."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

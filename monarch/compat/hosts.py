@@ -1,4 +1,4 @@
-"""Older ways to hosts of this machine."""
+"""Older functions for hosts of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from monarch.tools.network import free_port
 def create_local_host_mesh(
     extent: Extent | None = None, env: dict[str, str] | None = None
 ) -> HostMesh:
-    """Hosts of that shape, each a process of this machine; this host alone where none is given."""
+    """Return hosts of that shape, each a process of this machine; without a shape this host
+    alone."""
     if env:
         raise NotImplementedError(
             "create_local_host_mesh(env=...) is not there: give env to spawn_procs, or use "
@@ -40,23 +41,23 @@ def create_local_host_mesh(
 
 
 def fake_in_process_host(*_: Any) -> HostMesh:
-    """This host, for real: its procs are processes, so tests of a program see what users will."""
+    """Return this host itself: its procs are real processes, so tests see what users will."""
     return this_host()
 
 
 def host_mesh_from_alloc(name: str, extent: Extent, allocator: Any, constraints: Any) -> HostMesh:
-    """The hosts that an allocator gives for ``extent``."""
+    """Return the hosts that an allocator allocates for ``extent``."""
     return HostMesh.allocate_nonblocking(name, extent, allocator, constraints)
 
 
 def _get_bootstrap_args() -> tuple[str, list[str], dict[str, str | None]]:
-    """The program, arguments and environment that a proc is started with."""
+    """Return the program, arguments and environment with which a proc is started."""
     command = default_bootstrap_cmd()
     return command.program, command.args, command.env
 
 
 def _local_device_count() -> int:
-    """How many GPUs this machine has; 1 where it has none, as Monarch says."""
+    """Return how many GPUs this machine has, or 1 if it has none, as Monarch does."""
     try:
         import torch
     except ImportError:
@@ -65,26 +66,27 @@ def _local_device_count() -> int:
 
 
 def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], None]) -> None:
-    """Have ``callback`` called with each mesh of procs that this process spawns."""
+    """Call ``callback`` with each mesh of procs that this process spawns from now on."""
     listeners.append(callback)
 
 
 def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], None]) -> None:
-    """Call it no more. Raises ``ValueError`` if it was not registered."""
+    """Stop calling ``callback``. Raises ``ValueError`` if it was not registered."""
     listeners.remove(callback)
 
 
 def get_active_proc_meshes() -> list[ProcMesh]:
-    """The meshes of procs that this process has spawned, holds, and has not stopped."""
+    """Return the meshes of procs that this process has spawned, still refers to, and has not
+    stopped."""
     return [mesh for mesh in spawned if not mesh._is_stopped]
 
 
 class ChannelAddr:
-    """Addresses to listen at."""
+    """Makes addresses to listen at."""
 
     @staticmethod
     def any(transport: ChannelTransport) -> str:
-        """One that is free now."""
+        """Return an address that is free now."""
         if transport is ChannelTransport.Unix:
             return f"ipc://@monarch-{new_uid()}"
         if transport is ChannelTransport.TcpWithLocalhost:
@@ -93,4 +95,4 @@ class ChannelAddr:
 
 
 def reload_config_from_env() -> None:
-    """Nothing is left to do: settings are read from the environment when they are first used."""
+    """Do nothing: settings are read from the environment when they are first used."""

@@ -1,16 +1,17 @@
-"""Inner parts of Monarch's runtime that have no counterpart here, as names that can be imported.
+"""Inner parts of Monarch's runtime that do not exist here, as names that can be imported.
 
 Programs import them at their top for an annotation, an ``isinstance``, or one function among many
-that never use them. Any name is a class that nothing is an instance of; a call of it, or of what it
-has, raises an error that says that it is not there. Which names are found at which address is said
-in ``addresses``: there, others are an ImportError.
+that never use them. Each name is a class without instances; calling it, or an attribute of it,
+raises an error that says that it does not exist here. ``addresses`` lists which names are found at
+which address: other names raise ImportError.
 """
 
 from __future__ import annotations
 
 
 class NotHereError(NotImplementedError, AttributeError):
-    """An inner part of Monarch's runtime was used. ``hasattr`` takes it for a no."""
+    """An inner part of Monarch's runtime was used, which does not exist here. ``hasattr`` is
+    False."""
 
 
 class _Inner(type):

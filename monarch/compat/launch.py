@@ -1,6 +1,6 @@
 """Descriptions of a launch by a scheduler, at ``monarch.tools.config`` and ``.utils``.
 
-Environments are known by name only: none is copied.
+Environments have only a name: none is copied.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from monarch_sync import Workspace
 
 
 class Environment:
-    """Some installation of what the code needs."""
+    """An installation of the packages that the code needs."""
 
 
 @dataclass(frozen=True)
 class CondaEnvironment(Environment):
-    """A conda environment; the active one where no prefix is given."""
+    """A conda environment; the active one if no prefix is given."""
 
     _conda_prefix: str | None = None
 
@@ -30,8 +30,10 @@ class CondaEnvironment(Environment):
 
     @property
     def conda_prefix(self) -> str:
-        """The environment's folder. Raises ``AssertionError``, as Monarch does, where none was
-        given and none is active."""
+        """Return the environment's folder.
+
+        Raises ``AssertionError``, as Monarch does, if none was given and none is active.
+        """
         prefix = self._conda_prefix or os.environ.get("CONDA_PREFIX")
         if not prefix:
             raise AssertionError("no conda environment is active: activate one, or give its prefix")
@@ -57,9 +59,9 @@ NOT_SET = "__NOT_SET__"
 
 @dataclass
 class Config:
-    """A launch by a scheduler. Here only ``workspace`` has a use; jobs are in ``monarch.job``.
+    """A launch by a scheduler. Only ``workspace`` is used here; jobs are in ``monarch.job``.
 
-    ``workspace`` may be a folder, or ``None`` for none; both are deprecated and warn.
+    ``workspace`` may be a folder, or ``None``; both are deprecated and warn.
     """
 
     scheduler: str = NOT_SET
@@ -80,7 +82,7 @@ class Config:
 
 
 def MONARCH_HOME(*subdir_paths: str) -> Path:
-    """A folder below ``~/.monarch``, or below what ``MONARCH_HOME`` says; it is made."""
+    """Make and return a folder below ``~/.monarch``, or below the variable ``MONARCH_HOME``."""
     home = Path(os.environ.get("MONARCH_HOME") or Path.home() / ".monarch")
     folder = home.joinpath(*subdir_paths)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,15 +90,15 @@ def MONARCH_HOME(*subdir_paths: str) -> Path:
 
 
 class conda:
-    """The conda environment that is active."""
+    """Facts of the active conda environment."""
 
     @staticmethod
     def active_env_dir() -> str | None:
-        """The folder of the active environment; ``None`` outside of one."""
+        """Return the folder of the active environment; ``None`` outside of one."""
         return os.environ.get("CONDA_PREFIX")
 
     @staticmethod
     def active_env_name() -> str | None:
-        """The name of the active environment; ``None`` outside of one."""
+        """Return the name of the active environment; ``None`` outside of one."""
         folder = conda.active_env_dir()
         return os.path.basename(folder) if folder else None

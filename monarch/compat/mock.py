@@ -1,4 +1,4 @@
-"""Actors that tests put in the place of others: ``patch_actor``."""
+"""``patch_actor``: lets tests replace an actor's class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monarch.actor.spawn_hooks import stand_ins as _actor_registry
 
 
 class patch_actor(contextlib.ContextDecorator):
-    """While it holds, ``spawn(name, original)`` spawns ``mock``; so do procs that are born in it.
+    """Within, ``spawn(name, original)`` spawns ``mock``, also in procs that are started within.
 
     A context manager, sync or async, and a decorator of functions of both kinds.
     """
@@ -52,15 +52,15 @@ class patch_actor(contextlib.ContextDecorator):
 
 
 def get_actor_class(cls: type) -> type:
-    """The class that is spawned for ``cls`` now."""
+    """Return the class that is now spawned for ``cls``."""
     return _actor_registry.get(cls, cls)
 
 
 def get_actor_mock_registry_state() -> dict[type, type]:
-    """All stand-ins of this process."""
+    """Return all replacements of this process."""
     return dict(_actor_registry)
 
 
 def set_actor_mock_registry_state(state: dict[type, type]) -> None:
-    """Add stand-ins to those of this process."""
+    """Add replacements to those of this process."""
     _actor_registry.update(state)

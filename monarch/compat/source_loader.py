@@ -1,4 +1,4 @@
-"""Upstream's source loader: the text of a file as the client has it."""
+"""Upstream's source loader: gets a file's source text from the client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch.runtime.client_agent import ClientAgent
 
 
 class SourceLoaderController(Actor):
-    """Lives in the client, where debuggers of held calls ask for files that their host lacks."""
+    """An actor in the client, which debuggers of held calls ask for files that their host lacks."""
 
     def __init__(self) -> None:
         agent = process.current()
@@ -22,12 +22,12 @@ class SourceLoaderController(Actor):
 
     @endpoint
     def get_source(self, filename: str) -> str:
-        """The lines that the client knows of a file; nothing for one it does not know."""
+        """Return a file's text as the client has it; "" for an unknown file."""
         return "".join(linecache.getlines(filename))
 
 
 def source_loader_controller() -> SourceLoaderController:
-    """The program's one; made when there is none yet."""
+    """Return the program's source loader; make it at the first call."""
     made: SourceLoaderController = get_or_spawn_controller(
         "source_loader", SourceLoaderController
     ).get()
@@ -35,6 +35,6 @@ def source_loader_controller() -> SourceLoaderController:
 
 
 def load_remote_source(filename: str) -> str:
-    """Ask the client for the text of a file that is not here."""
+    """Ask the client for the text of a file that does not exist here."""
     source: str = source_loader_controller().get_source.call_one(filename).get()
     return source

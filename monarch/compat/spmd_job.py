@@ -1,5 +1,7 @@
-"""``torchrun`` and jobs, at ``monarch.job.spmd``: its commands on one host of a job of any kind,
-and the machines of what it has started as a job."""
+"""``monarch.job.spmd``: runs torchrun's commands on one host of a job of any kind.
+
+``StoreJob`` is a job of the machines that torchrun itself has started.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,21 @@ _SCHEDULERS: dict[str, Callable[..., JobTrait]] = {
 
 
 class TorchrunCommand(NamedTuple):
-    """``num_procs`` ranks of one host run ``script_args``, which begin with ``-m`` or a script."""
+    """A torchrun command for one host: ``num_procs`` ranks run ``script_args``.
+
+    Those begin with ``-m`` or a script.
+    """
 
     num_procs: int
     script_args: list[str]
 
     @classmethod
     def parse(cls, command: Sequence[str], *, any_nodes: bool = False) -> TorchrunCommand:
-        """Parses ``torchrun --nproc-per-node=8 train.py ...``. Raises ``ValueError`` for what is no
-        such command, or one for several nodes, unless ``any_nodes`` leaves those to the caller."""
+        """Parse ``torchrun --nproc-per-node=8 train.py ...``.
+
+        Raises ``ValueError`` if it is no such command, or one for several nodes, unless
+        ``any_nodes`` leaves those to the caller.
+        """
         words = [str(word) for word in command]
         rest = _behind_torchrun(words)
         options: dict[str, str] = {}
@@ -74,8 +82,10 @@ def _behind_torchrun(words: list[str]) -> list[str]:
 
 
 def _parse_torchrun(original_roles: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
-    """The script with its arguments, and the ranks a node, of the one role of a TorchX job; how
-    many nodes it has is the job's affair. Raises ``ValueError``."""
+    """Return a TorchX job's script with its arguments, and its ranks per node.
+
+    The job itself has the number of nodes. Raises ``ValueError``, also if it has several roles.
+    """
     if len(original_roles) != 1:
         raise ValueError(f"a job of torchrun has one role, and this one {len(original_roles)}")
     role = original_roles[0]
@@ -87,8 +97,10 @@ def _parse_torchrun(original_roles: Sequence[Mapping[str, Any]]) -> tuple[list[s
 
 
 class SPMDJob:
-    """A ``command`` of torchrun's on the first host of ``job``. The job is as any other: ``apply``,
-    ``state`` and ``kill`` are its own, and so is its kept state."""
+    """A torchrun ``command`` on the first host of ``job``.
+
+    ``apply``, ``state`` and ``kill`` are the job's own, and so is its kept state.
+    """
 
     def __init__(self, job: JobTrait, command: TorchrunCommand) -> None:
         self.job, self.command = job, command
@@ -99,22 +111,22 @@ class SPMDJob:
         return self.job.active
 
     def apply(self) -> None:
-        """Bring the allocation up, unless this object did so already."""
+        """Make the allocation, unless this object has done so already."""
         self.job.apply()
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
-        """The job's hosts."""
+        """Return the job's hosts."""
         return self.job.state(cached_path)
 
     def can_run(self, spec: SPMDJob) -> bool:
-        """Whether the allocation serves for another command, too."""
+        """Whether the allocation also fits another command's job."""
         return self.job.can_run(spec.job)
 
     def run_spmd(self, cached_path: str | None = DEFAULT_JOB_PATH) -> None:
-        """Run the command, with the environment that torchrun gives, and wait for its end.
+        """Run the command, in the environment that torchrun sets, and wait for its end.
 
-        It can be run again, in the same processes' hosts. Raises ``ActorError`` where a rank
-        raises, or exits with another status than 0.
+        It can be run again, on the same host. Raises ``ActorError`` if a rank raises, or exits with
+        another status than 0.
         """
         hosts: HostMesh = next(iter(self.state(cached_path)._hosts.values()))
         first = hosts.slice(**dict.fromkeys(hosts.sizes, 0)) if hosts.sizes else hosts
@@ -136,11 +148,11 @@ def serve(
     scheduler: str | JobTrait = "process",
     scheduler_cfg: Mapping[str, Any] | None = None,
 ) -> SPMDJob:
-    """The job of ``["torchrun", "--nproc-per-node=8", "train.py", ...]``, brought up.
+    """Start the job of ``["torchrun", "--nproc-per-node=8", "train.py", ...]`` and return it.
 
     ``scheduler`` is a job of any kind, or the name of one: "process" or "slurm", whose other
     arguments are ``scheduler_cfg``. Raises ``ValueError`` for a command that cannot be run so, and
-    ``JobError`` where the allocation cannot be had.
+    ``JobError`` if the allocation cannot be made.
     """
     if isinstance(appdef, str) or not isinstance(appdef, Sequence):
         raise ValueError(
@@ -162,8 +174,10 @@ def serve(
 
 
 class StoreJob(JobTrait):
-    """Hosts at ``worker_addrs``, as the mesh ``name``. They belong to the ranks that have started
-    them, and end with those: ``kill`` leaves them."""
+    """A job of existing hosts at ``worker_addrs``, as the mesh ``name``.
+
+    The hosts belong to the ranks that have started them, and end with those: ``kill`` leaves them.
+    """
 
     def __init__(self, worker_addrs: Sequence[str], name: str) -> None:
         super().__init__()
@@ -183,10 +197,10 @@ class StoreJob(JobTrait):
         world_size: int | None = None,
         local_world_size: int | None = None,
     ) -> StoreJob | None:
-        """The job, on rank 0; ``None`` on all other ranks, which have to call this as well.
+        """Return the job, on rank 0; ``None`` on all other ranks, which have to call this as well.
 
-        The arguments, and what is raised, are those of ``host_mesh_from_store`` of
-        ``monarch.spmd``, which gives the hosts themselves.
+        The arguments and errors are those of ``host_mesh_from_store`` of ``monarch.spmd``, which
+        returns the hosts themselves.
         """
         urls = worker_urls_from_store(
             store, monarch_port=monarch_port, name=name, transport=transport, rank=rank,
@@ -195,8 +209,11 @@ class StoreJob(JobTrait):
         return None if urls is None else cls(urls, name)
 
     def state(self, cached_path: str | None = None) -> JobState:
-        """The job's hosts. No file is kept, unless a path is given: another program cannot go on
-        with them once the ranks have ended."""
+        """Return the job's hosts.
+
+        No file is kept unless a path is given: another program cannot use the hosts once the ranks
+        have ended.
+        """
         return super().state(cached_path)
 
     def _create(self, client_script: str | None) -> None: ...

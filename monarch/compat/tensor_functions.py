@@ -1,7 +1,7 @@
-"""`monarch.worker._testing_function`: what Monarch's own tests run on tensor workers.
+"""`monarch.worker._testing_function`: functions that Monarch's own tests run on tensor workers.
 
-They name most of these by path, so that workers import them. Of those that write to an argument the
-rule does, too: it is how a write is seen.
+Tests name most of these by path, so that workers import them. If a function writes to an argument,
+its rule does too: so the write is noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SUM = dist.ReduceOp.SUM
 
 
 def _on_workers(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """A remote function, of which ``rule`` says what comes out."""
+    """Make a remote function, whose results' shapes ``rule`` computes."""
     decorate: Callable[[Callable[..., Any]], Any] = remote(propagate=rule)
     return decorate
 
@@ -36,7 +36,7 @@ def _on_workers(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]
 
 
 def do_bogus_tensor_work(x: Any, y: Any, fail_rank: int | None = None) -> Any:
-    """A product of shapes that do not fit, where it is to fail."""
+    """Multiply matrices that do not fit, on the rank that should fail; return ``x`` on others."""
     return x @ y if fail_rank is None or current_rank() == fail_rank else x
 
 
@@ -61,7 +61,7 @@ _barrier: list[threading.Barrier] = []
 
 
 def new_barrier_hackery(threads: int) -> torch.Tensor:
-    """A barrier for so many streams of this worker."""
+    """Make a barrier for so many streams of this worker."""
     _barrier[:] = [threading.Barrier(threads)]
     return torch.zeros(1)
 
@@ -139,7 +139,7 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = N
 
 @_on_workers(_one)
 def isend(t: Any, destination: Any, group: Any = None) -> torch.Tensor:
-    """Does not wait for the receiver, which may itself be sending."""
+    """Send without waiting for the receiver, which may itself be sending."""
     copy = t.detach().clone()
     late_sends.add(dist.isend(copy, int(destination), group=group), copy)
     return torch.ones(1)
@@ -180,7 +180,7 @@ def reduce_scatter_tensor(
 
 
 def _is_at(rank: int | None, rank_in_group: int | None, group: Any) -> bool:
-    """Whether this is the rank that a list of tensors is for; by its rank in the group, or among
+    """Whether this is the rank for which a list of tensors is, by its rank in the group, or among
     all."""
     if rank_in_group is not None:
         return bool(dist.get_rank(group) == rank_in_group)
@@ -248,7 +248,7 @@ def all_to_all_single(output_tensor: Any, input_tensor: Any, group: Any = None) 
 
 
 class TestRemoteAutogradFunction(torch.autograd.Function):  # type: ignore[misc]
-    """Several results, of which one is an argument, one has no gradient, and one is no tensor."""
+    """Returns several results: an argument, one without a gradient, and one that is no tensor."""
 
     __test__ = False
 
@@ -264,7 +264,7 @@ class TestRemoteAutogradFunction(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _TestMultiplyAllReduce(torch.autograd.Function):  # type: ignore[misc]
-    """A product that is summed over a process group, forward and backward."""
+    """Computes a product that is summed over a process group, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any, pg: Any) -> Any:
@@ -289,7 +289,7 @@ class _TestMultiplyAllReduce(torch.autograd.Function):  # type: ignore[misc]
 
 
 class SimpleModel(nn.Module):  # type: ignore[misc]
-    """Two linear layers."""
+    """A model of two linear layers."""
 
     def __init__(self, input_size: int, hidden_size: int, output_size: int) -> None:
         super().__init__()
@@ -302,7 +302,8 @@ class SimpleModel(nn.Module):  # type: ignore[misc]
 
 
 def setup_state_worker() -> list[OpaqueRef]:
-    """A model, its data, its loss and its optimizer, which stay on the worker."""
+    """Make a model, its data, its loss and its optimizer on the worker; return references to
+    them."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = torch.utils.data.TensorDataset(
         torch.rand(100, 10, device=device), torch.rand(100, 1, device=device)
@@ -320,7 +321,8 @@ def iteration_worker(
     optimizer_ref: OpaqueRef,
     pg: Any,
 ) -> torch.Tensor:
-    """One pass over the data, with gradients summed over ``pg``; the sum of its losses."""
+    """Train for one pass over the data, with gradients summed over ``pg``; return the sum of
+    losses."""
     model, optimizer = model_ref.value, optimizer_ref.value
     total = 0.0
     with torch.enable_grad():
@@ -344,7 +346,7 @@ def opaque_ref_key_table_length_worker() -> torch.Tensor:
 
 
 class WorkerFoo:
-    """For an ``OpaqueObject``."""
+    """A class on the worker for tests of ``OpaqueObject``."""
 
     def __init__(self, v: float) -> None:
         self.t = torch.full((), v)

@@ -1,6 +1,6 @@
 """`monarch.common.function_caching`: which tensors share memory, as a pattern to compare.
 
-Patterns of handles are those of what they look like: ``TensorGroup([t._fake for t in tensors])``.
+A handle's pattern is that of its fake: ``TensorGroup([t._fake for t in tensors])``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from monarch.tensors.client.tensor import Tensor
 
 
 class AliasOf(NamedTuple):
-    """The memory of the tensor at ``offset`` of a group: 0 is this one, -1 its parent, and so
-    on."""
+    """The tensor at ``offset`` of a group, whose memory is shared.
+
+    Group 0 is this one, -1 its parent, and so on.
+    """
 
     group: int
     offset: int
 
 
 class OwnStorage(NamedTuple):
-    """Memory that none of the tensors before it has: so many elements."""
+    """Memory of ``numel`` elements that no earlier tensor has."""
 
     numel: int
 
 
 class PatternEntry(NamedTuple):
-    """One tensor of a pattern."""
+    """The looks of one tensor in a pattern, and whose memory it has."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -44,13 +46,16 @@ class PatternEntry(NamedTuple):
 
 
 class TensorGroupPattern(NamedTuple):
-    """The looks of tensors, and which share memory. Equal patterns are equal in all of that."""
+    """The looks of tensors, and which of them share memory; two patterns are equal if all that
+    is."""
 
     entries: tuple[PatternEntry, ...]
 
     def empty(self, parents: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-        """New tensors in this pattern. ``parents`` are the groups that it refers to, the outermost
-        first."""
+        """Make new tensors in this pattern.
+
+        ``parents`` are the groups that it refers to, the outermost first.
+        """
         made: list[torch.Tensor] = []
         for entry in self.entries:
             where = entry.storage
@@ -65,8 +70,7 @@ class TensorGroupPattern(NamedTuple):
 
 
 class TensorGroup:
-    """Tensors, and the pattern in which they share memory: with each other, and with those of
-    ``parent`` and its parents."""
+    """Tensors, and the pattern in which they share memory, also with ``parent`` and its parents."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], parent: TensorGroup | None = None) -> None:
         self.parent = parent
@@ -103,7 +107,7 @@ class TensorGroup:
 
 
 class RecordedFunction:
-    """A function that was recorded for these arguments, and can be run for others like them."""
+    """A function that was recorded for some arguments, and can be replayed for similar ones."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -116,25 +120,29 @@ class RecordedFunction:
         self.inputs_pattern = group.pattern
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of the function for these arguments, with one message."""
+        """Return the function's result for these arguments, with one message to the workers."""
         return self.to_verify.replay(_tensors((args, kwargs)))
 
     def matches(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether it was recorded for inputs that look like these (tensors without values), and
-        share memory as they do, with what it captured too."""
+        """Whether it was recorded for inputs with these looks (tensors without values).
+
+        They must also share memory as those did, with the captured tensors too.
+        """
         return self.inputs_pattern == TensorGroup(inputs, self.captures_group).pattern
 
 
 def record_and_define(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedFunction:
-    """Record ``fn`` for these arguments, and have the workers know it."""
+    """Record ``fn`` for these arguments, and send the recording to the workers."""
     return RecordedFunction(fn, args, kwargs)
 
 
 def compile(fn: Any = None, verify: bool = True) -> Any:
-    """``monarch.compile``, with each recording made by what is found at Monarch's address for it:
-    tests of programs put something there that counts."""
+    """Like ``monarch.compile``, but record with the function at Monarch's address for that.
+
+    Tests of programs replace it by one that counts.
+    """
     return recordings.compile(fn, verify, record=_record_by_address)
 
 
@@ -147,7 +155,7 @@ def _record_by_address(
 
 
 def hashable_tensor_flatten(args: Any, kwargs: Any) -> tuple[list[torch.Tensor], Any]:
-    """The tensors among arguments, and a key of all else."""
+    """Return the tensors among arguments, and a hashable key of the rest."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     rest = tuple(None if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves)

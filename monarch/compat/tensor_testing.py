@@ -16,7 +16,7 @@ from monarch.tensors.client.device_mesh import DeviceMesh
 
 
 class BackendType(enum.Enum):
-    """There is one; programs name it."""
+    """The backends that programs name; all are the same here."""
 
     MESH = "mesh"
     RS = "rs"
@@ -42,8 +42,10 @@ class TestingContext:
     def local_device_mesh(
         self, num_hosts: int, gpu_per_host: int, activate: bool = True, **unused: Any
     ) -> Iterator[DeviceMesh]:
-        """A mesh with the dimensions host and gpu, active within the block. Its end raises the
-        first failure that was not asked about."""
+        """Yield a mesh with the dimensions host and gpu, active within the block.
+
+        The end of the block raises the first failure that the test has not seen.
+        """
         with (
             self.local_engine_on_proc_mesh(num_hosts, gpu_per_host) as mesh,
             mesh.activate() if activate else nullcontext(),
@@ -52,7 +54,7 @@ class TestingContext:
 
     @contextmanager
     def local_engine_on_proc_mesh(self, num_hosts: int, gpu_per_host: int) -> Iterator[DeviceMesh]:
-        """As ``local_device_mesh``, and not active."""
+        """Yield the mesh of ``local_device_mesh``, without activating it."""
         size = (num_hosts, gpu_per_host)
         if size not in self._meshes:
             procs = this_host().spawn_procs({"host": num_hosts, "gpu": gpu_per_host})
@@ -70,10 +72,11 @@ class TestingContext:
 
 
 def python_local_mesh(*, gpus: int | None = None, hosts: int = 1) -> DeviceMesh:
-    """A mesh of ``hosts`` times ``gpus`` procs of this machine, with the dimensions host and gpu.
+    """Return a mesh of ``hosts`` times ``gpus`` procs of this machine, with the dimensions host and
+    gpu.
 
-    ``gpus`` is by default how many this machine has, and one where it has none. The mesh's
-    ``exit()`` stops the procs, too.
+    ``gpus`` is by default the number of this machine's GPUs, at least 1. The mesh's ``exit()`` also
+    stops the procs.
     """
     num = gpus or torch.cuda.device_count() or 1
     procs = this_host().spawn_procs({"host": hosts, "gpu": num})
@@ -91,7 +94,7 @@ def python_local_mesh(*, gpus: int | None = None, hosts: int = 1) -> DeviceMesh:
 
 
 def flatten(tree: Any, cond: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:
-    """The leaves for which ``cond`` holds, and what puts others in their places."""
+    """Return the leaves for which ``cond`` is true, and a function that replaces them by others."""
     leaves, spec = _pytree.tree_flatten(tree)
     places = [n for n, leaf in enumerate(leaves) if cond(leaf)]
 
@@ -107,7 +110,8 @@ def flatten(tree: Any, cond: Callable[[Any], bool]) -> tuple[list[Any], Callable
 def flattener(
     tree: Any, cond: Callable[[Any], bool] = lambda leaf: True
 ) -> Callable[[Any], list[Any]]:
-    """Takes the leaves for which ``cond`` holds out of trees that are built as this one."""
+    """Return a function that takes those leaves out of trees with the same structure as this
+    one."""
     leaves, _ = _pytree.tree_flatten(tree)
     places = [n for n, leaf in enumerate(leaves) if cond(leaf)]
 

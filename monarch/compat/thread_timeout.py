@@ -1,7 +1,8 @@
-"""A limit for code of one thread, at ``monarch.experimental.thread_timeout``.
+"""A time limit for code of one thread, at ``monarch.experimental.thread_timeout``.
 
-Signals reach the main thread alone, and actors run on others. The interpreter raises the error in
-the thread between two of its instructions: a call into C is not cut short, its return is.
+Signals only reach the main thread, and actors run on others. The interpreter raises the error in
+the thread between two of its instructions: a call into C is not interrupted, the error comes at its
+return.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ _limited = threading.local()
 
 
 class ThreadTimeoutError(BaseException):
-    """The time is over. No ``except Exception`` in the limited code keeps it from the caller."""
+    """The time is over. It is no ``Exception``, so that the limited code does not catch it by
+    chance."""
 
 
 class ThreadTimeout:
-    """``with ThreadTimeout(5): work()`` raises ``ThreadTimeoutError`` in this thread once five
-    seconds are over. Each object serves once; none may be inside another, or span an ``await``.
+    """``with ThreadTimeout(5): work()`` raises ``ThreadTimeoutError`` in this thread after five
+    seconds.
+
+    Each object can be used once; none may be inside another, or span an ``await``.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -68,6 +72,9 @@ class ThreadTimeout:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> bool:
-    """Have the interpreter raise ``error`` in a thread, or take back what is on its way there."""
+    """Make the interpreter raise ``error`` in a thread; ``None`` cancels one not raised yet.
+
+    Returns whether the thread exists.
+    """
     raised = ctypes.py_object(error) if error is not None else ctypes.py_object()
     return bool(ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised))

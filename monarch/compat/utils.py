@@ -1,4 +1,4 @@
-"""Older spellings of ``monarch.spmd``."""
+"""Older names of ``monarch.spmd``."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ async def setup_env_for_distributed(
     master_port: int | None = None,
     use_ipaddr: AddrType | None = None,
 ) -> None:
-    """Give every proc of the mesh the environment that ``torch.distributed`` reads."""
+    """Set the environment variables that ``torch.distributed`` reads, in every proc of the mesh."""
     await setup_torch_elastic_env_async(proc_mesh, master_addr, master_port, use_ipaddr)

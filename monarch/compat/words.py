@@ -1,4 +1,4 @@
-"""Names that say something about Monarch itself, and names for annotations."""
+"""Names that state facts of Monarch itself, and names for annotations."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def _is_in_tokio_runtime() -> bool:
 
 
 def has_tensor_engine() -> bool:
-    """Whether there are distributed tensors: where torch is installed."""
+    """Whether there are distributed tensors: whether torch is installed."""
     return find_spec("torch") is not None

@@ -1,8 +1,8 @@
-"""debugpy's adapter, for one user alone: a program with the adapter's arguments.
+"""debugpy's adapter for one user only: a program with the adapter's arguments.
 
-Any program that attaches at its port on loopback runs code in all ranks, and it asks for no secret.
-So it is only told of connections that this user has made, or root; the kernel knows the user of
-each.
+Any program that attaches at the adapter's port on loopback runs code in all ranks, and the adapter
+asks for no secret. So this program passes on only connections that this user, or root, has made;
+the kernel knows the user of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUM_READS = 20  # A row may be passed over where others come or go while the ta
 
 
 def user_of(connection: socket.socket) -> int | None:
-    """The uid of the user that made a connection from this machine; ``None`` where that is not
+    """Return the uid of the user that made a connection from this machine; ``None`` if not
     known."""
     ends = [_as_the_kernel_does(connection.getpeername())]
     ends.append(_as_the_kernel_does(connection.getsockname()))

@@ -1,4 +1,4 @@
-"""One console at one held call: what its debugger writes is shown, and lines go to it."""
+"""Connects a console to one held call: shows its debugger's output, and sends it lines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _DETACH = ("detach", "quit session")
 
 
 class Attachment:
-    """``is_over``: the call has ended, and the reason stands in ``why``. ``waits_for_code``: it
-    runs again on code that comes. ``why_no_redo`` says why the call cannot run again, if so."""
+    """A console at one held call.
+
+    ``is_over``: the call has ended, and ``why`` has the reason. ``waits_for_code``: the call runs
+    again when new code arrives. ``why_no_redo`` says why the call cannot run again, if so.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class Attachment:
         self.why = ""
 
     def run(self) -> None:
-        """Until it is detached from, or the call ends."""
+        """Serve the console until the person detaches, or the call ends."""
         hold = self._hold
         named = f"{hold.actor} {hold.rank}"
         self._screen.write(f"Attached to debug session for {named} ({hold.host})\n")
@@ -91,7 +94,7 @@ class Attachment:
             self._send(line)
 
     def _await_turn(self) -> bool:
-        """Wait until the debugger waits for a line; False where the call ends instead."""
+        """Wait until the debugger waits for a line; return False if the call ends instead."""
         with self._state:
             while not (self._is_waiting or self.is_over):
                 self._state.wait(0.2)
@@ -115,7 +118,7 @@ class Attachment:
         return list(names)
 
     def _listen(self) -> None:
-        """Shows the debugger's output until the call ends. On a thread of its own."""
+        """Show the debugger's output until the call ends. It runs on a thread of its own."""
         visit, hold = self._visit, self._hold
         was_waiting = False
         while not self._detached.is_set():
@@ -134,7 +137,8 @@ class Attachment:
                 return
 
     def _show(self, text: str, *, is_waiting: bool) -> None:
-        """The debugger's own prompt is not shown: ours is, where it waits."""
+        """Show output without the debugger's prompt; the console prints its own when the debugger
+        waits."""
         own = f"[{self._visit.who}] "
         lines = [line for line in text.splitlines(keepends=True) if not _is_echo(line, own)]
         shown = "".join(lines)
@@ -157,5 +161,5 @@ class Attachment:
 
 
 def _is_echo(line: str, own: str) -> bool:
-    """Whether it is a line that was typed here; those of other consoles are shown."""
+    """Whether the line was typed at this console; lines of other consoles are shown."""
     return line.removeprefix(PDB_PROMPT).startswith(own)

@@ -1,4 +1,4 @@
-"""The command `break`: breakpoints by file and line, on all ranks, and on those that start later.
+"""The command `break`: breakpoints by file and line, on all ranks, also on those that start later.
 
 The host agents remember them, so every console sees and clears those of all.
 """
@@ -16,14 +16,14 @@ from monarch_sync.words import counted
 
 
 class Breakpoints:
-    """The breakpoints of all consoles."""
+    """The breakpoints that the host agents remember, of all consoles."""
 
     def __init__(self, visit: Visit, screen: Screen) -> None:
         self._visit = visit
         self._screen = screen
 
     def obey(self, typed: Typed) -> None:
-        """``break``, ``break FILE:LINE ...`` or ``break clear [NUMBER]``."""
+        """Run ``break``, ``break FILE:LINE ...`` or ``break clear [NUMBER]``."""
         word, _, rest = typed.text.partition(" ")
         if not typed.text:
             self._list()
@@ -33,7 +33,7 @@ class Breakpoints:
             self._set(parse_break(typed.text))
 
     def _known(self, ask: BreakPlace | None = None) -> dict[int, BreakPlace]:
-        """The breakpoints that the hosts remember, after they were told of one."""
+        """Return the breakpoints that the hosts remember, after sending them ``ask``, if any."""
         visit = self._visit
         told = ask or BreakPlace(number=0, file="", line=0, condition="", is_gone=False)
         found: dict[int, BreakPlace] = {}
@@ -90,8 +90,8 @@ class Breakpoints:
         self._screen.write(f"{len(numbers)} taken away\n")
 
     def _send(self, procs: list[SeenProc], place: BreakPlace) -> list[str]:
-        """Sends the breakpoint to these procs; returns the text of that line, as each that arms it
-        has it."""
+        """Send the breakpoint to these procs; return the text of that line from each proc that
+        armed it."""
         answers = self._visit.ask_many(procs, place)
         armed = [told.answer for told in answers.values() if not told.error]
         return [answer.text for answer in armed if answer.is_armed]

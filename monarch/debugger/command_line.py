@@ -1,4 +1,4 @@
-"""The parser of lines at ``monarch_dbg>``: upstream's commands, word for word, and ours. Pure."""
+"""Parses lines typed at ``monarch_dbg>``: upstream's commands, unchanged, and ours. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ In a debugger: n, s, c, p, up, down, where, l, b and the others of pdb, `redo`, 
 
 
 class Typed(NamedTuple):
-    """``name`` is one of the command words; ``words`` are its arguments as they were typed.
+    """A parsed line: ``name`` is one of the command words; ``text`` are its arguments as typed.
 
     ``error`` says what was wrong with the line, instead.
     """
@@ -61,7 +61,7 @@ COMMANDS = (
 
 
 def parse_line(line: str) -> Typed:
-    """A line of a person's."""
+    """Parse a line that a person typed; errors are in ``Typed.error``."""
     line = line.strip()
     word, _, rest = line.partition(" ")
     name, rest = _SHORT.get(word, word), rest.strip()
@@ -129,7 +129,7 @@ def _bad(why: str) -> Typed:
 
 
 class BreakOrder(NamedTuple):
-    """``break FILE:LINE [if COND] [ranks RANKS]``."""
+    """The parts of ``break FILE:LINE [if COND] [ranks RANKS]``."""
 
     file: str
     line: int
@@ -138,7 +138,7 @@ class BreakOrder(NamedTuple):
 
 
 def parse_break(text: str) -> BreakOrder:
-    """Raises ``ValueError`` with what was expected."""
+    """Parse the arguments of ``break``. Raises ``ValueError`` with what was expected."""
     match = re.fullmatch(
         r"(?P<file>\S+):(?P<line>[0-9]+)(?:\s+if\s+(?P<if>.+?))?(?:\s+ranks\s+(?P<ranks>\S+))?",
         text,

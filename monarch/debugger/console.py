@@ -1,4 +1,4 @@
-"""``monarch debug``: the console of the calls that stand in all procs one may look into."""
+"""``monarch debug``: the console for held calls of all procs that this user may visit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _REDO_SECONDS = 10.0
 
 
 class Console:
-    """Reads commands until `quit`, or the end of the input. Calls that stand go on standing. Those
-    that go on have ``step_seconds`` to stop again, to be shown together."""
+    """Runs commands until `quit`, or the end of the input. Held calls stay held afterwards.
+
+    Calls that continue have ``step_seconds`` to stop again, so that they are shown together.
+    """
 
     def __init__(self, visit: Visit, screen: Screen, step_seconds: float = _STEP_SECONDS) -> None:
         self._visit = visit
@@ -37,8 +39,10 @@ class Console:
         self._is_together = False
 
     def run(self, actor: str = "", rank: int = 0) -> None:
-        """Attach to this rank of an actor first, if one is named. Raises ``NotAnswered`` if it
-        neither stands nor runs a call."""
+        """Run the console; if ``actor`` is named, attach to its rank first.
+
+        Raises ``NotAnswered`` if that rank neither is held nor runs a call.
+        """
         attach = self._way_in(actor, rank) if actor else None
         self._screen.write(BANNER)
         if attach is not None:
@@ -58,12 +62,12 @@ class Console:
                 return
 
     def toolbar(self) -> str:
-        """The number of calls that stand, in a line."""
+        """Return the number of held calls, as a line."""
         waiting = [hold for hold in self._seen if hold.is_waiting]
         return f"held {len(waiting)}" + (f" of {len(self._seen)}" if self._seen else "")
 
     def _obey(self, line: str) -> bool:
-        """Carry out a line; False to leave."""
+        """Run a line; return False to leave."""
         if not line.strip():
             return True
         typed = parse_line(line)
@@ -132,7 +136,7 @@ class Console:
         self._way_in(typed.actor, typed.ranks)()
 
     def _way_in(self, actor: str, rank: int) -> Callable[[], None]:
-        """Into the debugger of a call that stands, or to a look at one that runs."""
+        """Return a function that attaches to a held call, or looks at a running one."""
         try:
             hold = self._one(actor, rank)
         except NotAnswered:
@@ -173,7 +177,8 @@ class Console:
         return next((hold for hold in found if hold.is_waiting), found[0])
 
     def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
-        """The standing calls of ``actor`` and ``ranks``; raises where there are none."""
+        """Return the held calls of ``actor`` and ``ranks``. Raises ``NotAnswered`` if there are
+        none."""
         standing = self._standing()
         of_actor = [hold for hold in standing if actor in ("", hold.actor)]
         if not of_actor:
@@ -194,8 +199,10 @@ class Console:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
 
     def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
-        """Sends one line to all of them; shows equal answers together, and those that have not
-        stopped again in time."""
+        """Send one line to all of them and show the answers, equal ones together.
+
+        Calls that have not stopped again in time are named too.
+        """
         if line.strip() == "redo" and (why := self._why_no_redo(holds)):
             raise NotAnswered(why)
         answers = self.type_all(holds, line)
@@ -212,8 +219,11 @@ class Console:
     def type_all(
         self, holds: Sequence[HoldNote], line: str, seconds: float | None = None
     ) -> dict[tuple[str, int], str | None]:
-        """The answers of the debuggers, by actor and rank: ``None`` where one has not stopped again
-        within ``seconds``, nothing where its call has ended."""
+        """Send a line to the debuggers of ``holds``; return their answers, by actor and rank.
+
+        An answer is ``None`` if the call has not stopped again within ``seconds``, and "" if it has
+        ended.
+        """
         seconds = self._step_seconds if seconds is None else seconds
         visit = self._visit
         numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
@@ -252,7 +262,7 @@ class Console:
         return self._visit.ask(hold.proc, question, seconds)
 
     def _continue(self, typed: Typed) -> None:
-        """All of them: one that has ended meanwhile keeps no other standing."""
+        """Continue all held calls; one that has ended in between does not keep the others held."""
         visit, failed = self._visit, dict[str, NotAnswered]()
         for line in ("clear", "continue"):
             for hold in self._standing() if line == "clear" else self._seen:
@@ -265,7 +275,8 @@ class Console:
             self._screen.write(f"Error processing command: {who}: {why}\n")
 
     def _why_no_redo(self, holds: Sequence[HoldNote]) -> str:
-        """New code comes in only where all ranks are between two calls."""
+        """Return why `redo` is refused, or "": new code is taken only when all ranks are between
+        two calls."""
         waiting = self._running.in_collectives(holds)
         return waiting and (
             f"redo is refused: {waiting}, where {named(holds)} is missing, so no new code can come "

@@ -1,7 +1,7 @@
-"""An editor at all ranks: debugpy's adapter on this machine, and tunnels to each proc.
+"""Connects an editor to all ranks: debugpy's adapter on this machine, and tunnels to each proc.
 
 The editor attaches to one port on loopback; each rank is a session of its own there. The ranks
-listen nowhere.
+listen at no port.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ Roots = Sequence[tuple[str, str]]
 
 
 class EditorBridge:
-    """``port`` is where the editor attaches. Close it, and all ranks run on. ``tell`` is told of
-    ranks that do not join later on. ``folders`` are those of the workspace: paths here, and where
-    they are within a copy of it."""
+    """The adapter and its tunnels; the editor attaches at ``port``. After ``close`` all ranks run
+    on.
+
+    ``tell`` is called about ranks that fail to join later. ``folders`` are the workspace's: paths
+    here, and their paths within a copy of it.
+    """
 
     def __init__(
         self, visit: Visit, tell: Callable[[str], None], folders: Mapping[Path, str]
@@ -76,10 +79,10 @@ class EditorBridge:
         self._server = endpoints["server"]["host"], int(endpoints["server"]["port"])
 
     def join(self, procs: Sequence[SeenProc]) -> list[str]:
-        """Has these procs speak with the adapter; returns those that do not, and why.
+        """Connect these procs to the adapter; return those that failed, and why.
 
-        The first that does waits for the editor, and the others join when that has attached: the
-        adapter takes them for children of the first, and lets go of children that come before.
+        The first waits for the editor, and the others join when that has attached: the adapter
+        treats them as children of the first, and drops children that come before.
         """
         failed, waiting = [], list(procs)
         self._known = self.roots(procs)
@@ -95,7 +98,8 @@ class EditorBridge:
         return failed
 
     def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
-        """Folders of the workspace here, and where the hosts of these procs have them."""
+        """Return pairs of folders: the workspace's here, and the same on the hosts of these
+        procs."""
         found = [
             (str(here), f"{proc.workspace}/{there}".rstrip("/"))
             for proc in procs
@@ -164,7 +168,7 @@ class EditorBridge:
                 tunnel.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> None:
-        """Until the adapter ends: the editor has left."""
+        """Wait until the adapter ends, when the editor has left."""
         self._adapter.wait(None)
 
     def close(self) -> None:
@@ -182,8 +186,11 @@ def _why_not(proc: SeenProc, error: Exception) -> str:
 
 
 class _Adapter:
-    """debugpy's adapter, which leaves its parent by a fork: it is known by its group, and its end
-    by that of a pipe, which it inherits."""
+    """debugpy's adapter process.
+
+    It leaves its parent by a fork, so it is identified by its process group, and its end by the end
+    of a pipe that it inherits.
+    """
 
     def __init__(self, port: int, token: str) -> None:
         self._alive, inherited = os.pipe()
@@ -204,11 +211,12 @@ class _Adapter:
             os.close(inherited)
 
     def wait(self, seconds: float | None) -> bool:
-        """Whether it has ended, or does so in ``seconds``; ``None``: it does."""
+        """Wait at most ``seconds`` for its end, or for ever (``None``); return whether it has
+        ended."""
         return bool(select.select([self._alive], [], [], seconds)[0])
 
     def end(self) -> None:
-        """Ends the adapter; on return it has ended."""
+        """End the adapter, and wait until it has ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             signal_own_group(self._began, number)
             if self.wait(_END_SECONDS):
@@ -225,7 +233,8 @@ OUR_RULES = [
 
 
 def launch_entry(port: int, roots: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The contents of ``launch.json``; ``roots`` are folders here, and where ranks have them."""
+    """Return the entry for ``launch.json``; ``roots`` are pairs of folders here and at the
+    ranks."""
     return {
         "name": "monarch: all ranks",
         "type": "debugpy",
@@ -238,9 +247,10 @@ def launch_entry(port: int, roots: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
-    """Put the entry into the folder's ``.vscode/launch.json``, in the place of an earlier one.
+    """Write the entry into the folder's ``.vscode/launch.json``, replacing an earlier one.
 
-    A file that is no plain JSON (it may have comments) is left alone: raises ``ValueError``.
+    Raises ``ValueError`` for a file that is no plain JSON (it may have comments), and leaves it
+    unchanged.
     """
     path = folder / ".vscode" / "launch.json"
     kept: dict[str, Any] = {"version": "0.2.0", "configurations": []}
@@ -256,9 +266,9 @@ def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
 class AttachRequest:
     """The bytes from debugpy's adapter to a rank, up to the request that attaches an editor to it.
 
-    The editor sends one such request for all ranks; where hosts have their copies of the workspace
-    at different paths, each must be told its own. ``own`` are the folders of the author, and where
-    this rank has them; ``known`` are those of all ranks: what else an editor maps stays.
+    The editor sends one such request for all ranks; if hosts have their copies of the workspace at
+    different paths, each must get its own path mappings. ``own`` are the author's folders with this
+    rank's paths; ``known`` are those of all ranks. Other mappings of the editor are kept.
     """
 
     def __init__(self, own: Roots, known: Roots) -> None:
@@ -268,7 +278,7 @@ class AttachRequest:
         self.has_passed = False
 
     def pass_on(self, data: bytes) -> bytes:
-        """Bytes as they come from the adapter; those that must go to the rank now."""
+        """Take bytes from the adapter; return those that can go to the rank now."""
         if self.has_passed:
             return data
         self._kept += data
@@ -284,7 +294,7 @@ class AttachRequest:
         return passed
 
     def _take(self) -> bytes | None:
-        """The body of the first message, once it is there whole."""
+        """Return the body of the first message; ``None`` if it has not arrived completely."""
         head, end, rest = self._kept.partition(_HEAD_END)
         found = _LENGTH.search(head)
         if not end or found is None or len(rest) < int(found[1]):
@@ -302,5 +312,5 @@ def _framed(body: bytes) -> bytes:
 
 
 def path_mapping(here: str, there: str) -> dict[str, str]:
-    """A pair of folders in the form of editors' settings."""
+    """Return a pair of folders in the form of editors' settings."""
     return {"localRoot": here, "remoteRoot": there}

@@ -1,4 +1,4 @@
-"""The table of the calls that stand, as upstream's console draws it."""
+"""The table of held calls, drawn as upstream's console does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _LESS_NEEDED = ("Hostname", "Coords")  # The first of these gives way first.
 
 
 def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
-    """A table of holds as upstream has it; with fewer columns where they do not fit into
-    ``width``."""
+    """Return a table of held calls, with fewer columns if they do not fit into ``width``."""
     rows = [
         [
             hold.actor,
@@ -49,7 +48,7 @@ def _function(hold: HoldNote) -> str:
 
 
 def grid(headers: list[str], rows: list[list[str]]) -> str:
-    """A table in lines of ``+--+``; numbers stand right."""
+    """Return a table with lines of ``+--+``; numbers are aligned right."""
     widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
     numeric = [bool(rows) and all(row[i].isdigit() for row in rows) for i in range(len(headers))]
 

@@ -1,6 +1,6 @@
-"""A console at a debug controller's port, which is open where ``MONARCH_DEBUG_SERVER_PORT`` is set.
+"""A console at a debug controller's port, which is open if ``MONARCH_DEBUG_SERVER_PORT`` is set.
 
-Upstream's `monarch debug --host --port` is this, by netcat. Our own console needs no port.
+Upstream's `monarch debug --host --port` does this with netcat. Our own console needs no port.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ _MOST_BYTES = 64 * 1024
 
 
 def attach_to_port(host: str, port: int) -> None:
-    """Pass lines of standard input on, and what comes back to standard output, until the
-    controller hangs up. Raises ``JobError`` where no process listens."""
+    """Connect standard input and output with a debug controller, until it closes the connection.
+
+    Raises ``JobError`` if no process listens.
+    """
     try:
         connection = socket.create_connection((host, port), _CONNECT_SECONDS)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Console commands for ranks that run: where they are, to stop, to leave a collective."""
+"""Console commands for running ranks: show where they are, stop them, end their collectives."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from monarch.wire.hold import HoldNote
 from monarch.wire.message import AbortGroups, LookAtProc, PeekLine, StacksAsked, StopAt
 
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
-# Where torch waits in collectives that it began by itself: DDP's, in its forward and its backward.
+# Places where torch waits in collectives that it began by itself, such as DDP's.
 _HIDDEN = ("torch/autograd/graph.py", "torch/nn/parallel/distributed.py")
 _ABORT_SECONDS = 20.0
 _NO_COLLECTIVES = ("wrapper", "_wrapper", "<module>")
 
 
 class RunningRanks:
-    """The commands for all procs, whether something stands there or not."""
+    """The commands for all procs, whether they have held calls or not."""
 
     def __init__(self, visit: Visit, screen: Screen) -> None:
         self._visit = visit
         self._screen = screen
 
     def where(self, typed: Typed) -> None:
-        """One row for each actor and rank; equal ones together; and where collectives do not
-        meet."""
+        """Print a row for each actor and rank, equal ones together, and mismatches of
+        collectives."""
         procs = self._visit.procs()
         seen = states_of(self._visit, procs, typed.ranks)
         if not seen:
@@ -58,8 +58,10 @@ class RunningRanks:
     def _in_flight(
         self, procs: Sequence[SeenProc], seen: Sequence[ActorState]
     ) -> tuple[list[ActorState], Flights]:
-        """Torch's records of collectives, where a rank is in one, or may be; and ``seen`` with
-        those that only torch knows of."""
+        """Return ``seen`` and torch's records of collectives of ranks that are in one, or may be.
+
+        States of ranks whose collective only torch knows are completed.
+        """
         meshes = {proc.uid: proc.mesh for proc in procs}
         wanted = {meshes.get(one.proc) for one in seen if one.collective or one.may_be_in_one}
         asked = [proc for proc in procs if proc.mesh in wanted]
@@ -70,7 +72,8 @@ class RunningRanks:
         return [flights.named(state) for state in seen], flights
 
     def in_collectives(self, holds: Sequence[HoldNote]) -> str:
-        """Names the other ranks of these held actors that are in a collective; "" where none is."""
+        """Return the other ranks of these held actors that are in a collective, in words; "" if
+        none is."""
         held = {hold.proc for hold in self._visit.holds()}
         actors = {hold.actor for hold in holds}
         procs = self._visit.procs()
@@ -86,7 +89,7 @@ class RunningRanks:
         return " and ".join(f"{a} {in_ranges(of)} in {what}" for (a, what), of in told.items())
 
     def others(self, hold: HoldNote) -> str:
-        """The ranks of its actor that run on while it stands, and what they do, in a line."""
+        """Return the running ranks of a held call's actor, and what they do, in a line."""
         procs = [proc for proc in self._visit.procs() if proc.uid != hold.proc]
         held = {one.proc for one in self._visit.holds() if one.is_waiting}
         seen, _ = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
@@ -158,12 +161,12 @@ class RunningRanks:
             )
 
     def call_of(self, actor: str, rank: int) -> ActorState | None:
-        """The call that a rank runs."""
+        """Return the call that a rank runs, or ``None``."""
         seen = states_of(self._visit, self._visit.procs(), rank)
         return next((state for state in seen if state.actor == actor and state.method), None)
 
     def peek(self, state: ActorState) -> None:
-        """Look at the frames of a call that runs, and goes on."""
+        """Show the frames of a running call, which goes on."""
         number, doing = 0, state.doing(())
         self._screen.write(f"{state.actor} {state.rank} runs, and does not stand: {doing}\n")
         while True:
@@ -184,8 +187,7 @@ class RunningRanks:
         return peeked.number, peeked.text
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
-        """Tells of ranks that have not stopped again: where they are, and for which others they
-        wait."""
+        """Print where the ranks are that have not stopped again, and for which others they wait."""
         wanted = {hold.proc for hold in missing}
         actors = {hold.actor for hold in missing}
         procs = [proc for proc in self._visit.procs() if proc.uid in wanted]
@@ -200,8 +202,8 @@ class RunningRanks:
 
 
 class Flights:
-    """The last collectives of procs, as torch's flight recorder has them. ``found`` has the mesh
-    and the record of each."""
+    """The last collectives of procs, from torch's flight recorder; ``found`` has each mesh and
+    record."""
 
     def __init__(self, found: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
         self._pending: dict[str, Collective] = {}
@@ -214,24 +216,27 @@ class Flights:
                     self._pending[proc] = entries[-1]
 
     def number(self, state: ActorState) -> str:
-        """The number of the collective that a rank is in: `` #204``; "" where it is in none."""
+        """Return the number of the collective that a rank is in, as `` #204``; "" if it is in
+        none."""
         is_in_one = state.collective and state.proc in self._pending
         return f" #{self._pending[state.proc].seq}" if is_in_one else ""
 
     def named(self, state: ActorState) -> ActorState:
-        """With the collective that it is in, where only torch knows."""
+        """Return the state with the collective it is in, if only torch knows that."""
         if state.collective or not state.may_be_in_one or state.proc not in self._pending:
             return state
         return state._replace(collective=self._pending[state.proc].op)
 
     def mismatches(self) -> list[str]:
-        """Where ranks do not meet, in words."""
+        """Return the mismatches of collectives, in words."""
         return [one.text for records in self._records.values() for one in mismatches(records)]
 
 
 class ActorState(NamedTuple):
-    """An actor at one moment: its innermost frame of the user's, and the collective it is in.
-    ``may_be_in_one``: it is where torch begins collectives by itself."""
+    """An actor at one moment: the user's innermost frame, and the collective it is in.
+
+    ``may_be_in_one``: it is at a place where torch starts collectives by itself.
+    """
 
     proc: str
     actor: str
@@ -243,8 +248,10 @@ class ActorState(NamedTuple):
     may_be_in_one: bool = False
 
     def doing(self, held: Iterable[HoldNote], number: str = "") -> str:
-        """In words, with the ranks that it waits for as far as they are known; ``number`` is that
-        of its collective."""
+        """Describe what the actor does, with the ranks that it waits for as far as they are known.
+
+        ``number`` is its collective's.
+        """
         if not self.method:
             return "idle"
         text = f"in {self.method}, {self.place}" if self.place else f"in {self.method}"
@@ -256,7 +263,7 @@ class ActorState(NamedTuple):
 
 
 def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list[ActorState]:
-    """The states of the actors of these ranks, but for our own actors."""
+    """Return the states of the actors of these ranks, without monarch's own actors."""
     answers = visit.ask_many(procs, StacksAsked(False))
     found = []
     for proc in procs:
@@ -289,7 +296,7 @@ def _collective(frames: Sequence[dict[str, Any]]) -> str:
 
 
 def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) -> list[str]:
-    """The stacks of all actors that do something, and of the other threads; equal ones are shown
+    """Return the stacks of all busy actors and of other threads as lines; equal ones are shown
     once."""
     answers = visit.ask_many(procs, StacksAsked(with_locals))
     found = [

@@ -1,5 +1,7 @@
-"""Where a console reads and writes: a terminal with editing, history and completion, or plain
-lines where standard input is none."""
+"""A console's input and output: a terminal with editing, history and completion, or plain lines.
+
+Plain lines are used if standard input is no terminal.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ Complete = Callable[[str], Iterable[str]]
 
 
 class ReadInterrupted(Exception):
-    """Another console has answered, or the call goes on: the line is not wanted any longer."""
+    """Another console has answered, or the call goes on, so the line is not needed any longer."""
 
 
 class Screen(Protocol):
-    """``read`` raises ``EOFError`` at the end of the input, ``KeyboardInterrupt`` at Ctrl-C, and
-    ``ReadInterrupted`` where `interrupt` was called meanwhile. ``width``: the columns of
-    a terminal."""
+    """A console's input and output.
+
+    ``read`` raises ``EOFError`` at the end of the input, ``KeyboardInterrupt`` at Ctrl-C, and
+    ``ReadInterrupted`` after `interrupt`. ``width`` is a terminal's number of columns.
+    """
 
     is_terminal: bool
 
@@ -31,20 +35,20 @@ class Screen(Protocol):
     def read(self, prompt: str, complete: Complete) -> str: ...
 
     def write(self, text: str) -> None:
-        """From any thread; above the prompt, where one is shown."""
+        """Show text, above the prompt if one is shown. Any thread may call it."""
         ...
 
     def interrupt(self) -> None:
-        """End a `read` that is under way on another thread."""
+        """End a `read` in progress on another thread."""
         ...
 
     def shown(self) -> contextlib.AbstractContextManager[None]:
-        """Within, what is written stands above the prompt."""
+        """Within, show written text above the prompt."""
         ...
 
 
 class PlainScreen:
-    """Lines as they come. What was typed is not seen in the output, so it is repeated there."""
+    """Plain lines. Typed input is repeated in the output, where it would not be seen."""
 
     is_terminal = False
     width = None
@@ -67,7 +71,7 @@ class PlainScreen:
         self._out.flush()
 
     def interrupt(self) -> None:
-        """A line that is being read is read to its end."""
+        """Do nothing: a line that is being read is read to its end."""
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
@@ -75,7 +79,7 @@ class PlainScreen:
 
 
 class EditingScreen:
-    """A terminal, by prompt_toolkit. ``toolbar`` gives the line at its bottom."""
+    """A terminal, through prompt_toolkit. ``toolbar`` returns the line at its bottom."""
 
     is_terminal = True
 
@@ -133,7 +137,7 @@ def _completer(complete: Complete) -> Any:
 
 
 def make_screen(toolbar: Callable[[], str], history: Path | None) -> Screen:
-    """For this program's standard input and output."""
+    """Return the screen for this program's standard input and output."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if not is_terminal:
         return PlainScreen()

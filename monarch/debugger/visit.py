@@ -1,7 +1,7 @@
-"""Asking procs and host agents, without being their client: over the node's own links.
+"""Questions to procs and host agents, without being their client, over the node's own links.
 
-Hosts are those of the folder's allocation, where there is one; programs are the clients that this
-user runs on this machine, which are hosts too, and know of all calls that stand in their procs.
+The hosts are those of the folder's allocation, if there is one. Programs are the clients that this
+user runs on this machine; they are hosts too, and know all held calls of their procs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ A = TypeVar("A")
 
 
 class NotAnswered(MonarchError):
-    """A process that was asked is gone, silent, or has refused; the message says which."""
+    """A process that was asked is gone, does not answer, or has refused; the message says which."""
 
 
 class SeenProc(msgspec.Struct, frozen=True):
-    """A proc: its mesh's name, its rank there, and where it runs. ``workspace`` is its host's copy
-    of the author's folders; empty where there is none."""
+    """A proc: its mesh's name, its rank, and where it runs.
+
+    ``workspace`` is its host's copy of the author's folders; "" if there is none.
+    """
 
     uid: Uid
     mesh: str
@@ -53,7 +55,7 @@ class SeenProc(msgspec.Struct, frozen=True):
 
 
 def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
-    """The procs of these ranks. Raises ``NotAnswered`` where there is none."""
+    """Return the procs of these ranks. Raises ``NotAnswered`` if there are none."""
     shapes = [dict(zip(proc.labels, proc.sizes, strict=True)) for proc in procs]
     missing = [unknown_dims(ranks, shape) for shape in shapes]
     if missing and all(missing):
@@ -66,8 +68,10 @@ def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
 
 
 class Visit:
-    """``hosts`` gives the addresses of host agents, as they are by then. A process that does not
-    answer within ``seconds`` is left out."""
+    """Asks hosts and programs; ``hosts`` returns the current addresses of host agents.
+
+    A process that does not answer within ``seconds`` is left out.
+    """
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class Visit:
         return self._node
 
     def places(self) -> list[ProcAddress]:
-        """The processes to ask what runs: the hosts, and this user's programs here."""
+        """Return the processes that know what runs: the hosts, and this user's programs here."""
         found = {address.uid: address for address in self._hosts()}
         programs = programs_here()
         self._programs = {address.uid for address in programs}
@@ -107,7 +111,8 @@ class Visit:
         return list(found.values())
 
     def holds(self) -> list[HoldNote]:
-        """All calls that stand, by actor and rank. Those whose process ended, by then ``lost``."""
+        """Return all held calls, by actor and rank; those whose process has ended go into
+        ``lost``."""
         found: dict[str, HoldNote] = {}
         lost: dict[str, LostHold] = {}
         for calls in self.ask_places(self.places(), HoldsAsked()):
@@ -121,7 +126,7 @@ class Visit:
         return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
 
     def procs(self) -> list[SeenProc]:
-        """All procs that are up, by mesh and rank."""
+        """Return all running procs, by mesh and rank."""
         found: dict[Uid, SeenProc] = {}
         for host in self.ask_places(self.places(), Inspect()):
             for proc in host.procs:
@@ -142,12 +147,12 @@ class Visit:
         return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
 
     def ask_places(self, places: Iterable[ProcAddress], request: Request[A]) -> list[A]:
-        """The answers of hosts and programs, without those that give none."""
+        """Return the answers of hosts and programs, without those that do not answer."""
         answers = self._ask_all(places, request, self._seconds).values()
         return [told.answer for told in answers if not told.error]
 
     def env_notes(self) -> dict[str, str]:
-        """The variables that were set for procs that start later, with a note of the user and the
+        """Return the variables that were set for later procs, each with a note of the user and the
         time."""
         found: dict[str, str] = {}
         for notes in self.ask_places(self.places(), EnvSet({}, "", ())):
@@ -155,8 +160,10 @@ class Visit:
         return found
 
     def ask(self, proc: Uid, request: Request[A], more_seconds: float = 0.0) -> A:
-        """The answer of one proc, which may take ``more_seconds`` than usual. Raises
-        ``NotAnswered``."""
+        """Return the answer of one proc, which may take ``more_seconds`` than usual.
+
+        Raises ``NotAnswered``.
+        """
         answer = self.begin(proc, request)
         if not answer.wait(self._seconds + more_seconds):
             raise NotAnswered("it does not answer")
@@ -165,7 +172,7 @@ class Visit:
         return answer.value.answer
 
     def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
-        """Ask a proc, and go on."""
+        """Send a request to a proc, without waiting for the answer."""
         address = self._met.get(proc)
         if address is None:
             raise NotAnswered("it is not known where that runs")
@@ -174,7 +181,7 @@ class Visit:
     def ask_many(
         self, procs: Iterable[SeenProc], request: Request[A], seconds: float | None = None
     ) -> dict[Uid, Response[A]]:
-        """The answers of procs, by uid; those that give none within ``seconds`` have an
+        """Return the answers of procs, by uid; those that do not answer in time have an
         ``error``."""
         seconds = self._seconds if seconds is None else seconds
         return self._ask_all([proc.address for proc in procs], request, seconds)
@@ -209,7 +216,7 @@ def _user() -> str:
 
 
 def programs_here() -> list[ProcAddress]:
-    """The programs of this user on this machine that have begun to use the runtime."""
+    """Return the other programs of this user on this machine that use the runtime."""
     base, machine = runtime_dir(), machine_id()
     found = []
     for name in sorted(os.listdir(base)):

@@ -1,4 +1,4 @@
-"""Allocations of machines: how they are made, found again, and ended.
+"""Allocations of machines: how programs make them, find them again, and end them.
 
 What to open:
 
@@ -7,15 +7,15 @@ What to open:
     kinds/                       local processes, SSH, Slurm, Kubernetes, Ray, clouds
     exec/                        commands, shells and ports on hosts
     bundle/                      monarch for hosts that have none
-    doctor/                      what would fail, found before the start
+    doctor/                      checks that find what would fail, before the start
     places, state_folder         where a state is kept, for the path that names it; the user's own
                                  folder for that, and its key
-    person_note                  the file in a project that tells a person of the state
-    services                     telemetry and its page, as programs ask a job for them
+    person_note                  the file in a project that says where its state is
+    services                     telemetry of a job, and its page
     service_ids                  names of hosts that a launcher chooses
     current_job, contexts        the job of a folder; several jobs in one folder
     ended                        the note of how a folder's last job was ended
-    waiting                      waits that take long say what for
+    waiting                      a message for waits that take long
     mounts                       folders that are equal on other hosts while a mount is open
 """
 

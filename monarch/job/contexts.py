@@ -1,8 +1,8 @@
-"""Several jobs of one folder, each with a name.
+"""Several jobs of one folder, each in a context with a name.
 
-They are kept where the folder's state is (`places`): a context that comes with a folder, from
-whoever made it, does not count. The folder's own path leads to the state of the one in use; a
-running program goes by the record itself, so that another context may be used meanwhile.
+Contexts are kept with the folder's state (`places`): a context inside the folder itself, from
+whoever made it, has no effect. The folder's own path leads to the state of the context in use. A
+running program uses the record itself, so that another context may be used meanwhile.
 """
 
 from __future__ import annotations
@@ -25,44 +25,46 @@ from monarch.job.places import (
 from monarch.job.places import DEFAULT_CONTEXT as DEFAULT_CONTEXT
 from monarch.job.state_folder import write_private
 
-# The variable is for the program of a detached run: what it has of its job lies elsewhere.
+# The variable is for the program of a detached run: its copy of the job's state is elsewhere.
 JOB_PATH_VARIABLE = "MONARCH_JOB_STATE"
 DEFAULT_JOB_PATH = os.environ.get(JOB_PATH_VARIABLE) or ".monarch/job_state.json"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 
 
 def current_context() -> str:
-    """The one in use."""
+    """Return the name of the context in use."""
     return context_in_use(project_records(Path()))
 
 
 def all_contexts() -> list[str]:
-    """The names of all contexts; there is always the default one."""
+    """Return the names of all contexts; the default context always exists."""
     made = [one.name for one in _contexts().glob("*") if one.is_dir()]
     return sorted({DEFAULT_CONTEXT, *made})
 
 
 def state_of(name: str) -> Path:
-    """The record of a context, which is there while its allocation is. Raises ``JobError``."""
+    """Return the path of a context's record, which exists while its allocation does. Raises
+    ``JobError``."""
     _check_known(name)
     return _contexts() / name / STATE
 
 
 def spec_of(name: str) -> str:
-    """Which job it is for: MODULE.NAME, or a project file; empty if nothing was said."""
+    """Return the job that the context is for: MODULE.NAME, or a project file; "" if none was
+    set."""
     with contextlib.suppress(OSError):
         return (_contexts() / name / SPEC).read_text().strip()
     return ""
 
 
 def write_spec(name: str, spec: str) -> None:
-    """Note which job it is for."""
+    """Record the job that the context is for."""
     make_project_records(Path())
     write_private(_contexts() / name / SPEC, f"{spec}\n".encode())
 
 
 def create_context(name: str, spec: str | None = None) -> None:
-    """Make one. Raises ``JobError`` for a name that is taken, or none."""
+    """Create a context. Raises ``JobError`` for a name that is taken, or is no valid name."""
     if not _NAME.fullmatch(name):
         raise JobError(f"{name!r} is no name for a context: letters, digits, '-', '_' and '.'")
     if name in all_contexts():
@@ -74,14 +76,14 @@ def create_context(name: str, spec: str | None = None) -> None:
 
 
 def use_context(name: str) -> None:
-    """Have the folder's path lead to the state of this context. Raises ``JobError`` for one that is
-    not there."""
+    """Make the folder's path lead to this context's state. Raises ``JobError`` if it does not
+    exist."""
     _check_known(name)
     write_private(make_project_records(Path()) / CURRENT, f"{name}\n".encode())
 
 
 def remove_context(name: str) -> str:
-    """Take one away that has no allocation any more; the one that is used then."""
+    """Remove a context that has no allocation any more; return the name of the context in use."""
     _check_known(name)
     if name == DEFAULT_CONTEXT:
         raise JobError("the default context stays; `monarch kill` ends its allocation")

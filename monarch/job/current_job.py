@@ -1,4 +1,4 @@
-"""The job that the context in use is for, as an object of a Python module."""
+"""The job of the context in use, as an object of a Python module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from monarch.job.job import JobTrait
 
 
 def job_named(spec: str) -> JobTrait:
-    """The job ``spec``, MODULE.NAME; modules of this folder are found. Raises ``JobError``."""
+    """Import and return the job ``spec``, MODULE.NAME, also from this folder. Raises
+    ``JobError``."""
     module, _, name = spec.rpartition(".")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -26,18 +27,18 @@ def job_named(spec: str) -> JobTrait:
 
 
 def set_current_job(module_path: str) -> None:
-    """Have ``monarch apply``, and ``load_current_job``, mean this job: MODULE.NAME.
+    """Make MODULE.NAME the job of ``monarch apply`` and ``load_current_job`` in this context.
 
-    Raises ``JobError`` where it is none.
+    Raises ``JobError`` if it is no job.
     """
     job_named(module_path)
     write_spec(current_context(), module_path)
 
 
 def load_current_job() -> JobTrait:
-    """The job of ``set_current_job``, or of the last ``monarch apply MODULE.NAME`` in a context.
+    """Return the job of ``set_current_job``, or of the last ``monarch apply MODULE.NAME``.
 
-    Raises ``JobError`` where none was set.
+    Raises ``JobError`` if none was set in the context in use.
     """
     spec = spec_of(current_context())
     if not spec or spec.endswith(".toml"):

@@ -1,6 +1,7 @@
-"""A note of how the last job in a folder was ended: its state is gone by then.
+"""The note of how the last job in a folder was ended, since its state is gone by then.
 
-A program on it that is slow sees its hosts end, and looks for the reason when nothing else tells.
+A program that still runs on the job sees its hosts end, and reads the reason here if it has no
+other.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from pathlib import Path
 
 
 def note_end(state_file: Path, apply_id: str | None, ending: dict[str, str] | None) -> None:
-    """Put the note beside where the state was. Without it, the reason is just not told."""
+    """Write the note beside the place of the state. If that fails, the reason is just not shown."""
     with contextlib.suppress(OSError):
         _note(state_file).write_text(json.dumps({"apply_id": apply_id, "ending": ending}))
 
 
 def how_ended(state_file: Path, apply_id: str | None) -> dict[str, str]:
-    """``how`` the job was ended, and ``by`` which command; empty where that is not known."""
+    """Return ``how`` the job was ended, and ``by`` which command; empty if that is not known."""
     try:
         noted = json.loads(_note(state_file).read_text())
         return dict(noted["ending"]) if noted["apply_id"] == apply_id else {}

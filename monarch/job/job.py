@@ -1,8 +1,8 @@
-"""The common part of all allocations: made once, found again, and ended.
+"""The base of all allocations: how they are made, found again, and ended.
 
-A job's state is data: JSON with what is needed to come back in a later program, and with the secret
+A job's state is data: JSON from which a later program finds the allocation again, with the secret
 from which all keys are derived. It is kept in the user's own state folder and signed (`places`,
-`state_folder`); at the path that names it, in a project, lies only a note for people.
+`state_folder`); at the path that names it, in a project, there is only a note for people.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _log = logging.getLogger(__name__)
 class JobTrait(ABC):
     """An allocation of machines.
 
-    Subclasses say how to make the allocation, how to reach it, how to end it, and for what specs
-    it serves. They may say whether it still runs, and what its kept state holds: by default it
-    is taken to run, and its attributes are kept, which must then be JSON data. ``kind`` names them
-    in that state.
+    Subclasses define how to make the allocation, how to reach it, how to end it, and which specs it
+    fits. They may define whether it still runs, and what its kept state contains: by default it is
+    assumed to run, and its attributes are kept, which must then be JSON data. ``kind`` names the
+    subclass in that state.
     """
 
     kind: ClassVar[str]
@@ -75,7 +75,7 @@ class JobTrait(ABC):
 
     def __init__(self) -> None:
         self.apply_id = None
-        # The way and the user of its end, while it is being ended, for programs that still run on
+        # How the job is ended and by whom, while it is being ended, for programs that still run on
         # it.
         self.ending: dict[str, str] | None = None
         # The project file that it was made by; "" for a job of a program.
@@ -88,72 +88,79 @@ class JobTrait(ABC):
         self._mounted_for: str | None = None
 
     def _begin(self, client_script: str | None) -> None:  # noqa: B027  (most need none)
-        """The slow part of bringing the allocation up. Unlike ``_create``, which comes after it,
-        Ctrl-C cuts it short; then, and where it fails, ``_kill`` is to leave nothing of it."""
+        """Do the slow part of making the allocation, before ``_create``.
+
+        Unlike in ``_create``, Ctrl-C interrupts it. After that, or an error, ``_kill`` must remove
+        everything that it has made.
+        """
 
     @abstractmethod
     def _create(self, client_script: str | None) -> None:
-        """Bring the allocation up; with ``client_script``, have it run that and end."""
+        """Make the allocation; with ``client_script``, have it run that program and end."""
 
     @abstractmethod
     def _state(self) -> JobState:
-        """Attach to the allocation."""
+        """Connect to the allocation and return its hosts."""
 
     def _is_running(self) -> bool:
-        """Whether the allocation is still there, as far as can be told without waiting."""
+        """Whether the allocation still exists, as far as is known without waiting."""
         return True
 
     @abstractmethod
     def _kill(self) -> None:
-        """End the allocation. Idempotent."""
+        """End the allocation. It may be called again."""
 
     def urls(self) -> list[str]:
-        """Where its host agents listen; none for hosts that live in the client."""
+        """Return the URLs of its host agents; none for hosts that are part of the client."""
         return []
 
     def visit(self, url: str) -> ProcAddress:
-        """The host agent at ``url``, to ask it things without becoming its client."""
+        """Return the host agent at ``url``, for questions, without becoming its client."""
         return client().visit(url)
 
     def names_by_url(self) -> dict[str, str]:
-        """How its hosts are called, by URL, as far as it knows: one that is gone cannot say so."""
+        """Return the names of its hosts, by URL, as far as the job knows them: a lost host cannot
+        be asked."""
         return {}
 
     def is_running(self) -> bool:
-        """Whether the allocation is still there, and stays."""
+        """Whether the allocation still exists, and is not being ended."""
         return self.ending is None and self._is_running()
 
     def is_whole(self) -> bool:
-        """Whether it runs, and none of its hosts is missing."""
+        """Whether it runs, and no host is missing."""
         return self.is_running()
 
     def running_urls(self) -> list[str]:
-        """The hosts that are still there, as far as can be told without waiting."""
+        """Return the URLs of the hosts that still run, as far as is known without waiting."""
         return self.urls() if self._is_running() else []
 
     def num_running(self) -> int:
-        """How many of its hosts are still there, as far as can be told without waiting."""
+        """Return how many of its hosts still run, as far as is known without waiting."""
         return len(self.running_urls())
 
     def repair(self) -> list[str]:
-        """Bring hosts up again that have ended, at their addresses, with the workspaces that they
-        had; the others go on. The names of those that had to be. Raises ``JobError``."""
+        """Restart hosts that have ended, at their addresses and with their workspaces; others go
+        on.
+
+        Returns the names of the restarted hosts. Raises ``JobError``.
+        """
         raise JobError(f"a {self.kind} job cannot bring a single host up again")
 
     def take_ways(self, now: JobTrait) -> None:  # noqa: B027  (most have none)
-        """Run the commands that ``now`` has, the job as its author says today, to reach the
+        """Use the commands of ``now``, the job as its author defines it today, to reach the
         hosts."""
 
     def why_ended(self) -> str:
-        """The last words of its hosts that have ended, as far as they are known."""
+        """Return the last output of hosts that have ended, as far as it is known."""
         return ""
 
     @abstractmethod
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether this allocation serves for what ``spec`` asks."""
+        """Whether this allocation fits what ``spec`` asks for."""
 
     def _to_data(self) -> dict[str, Any]:
-        """The JSON data from which the allocation is found again."""
+        """Return the JSON data from which ``_from_data`` makes the job again."""
         kept = {name: value for name, value in vars(self).items() if name not in _NOT_KEPT}
         for name, value in kept.items():
             try:
@@ -168,7 +175,7 @@ class JobTrait(ABC):
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> JobTrait:
-        """The job that ``_to_data`` told of."""
+        """Make the job again from the data of ``_to_data``."""
         job = cls.__new__(cls)
         JobTrait.__init__(job)
         vars(job).update(data["attributes"])
@@ -181,25 +188,27 @@ class JobTrait(ABC):
         mesh_admin_config: MeshAdminConfig | None = None,
         **options: Any,
     ) -> Self:
-        """Have the state of this job answer questions: ``state().query_engine_client``.
+        """Make this job's state answer SQL queries: ``state().query_engine_client``.
 
-        Hosts then keep what their procs remember, dead ones' too. Raises ``TypeError`` for an
-        option that ``TelemetryConfig`` has not. ``mesh_admin_config`` has no effect.
+        Hosts then keep the records of their procs, also of dead ones. Raises ``TypeError`` for an
+        option that ``TelemetryConfig`` does not have. ``mesh_admin_config`` has no effect.
         """
         del mesh_admin_config
         self._telemetry = config or TelemetryConfig(**options)
         return self
 
     def enable_admin(self: Self, config: MeshAdminConfig | None = None, **options: Any) -> Self:
-        """Accepted, with a warning: there is no admin service yet."""
+        """Accept the call, with a warning: there is no admin service yet."""
         config or MeshAdminConfig(**options)
         warn_of_missing("admin service")
         return self
 
     def telemetry_query_client(self) -> QueryEngine:
-        """Answers SQL about the hosts of this running job: ``query(sql)``, as
-        ``state().query_engine_client`` does. Raises ``RuntimeError`` where the job does not run, or
-        was not told to ``enable_telemetry``."""
+        """Return the client that answers SQL about this job's hosts, as
+        ``state().query_engine_client``.
+
+        Raises ``RuntimeError`` if the job does not run, or without ``enable_telemetry``.
+        """
         running = self._running
         if running is None or not running.is_running():
             raise RuntimeError("the job does not run: `state()`, or `apply()`, brings it up")
@@ -209,9 +218,11 @@ class JobTrait(ABC):
     def profile(
         self, *, on_trace_ready: Callable[[MeshProfile], object] | None = None
     ) -> MeshProfile:
-        """A ``with`` block that keeps what all processes of this program do in it; write it with
-        ``export_perfetto_trace``. Raises ``RuntimeError`` without ``enable_telemetry``, and before
-        ``state()``."""
+        """Return a ``with`` block that records what all processes of this program do in it.
+
+        Write the record with ``export_perfetto_trace``. Raises ``RuntimeError`` without
+        ``enable_telemetry``, and before ``state()``.
+        """
         self._check_telemetry("profile")
         if self._running is None:
             raise RuntimeError("the job does not run yet: call `state()` before `profile()`")
@@ -229,17 +240,17 @@ class JobTrait(ABC):
         return self._running is not None
 
     def apply(self, client_script: str | None = None) -> None:
-        """Bring the allocation up, unless this object did so already."""
+        """Make the allocation, unless this object has done so already."""
         if self._running is None:
             self._bring_up(client_script, None)
 
     def _bring_up(self, client_script: str | None, path: Path | None) -> None:
-        """Make the allocation and keep its state for ``path``; if that is cut short, end it
+        """Make the allocation and keep its state for ``path``; if that is interrupted, end it
         again."""
         self.apply_id = str(uuid.uuid4())
         try:
             self._begin(client_script)
-            # Half an allocation would be one that cannot be found to end it.
+            # Nobody could find an allocation that is only half made, to end it.
             with Uninterrupted():
                 self._create(client_script)
                 self._running = self
@@ -254,13 +265,13 @@ class JobTrait(ABC):
             raise
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
-        """The job's hosts, ready to spawn on.
+        """Return the job's hosts, ready to spawn on.
 
-        In this order: what this object runs already; the allocation whose state ``cached_path``
-        names, if it still runs and fits (else what is left of it is killed); else a new allocation.
-        Its state is kept in your own state folder, for that path in that very folder; a file at the
-        path has no effect. ``None`` keeps none. Raises ``JobError`` for a state that cannot be
-        trusted; one that is damaged is replaced.
+        In this order: the allocation that this object runs already; the one whose state
+        ``cached_path`` names, if it still runs and fits (otherwise its rest is killed); else a new
+        allocation. Its state is kept in your own state folder, for that path in that very folder; a
+        file at the path has no effect. ``None`` keeps no state. Raises ``JobError`` for a state
+        that cannot be trusted; a damaged state is replaced.
         """
         if self._running is not None:
             if self._running.is_running():
@@ -287,7 +298,7 @@ class JobTrait(ABC):
                 raise
 
     def _waits_for(self) -> str:
-        """What a caller waits for while the hosts come up, in words."""
+        """Return, in words, what a caller waits for while the hosts start."""
         return f"the hosts of a {self.kind} job"
 
     def remote_mount(
@@ -297,8 +308,11 @@ class JobTrait(ABC):
         meshes: Sequence[str] | None = None,
         python_exe: str | None = ".venv/bin/python",
     ) -> None:
-        """Have ``state()`` keep a local folder equal at ``mntpoint`` [default: its own path] on the
-        hosts of ``meshes`` [default: all]. Where it has ``python_exe``, procs are started by that.
+        """Make ``state()`` mirror a local folder at ``mntpoint`` [default: its own path] on the
+        hosts.
+
+        ``meshes`` chooses the hosts [default: all]. If the folder has ``python_exe``, that Python
+        starts the procs.
         """
         path = Path(source).expanduser().resolve()
         place = mntpoint or str(path)
@@ -317,8 +331,11 @@ class JobTrait(ABC):
         local_mount_point: str,
         meshes: Sequence[str] | None = None,
     ) -> None:
-        """Have ``state()`` keep the hosts' folders equal in a local one, each under its host's
-        coordinates. ``$SUBDIR`` in ``remote_mount_point`` is that name, as in ``hosts_0``."""
+        """Make ``state()`` mirror the hosts' folders in a local one, each under its host's
+        coordinates.
+
+        ``$SUBDIR`` in ``remote_mount_point`` is that name, such as ``hosts_0``.
+        """
         self._mount_specs.append(
             MountSpec(
                 lambda hosts: GatherMount(hosts, remote_mount_point, local_mount_point),
@@ -327,7 +344,7 @@ class JobTrait(ABC):
         )
 
     def _mount(self, hosts: dict[str, HostMesh]) -> None:
-        """Open what is not open on this allocation yet."""
+        """Open the mounts that are not open on this allocation yet."""
         apply_id = (self._running or self).apply_id
         if self._mounted_for != apply_id:
             self._unmount()
@@ -352,11 +369,12 @@ class JobTrait(ABC):
         return state
 
     def kill(self) -> None:
-        """End the allocation that this object stands for, and forget its state."""
+        """End this object's allocation, and remove its state."""
         self._end("ended")
 
     def _end(self, how: str) -> None:
-        """``how``: for good, or to be "replaced" by another, which its state is left for."""
+        """End the allocation; ``how`` is "ended", or "replaced" if another one takes over its
+        state."""
         job, path = self._running or self, self._state_path
         self._unmount()
         with Uninterrupted():
@@ -381,7 +399,7 @@ class JobTrait(ABC):
             job.ending = self._running = None
 
     def _noted(self) -> JobTrait | None:
-        """The job as its state has it now; ``None`` where that is gone, or of another
+        """Return the job from its kept state; ``None`` if that is gone, or of another
         allocation."""
         with contextlib.suppress(OSError, JobError):
             if self._state_path is not None:
@@ -390,7 +408,7 @@ class JobTrait(ABC):
         return None
 
     def dumps(self) -> bytes:
-        """The state as JSON, signed with this user's key here: ``job_loads`` takes no other."""
+        """Return the state as JSON, signed with this user's key; ``job_loads`` accepts no other."""
         return sign(_PURPOSE, self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -406,13 +424,16 @@ class JobTrait(ABC):
 
     @classmethod
     def _bases(cls) -> list[str]:
-        """The kinds that it is too, nearest first, for programs that know only those."""
+        """Return the kinds of its base classes, nearest first, for programs that know only
+        those."""
         jobs = [base for base in cls.__mro__[1:] if issubclass(base, JobTrait)]
         return [base.kind for base in jobs if not inspect.isabstract(base)]
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
-        """Keep the state in your own state folder, for this path in this very folder. At the path
-        itself is put a note for people, which has no effect."""
+        """Keep the state in your own state folder, for this path in this very folder.
+
+        At the path itself a note for people is written, which has no effect.
+        """
         record = make_record_of(filename)
         write_private(record, self.dumps())
         hosts = list(self.names_by_url().values())
@@ -421,7 +442,8 @@ class JobTrait(ABC):
 
 
 def _tells_of(record: Path, job: JobTrait) -> bool:
-    """Whether this is still the job's state: another program may have kept a new job's there."""
+    """Whether the record is still this job's: another program may have written a new job's
+    there."""
     with contextlib.suppress(OSError, JobError):
         return job_loads(read_private(record)).apply_id == job.apply_id
     return False
@@ -439,12 +461,15 @@ def _opened(mount: RemoteMount) -> RemoteMount:
 
 
 class _Damaged(JobError):
-    """A state that tells of no job."""
+    """The data is not the state of a job."""
 
 
 def job_loads(data: bytes) -> JobTrait:
-    """The job that a state tells of. Raises ``JobError`` for anything that is not one, and for one
-    that this user's monarch has not written on this machine."""
+    """Return the job of a state.
+
+    Raises ``JobError`` for data that is no state, or that this user's monarch has not written on
+    this machine.
+    """
     try:
         fields = verified(_PURPOSE, data)
     except ValueError:
@@ -453,8 +478,10 @@ def job_loads(data: bytes) -> JobTrait:
 
 
 def job_from_client(data: bytes) -> JobTrait:
-    """The job of a state that its client has handed over, from another machine with another key.
-    Only for what came from who has the job's secret. Raises ``JobError``."""
+    """Return the job of a state that its client sent, from another machine with another key.
+
+    The caller must have checked that the sender has the job's secret. Raises ``JobError``.
+    """
     fields = json.loads(data)
     for name in (SIGNATURE, "project_file"):  # That file is the client's.
         fields.pop(name, None)
@@ -462,8 +489,10 @@ def job_from_client(data: bytes) -> JobTrait:
 
 
 def job_of(fields: dict[str, Any]) -> JobTrait:
-    """The job that the fields of a state tell of, which somebody has vouched for. Raises
-    ``JobError``."""
+    """Return the job that a state's fields describe, whose origin has been checked.
+
+    Raises ``JobError``.
+    """
     try:
         kinds, version = [fields.pop("kind"), *fields.pop("bases", [])], fields.pop("version")
     except (KeyError, TypeError):
@@ -489,11 +518,10 @@ def job_of(fields: dict[str, Any]) -> JobTrait:
 
 
 def job_load(filename: str | os.PathLike[str]) -> JobTrait:
-    """The job whose state ``filename`` names, in your own state folder: a file that lies at the
-    path is not read.
+    """Return the job whose state ``filename`` names, from your own state folder.
 
-    Raises ``FileNotFoundError`` where there is none, and ``JobError`` for one that others could
-    have written.
+    A file at the path itself is not read. Raises ``FileNotFoundError`` if there is none, and
+    ``JobError`` for a state that others could have written.
     """
     missing = FileNotFoundError(errno.ENOENT, "there is no state of a job for", str(filename))
     try:
@@ -512,7 +540,8 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
 
 
 def _end_left(job: JobTrait) -> None:
-    """End what does not serve; that it cannot be ended must not keep a program from its hosts."""
+    """End an allocation that does not fit; a failure is logged, and does not keep the program from
+    its hosts."""
     try:
         job._end("replaced")
     except Exception:

@@ -1,8 +1,8 @@
-"""Folders that are equal on other hosts while a mount is open: ``remote_mount``, ``gather_mount``.
+"""Mounts: folders that are mirrored on other hosts while open, ``remote_mount``, ``gather_mount``.
 
-Monarch mounts them by FUSE. Here they are copies, which the syncer keeps equal: what was touched
-travels, a moment after it was. An actor on each host has the far end, a thread here does the rest.
-Git's rules have no say: all of a folder comes along.
+Monarch mounts them by FUSE. Here they are copies, which the syncer keeps equal: files are sent a
+moment after they change. An actor on each host has the remote end, a thread here does the rest.
+Git's ignore rules have no effect: all of a folder is sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Part = tuple[bytes, list[bytes]]
 
 
 class MountSource:
-    """The author's end: one folder, and what each copy of it has."""
+    """The sending end of a mount: one folder, and the state of each copy of it."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         path = Path(folder).expanduser().resolve()
@@ -42,7 +42,8 @@ class MountSource:
         self._manifest: Manifest | None = None
 
     def look(self) -> bool:
-        """Whether the folder is there, and something in it may have changed since the last look."""
+        """Scan the folder; return False if it is missing, or has not changed since the last
+        call."""
         try:
             if self._watcher is None:
                 self._watcher = Watcher(self._workspace)
@@ -58,7 +59,7 @@ class MountSource:
         return is_new
 
     def push(self, view: HostView, generation: int) -> Push | None:
-        """A push of what was found last to a copy; ``None`` where it has that."""
+        """Return a push of the last scan to a copy; ``None`` if the copy is up to date."""
         manifest = self._manifest
         if manifest is None:
             return None
@@ -68,13 +69,14 @@ class MountSource:
         return Push(self._workspace, manifest, view, generation, self._scanner.contents)
 
     def close(self) -> None:
-        """Give the watches back."""
+        """Close the file watches."""
         if self._watcher is not None:
             self._watcher.close()
 
 
 class MountCopy:
-    """The other end: a folder that becomes what its source is. Raises ``ReplicaBusy``."""
+    """The receiving end of a mount: a folder that becomes equal to its source. Raises
+    ``ReplicaBusy``."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -82,7 +84,7 @@ class MountCopy:
 
     @property
     def generation(self) -> int:
-        """The number of the state that it has."""
+        """Return the generation that the copy has."""
         return self._replica.generation
 
     def handle(self, message: bytes, blobs: Sequence[bytes]) -> bytes:
@@ -90,18 +92,18 @@ class MountCopy:
         return encode(self._replica.handle(decode(message), list(blobs)))
 
     def commit(self, generation: int) -> bytes:
-        """Show what was staged."""
+        """Make the staged files visible."""
         reply = encode(self._replica.handle(Commit(generation)))
         self._replica.settle()
         return reply
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder, so that others may use it."""
         self._replica.close()
 
 
 class _FarCopy(Actor):
-    """A copy on a host."""
+    """The actor on a host that has a copy."""
 
     def __init__(self) -> None:
         self._copy: MountCopy | None = None
@@ -112,7 +114,7 @@ class _FarCopy(Actor):
 
     @endpoint
     def open(self, folder: str, source: str, machine: str) -> int:
-        """The generation that the folder has; -1 where it is the source itself."""
+        """Open the copy and return its generation; -1 if the folder is the source itself."""
         if machine == machine_id():
             here, there = os.path.realpath(folder), os.path.realpath(source)
             if here == there:
@@ -141,7 +143,7 @@ class _FarCopy(Actor):
 
 
 class _FarSource(Actor):
-    """A source on a host, for a copy at the client's."""
+    """The actor on a host that has a source, for a copy at the client."""
 
     def __init__(self, template: str) -> None:
         self._point = current_rank()
@@ -151,19 +153,19 @@ class _FarSource(Actor):
 
     @endpoint
     def where(self) -> Point:
-        """Its host's coordinates."""
+        """Return its host's coordinates."""
         return self._point
 
     @endpoint
     def begin(self, generation: int) -> _Part | None:
-        """The first message of a push, where something has changed."""
+        """Return the first message of a push; ``None`` if nothing has changed."""
         self._source.look()
         self._push = self._source.push(self._view, generation)
         return None if self._push is None else _packed(self._push.first(brings_content=True))
 
     @endpoint
     def receive(self, reply: bytes) -> _Part | None:
-        """The next message; ``None`` when the copy has all."""
+        """Return the push's next message; ``None`` when the copy has staged everything."""
         assert self._push is not None
         step = self._push.receive(decode(reply))
         return None if isinstance(step, Staged) else _packed(step)
@@ -182,7 +184,8 @@ def _packed(out: PushMessage) -> _Part:
 
 
 def subfolder(point: Point) -> str:
-    """A host's name in a gathered folder, by its coordinates: ``hosts_0``; "" in a mesh of one."""
+    """Return a host's folder name in a gathered folder, such as ``hosts_0``; "" in a mesh of
+    one."""
     return "_".join(f"{label}_{index}" for label, index in point.items())
 
 
@@ -220,7 +223,7 @@ class _Mount:
                 told = str(error)
 
     def _end(self) -> bool:
-        """Whether this has ended it."""
+        """End the thread; return False if it was ended already."""
         was_closed = self._is_closed.is_set()
         self._is_closed.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -229,7 +232,8 @@ class _Mount:
 
 
 class RemoteMount(_Mount):
-    """A local folder on all hosts of a mesh. ``open`` it, or use it as a ``with`` block."""
+    """A mount of a local folder on all hosts of a mesh. ``open`` it, or use it as a ``with``
+    block."""
 
     def __init__(
         self, host_mesh: HostMesh, sourcepath: str | os.PathLike[str], mntpoint: str | None = None
@@ -243,9 +247,11 @@ class RemoteMount(_Mount):
         self._copies: list[tuple[Any, HostView, int]] = []
 
     def open(self) -> None:
-        """Bring the folder to the hosts, and what changes in it from then on. Raises ``ValueError``
-        for a folder that is not there, or that meets the mount point, ``SyncError`` and
-        ``ActorError``."""
+        """Send the folder to the hosts, and from then on its changes.
+
+        Raises ``ValueError`` for a folder that does not exist, or overlaps the mount point,
+        ``SyncError`` and ``ActorError``.
+        """
         if self._source is not None:
             return
         if not os.path.isdir(self.sourcepath):
@@ -270,7 +276,7 @@ class RemoteMount(_Mount):
         self._follow(self._bring)
 
     def refresh(self) -> None:
-        """Bring what has changed now. Raises as ``open`` does."""
+        """Send changes now. Raises the same errors as ``open``."""
         with self._lock:
             self._bring()
 
@@ -284,7 +290,7 @@ class RemoteMount(_Mount):
                 _carry(push, far)
 
     def close(self) -> None:
-        """Keep it equal no more. What was brought stays where it is."""
+        """Stop sending changes. The copies stay."""
         if self._end() and self._source is not None:
             self._source.close()
         if self._procs is not None:
@@ -307,8 +313,11 @@ def _carry(push: Push, far: Any) -> None:
 
 
 class GatherMount(_Mount):
-    """Folders of all hosts of a mesh, in a local one: each in a folder that is named by the host's
-    coordinates. Use it as a ``with`` block, or ``close`` it."""
+    """A mount of folders of all hosts in a local one, each in a folder named by the host's
+    coordinates.
+
+    Use it as a ``with`` block, or ``close`` it.
+    """
 
     def __init__(
         self, host_mesh: HostMesh, remote_mount_point: str, local_mount_point: str
@@ -331,7 +340,7 @@ class GatherMount(_Mount):
         self._follow(self._bring)
 
     def refresh(self) -> None:
-        """Bring what has changed now."""
+        """Fetch changes now."""
         with self._lock:
             self._bring()
 
@@ -345,7 +354,7 @@ class GatherMount(_Mount):
             far.committed.call_one(copy.commit(copy.generation + 1)).get()
 
     def close(self) -> None:
-        """Keep it equal no more. What was brought stays where it is."""
+        """Stop fetching changes. The copies stay."""
         self._end()
         for _, copy in self._copies:
             copy.close()
@@ -362,33 +371,33 @@ class GatherMount(_Mount):
 
 
 def remotemount(host_mesh: HostMesh, sourcepath: str, mntpoint: str | None = None) -> RemoteMount:
-    """A mount of a local folder on hosts, which is not open yet; at ``monarch.remotemount``."""
+    """Return a mount of a local folder on hosts, not open yet; also ``monarch.remotemount``."""
     return RemoteMount(host_mesh, sourcepath, mntpoint)
 
 
 def gather_mount(
     host_mesh: HostMesh, remote_mount_point: str, local_mount_point: str
 ) -> GatherMount:
-    """Folders of hosts in a local one, from now on; at ``monarch.gather_mount``.
+    """Mirror folders of hosts in a local one, from now on; also ``monarch.gather_mount``.
 
-    ``$SUBDIR`` in ``remote_mount_point`` is each host's own name there, ``hosts_0`` say.
+    ``$SUBDIR`` in ``remote_mount_point`` is each host's folder name, such as ``hosts_0``.
     """
     return GatherMount(host_mesh, remote_mount_point, local_mount_point)
 
 
 class MountSpec(NamedTuple):
-    """A mount that a job has once it runs, on ``meshes`` of it, or on all of them."""
+    """A mount that a job opens once it runs, on its ``meshes``, or on all of them."""
 
     open: Callable[[HostMesh], RemoteMount | GatherMount]
     meshes: tuple[str, ...] | None
     python: str = ""
 
     def opened_on(self, hosts: dict[str, HostMesh]) -> list[RemoteMount | GatherMount]:
-        """The mounts. Raises ``JobError`` for a mesh that is not there."""
+        """Open the mounts and return them. Raises ``JobError`` for a mesh that does not exist."""
         return [self.open(hosts[name]) for name in self._names(hosts)]
 
     def with_python(self, hosts: dict[str, HostMesh]) -> dict[str, HostMesh]:
-        """Its meshes, as they start ``python`` for procs."""
+        """Return its meshes, changed so that they start procs with ``python``."""
         if not self.python:
             return {}
         return {

@@ -1,6 +1,6 @@
-"""A file in a project that tells a person what is up there, and where its state is kept.
+"""A file in a project that says which job runs there, and where its state is kept.
 
-It has no effect: nothing reads it but to remove it. So one that came with an archive or a clone
+It has no effect: nothing reads it, except to remove it. So one that came with an archive or a clone
 does nothing.
 """
 
@@ -23,8 +23,10 @@ _MOST_BYTES = 1 << 20
 
 
 def write_note(path: Path, record: Path, job: Mapping[str, Any]) -> None:
-    """Put the note of a job at a path in a project, where a file can be put there. Links are not
-    followed: they may have come with the project."""
+    """Write the note of a job at a path in a project, if a file can be written there.
+
+    Links are not followed: they may have come with the project.
+    """
     folder = path.parent
     with contextlib.suppress(OSError):
         if path.absolute() == record or folder.is_symlink() or path.is_symlink() or path.is_dir():
@@ -37,7 +39,7 @@ def write_note(path: Path, record: Path, job: Mapping[str, Any]) -> None:
 
 
 def remove_note(record: Path, apply_id: str | None) -> None:
-    """Remove the note of a job whose state was at ``record``, unless it is of another one."""
+    """Remove the note of a job whose state was at ``record``, unless it is another job's."""
     path = path_for_people(record)
     if path is None or path.is_symlink() or path.parent.is_symlink() or not path.is_file():
         return
@@ -49,6 +51,6 @@ def remove_note(record: Path, apply_id: str | None) -> None:
 
 
 def keep_from_git(folder: Path) -> None:
-    """The folder should not be committed: what is in it holds for one machine."""
+    """Make git ignore the folder, since its contents apply to one machine only."""
     with contextlib.suppress(FileExistsError), open(folder / ".gitignore", "x") as file:
         file.write("*\n")

@@ -1,8 +1,8 @@
-"""Where the state of a job is kept, for the path that names it.
+"""The place where a job's state is kept, for the path that names it.
 
-A program names a state by a path in a folder, as `.monarch/job_state.json` in a project. What has
-power is a record in the person's state folder, and belongs to that very folder on this machine: its
-real path, its inode, and when it was made.
+A program names a state by a path in a folder, as `.monarch/job_state.json` in a project. The state
+itself is a record in the person's state folder. The record belongs to that very folder on this
+machine: its real path, its inode, and when it was made.
 
     projects/DIGEST/place.json                    the folder
     projects/DIGEST/current                       the name of the context in use
@@ -10,9 +10,9 @@ real path, its inode, and when it was made.
     projects/DIGEST/contexts/NAME/spec            the job that the context is for
     projects/DIGEST/files/NAME                    of another path in the folder: NAME
 
-So a copy, an archive or a clone has no job, and a folder that was moved keeps its own. Where the
-file system does not tell when a folder was made, a moved one cannot be told from a new one with the
-same inode, and has none.
+So a copy, an archive or a clone has no job, and a folder that was moved keeps its own. If the file
+system does not record when a folder was made, a moved folder could be a new one with the same
+inode, and has no job.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ _AT_FDCWD, _STATX_BTIME, _BTIME_AT = -100, 0x800, 80
 
 
 class Place(NamedTuple):
-    """A folder, as it can be told from others. ``birth`` is 0 where the file system does not tell
-    it; ``host`` is the machine's name, for people."""
+    """The identity of a folder: its path, device, inode, and birth time in nanoseconds.
+
+    ``birth`` is 0 if the file system does not record it; ``host`` is the machine's name, for
+    people.
+    """
 
     path: str
     device: int
@@ -52,7 +55,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> Place:
-        """Raises ``OSError`` where there is no such folder."""
+        """Return the place of a folder. Raises ``OSError`` if it does not exist."""
         path = os.path.realpath(folder)
         status = os.stat(path)
         return cls(
@@ -61,7 +64,7 @@ class Place(NamedTuple):
 
     @property
     def digest(self) -> str:
-        # Without the device, whose number may be another after the machine was started again.
+        # Without the device, whose number may change when the machine is restarted.
         text = json.dumps([self.machine, self.path, self.inode, self.birth])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -71,7 +74,7 @@ class Place(NamedTuple):
         return self.machine == _machine()
 
     def is_same_elsewhere(self, other: Place) -> bool:
-        """Whether it is the same folder, moved."""
+        """Whether ``other`` is the same folder at another path: it was moved."""
         return bool(self.birth) and (
             (self.machine, self.device, self.inode, self.birth)
             == (other.machine, other.device, other.inode, other.birth)
@@ -79,17 +82,18 @@ class Place(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The record of a job of a folder that was here before, or of this one on another machine."""
+    """The record of a job of an earlier folder at this path, or of this folder on another
+    machine."""
 
     record: Path
     place: Place
 
 
 def record_of(path: str | os.PathLike[str]) -> Path:
-    """Where the state is kept that ``path`` names, whether there is one or not.
+    """Return the path of the state that ``path`` names, whether it exists or not.
 
-    Raises ``JobError`` where others could write there; ``FileNotFoundError`` where the folder that
-    the path is in does not exist.
+    Raises ``JobError`` if others could write there; ``FileNotFoundError`` if the folder of ``path``
+    does not exist.
     """
     check_state_folder()
     path = Path(path)
@@ -102,7 +106,7 @@ def record_of(path: str | os.PathLike[str]) -> Path:
 
 
 def has_state(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a state that ``path`` names."""
+    """Whether the state that ``path`` names exists."""
     try:
         return record_of(path).exists()
     except (FileNotFoundError, NotADirectoryError):
@@ -110,7 +114,7 @@ def has_state(path: str | os.PathLike[str]) -> bool:
 
 
 def make_record_of(path: str | os.PathLike[str]) -> Path:
-    """As ``record_of``, where one must be written: its folders are there then."""
+    """Return ``record_of(path)``, and make its folders."""
     path = Path(path)
     if not _is_record(path):
         _folder_of(path).mkdir(parents=True, exist_ok=True)
@@ -121,7 +125,7 @@ def make_record_of(path: str | os.PathLike[str]) -> Path:
 
 
 def project_records(folder: Path) -> Path:
-    """The folder with the records of a project's folder, which may not be there."""
+    """Return the folder with the records of a project's folder; it may not exist."""
     place = Place.of(folder)
     exact = _projects() / place.digest
     if exact.exists():
@@ -136,7 +140,7 @@ def project_records(folder: Path) -> Path:
 
 
 def make_project_records(folder: Path) -> Path:
-    """As ``project_records``, made if need be."""
+    """Return ``project_records(folder)``, and make it if needed."""
     state_folder()
     made = project_records(folder)
     if not (made / _PLACE).exists():
@@ -146,14 +150,14 @@ def make_project_records(folder: Path) -> Path:
 
 
 def context_in_use(records: Path) -> str:
-    """The name of the context that a project's path leads to."""
+    """Return the name of the context that a project's path leads to."""
     with contextlib.suppress(OSError):
         return (records / CURRENT).read_text().strip() or DEFAULT_CONTEXT
     return DEFAULT_CONTEXT
 
 
 def place_of(record: Path) -> Place | None:
-    """The folder that a record belongs to."""
+    """Return the folder that a record belongs to, or ``None``."""
     for folder in record.parents:
         if folder.parent == _projects():
             return _read_place(folder)
@@ -161,7 +165,7 @@ def place_of(record: Path) -> Place | None:
 
 
 def path_for_people(record: Path) -> Path | None:
-    """The path in a project where the note of a record is."""
+    """Return the path of a record's note in its project; ``None`` if the record has no project."""
     place = place_of(record)
     if place is None:
         return None
@@ -171,8 +175,11 @@ def path_for_people(record: Path) -> Path | None:
 
 
 def left_behind(folder: Path) -> Iterator[Left]:
-    """The jobs of a folder that is not this one, as far as can be told: that was at this path, or
-    is this one seen from another machine, or this one before it was moved."""
+    """Yield the jobs of folders that look like this one, but probably are not it.
+
+    The folder may have been at this path before, or be this one seen from another machine, or this
+    one before it was moved.
+    """
     try:
         here = Place.of(folder)
     except OSError:
@@ -189,7 +196,7 @@ def left_behind(folder: Path) -> Iterator[Left]:
 
 
 def states_in(folder: Path) -> list[Path]:
-    """The records of the jobs of a folder, of all contexts."""
+    """Return the records of the jobs of a folder, of all contexts."""
     return _states_among(project_records(folder))
 
 
@@ -198,12 +205,12 @@ def _states_among(records: Path) -> list[Path]:
 
 
 def _is_of_project(path: Path) -> bool:
-    """Whether it is the path by which commands know the state of a project."""
+    """Whether it is the path by which commands name the state of a project."""
     return path.name == STATE and path.parent.name == OUR_FOLDER
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder that a state belongs to."""
+    """Return the folder that a state belongs to. Raises ``JobError`` if ``path`` is no file's."""
     if path.name in ("", ".", ".."):
         raise JobError(f"{path} is no path of a file")
     return path.parent.parent if _is_of_project(path) else path.parent
@@ -238,7 +245,7 @@ def _write_place(folder: Path, place: Place) -> None:
 
 
 def _leads_to(path: str, place: Place) -> bool:
-    """Whether the folder is at that path too, as by a mount."""
+    """Whether the folder is also at that path, as through a mount."""
     try:
         status = os.stat(path)
     except OSError:
@@ -247,7 +254,7 @@ def _leads_to(path: str, place: Place) -> bool:
 
 
 def _forget_gone() -> None:
-    """Remove what is kept of folders that are gone, and have no job."""
+    """Remove the records of folders that are gone and have no job."""
     for folder, place in _known_places():
         if place.machine != _machine() or os.path.lexists(place.path):
             continue
@@ -264,15 +271,17 @@ def _forget_gone() -> None:
 
 @functools.cache
 def _machine() -> str:
-    """The machine's own id, which stays when it is started again; else its name."""
+    """Return the machine's own id, which survives a restart, or else its name."""
     with contextlib.suppress(OSError), open("/etc/machine-id", encoding="ascii") as file:
         return file.read().strip() or os.uname().nodename
     return os.uname().nodename
 
 
 def _birth(path: str) -> int:
-    """When a file was made, in nanoseconds; 0 where that is not told. It stays with an inode, and a
-    later file that gets the same inode has another."""
+    """Return when a file was made, in nanoseconds; 0 if that is not recorded.
+
+    A later file that gets the same inode has another birth time.
+    """
     status = os.stat(path)
     birth = getattr(status, "st_birthtime", None)  # Not on Linux.
     if birth is not None:

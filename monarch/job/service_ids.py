@@ -1,11 +1,11 @@
 """Names of host agents that a launcher chooses: ``NAME@URL`` instead of a bare URL.
 
-A client and a worker that have the same name in front of the URL mean the same worker, however its
-machine is spelled. The name is passed over here, because the URL that is advertised is what a host
-is known by; programs and launchers that write such addresses work.
+A client and a worker with the same name in front of the URL mean the same worker, however its
+machine's name is spelled. monarch ignores the name, since it knows hosts by the URL that they
+advertise; programs and launchers that write such addresses work.
 
 Launchers that start many workers from one description give all of them one list, in
-``MONARCH_SERVICE_PROC_IDS``, and each its place in it, in ``MONARCH_SERVICE_PROC_RANK``.
+``MONARCH_SERVICE_PROC_IDS``, and each its index in the list, in ``MONARCH_SERVICE_PROC_RANK``.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ SERVICE_PROC_RANK_ENV = "MONARCH_SERVICE_PROC_RANK"
 
 
 def new_service_proc_id() -> ProcId:
-    """A fresh name for the agent of one host."""
+    """Return a new name for the agent of one host."""
     return ProcId(Uid.instance("service"))
 
 
 def serialize_service_proc_ids(proc_ids: Sequence[ProcId]) -> str:
-    """The names as the value of ``MONARCH_SERVICE_PROC_IDS``: a JSON list."""
+    """Return the names as the value of ``MONARCH_SERVICE_PROC_IDS``: a JSON list."""
     return json.dumps([str(proc_id) for proc_id in proc_ids])
 
 
 def deserialize_service_proc_ids(serialized: str) -> list[ProcId]:
-    """The names that ``serialize_service_proc_ids`` wrote. Raises ``ValueError`` for others."""
+    """Parse the names that ``serialize_service_proc_ids`` wrote. Raises ``ValueError`` for
+    others."""
     return [ProcId.from_string(proc_id) for proc_id in json.loads(serialized)]
 
 
 def service_proc_addr(address: str, proc_id: ProcId | None) -> str:
-    """``NAME@URL``, or the URL alone where there is no name."""
+    """Return ``NAME@URL``, or the URL alone if there is no name."""
     return address if proc_id is None else f"{proc_id}@{address}"
 
 
 def service_proc_addrs(addresses: Sequence[str], proc_ids: Sequence[ProcId] | None) -> list[str]:
-    """One ``NAME@URL`` for each pair. Raises ``ValueError`` if there is not a name for each."""
+    """Return a ``NAME@URL`` for each pair. Raises ``ValueError`` if the numbers differ."""
     if proc_ids is None:
         return list(addresses)
     if len(addresses) != len(proc_ids):
@@ -50,9 +51,9 @@ def service_proc_addrs(addresses: Sequence[str], proc_ids: Sequence[ProcId] | No
 
 
 def ranked_service_proc_id_from_env(*, rank_env: str = SERVICE_PROC_RANK_ENV) -> ProcId | None:
-    """This worker's name out of the list in the environment; ``None`` where there is none.
+    """Return this worker's name from the list in the environment; ``None`` if there is none.
 
-    ``rank_env``: the variable that has this worker's place in the list, from 0.
+    ``rank_env`` is the variable with this worker's index in the list, from 0.
     """
     serialized, rank = os.environ.get(SERVICE_PROC_IDS_ENV), os.environ.get(rank_env)
     if serialized is None or rank is None:

@@ -1,4 +1,4 @@
-"""Services that programs ask a job for: telemetry and its page; an admin service is not there."""
+"""Services that programs can ask of a job: telemetry and its page. There is no admin service."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from monarch.runtime.ends.process_group import end_child
 class TelemetryConfig:
     """Settings of telemetry: what is kept, and for how long. Times are seconds.
 
-    Rows of dead procs are kept for ``retention_secs``. ``dashboard_port`` 0 is any that is free.
-    ``snapshot_interval_secs`` has no effect: what a mesh is like is asked when a question is.
+    Rows of dead procs are kept for ``retention_secs``. ``dashboard_port`` 0 is any free port.
+    ``snapshot_interval_secs`` has no effect: the state of a mesh is asked for at each query.
     """
 
     retention_secs: int = 3600
@@ -31,13 +31,13 @@ class TelemetryConfig:
 
 @dataclass
 class MeshAdminConfig:
-    """Where the HTTP service of a job's meshes would listen."""
+    """The address of the HTTP service for a job's meshes, which does not exist yet."""
 
     admin_addr: str | None = None
 
 
 def warn_of_missing(what: str) -> None:
-    """Say, where the program asked for it, that it does not get ``what``."""
+    """Warn, at the program's own line, that it does not get ``what``."""
     warnings.warn(
         f"this release has no {what}: the job runs without. `monarch status` shows hosts and "
         "procs; metrics and spans go to OpenTelemetry where it is installed",
@@ -46,8 +46,10 @@ def warn_of_missing(what: str) -> None:
 
 
 def start_dashboard(job: str, port: int) -> str:
-    """Start `monarch dashboard` for ``job``, a job's state, as a process that ends with this one;
-    the URL of its page. Raises ``JobError`` where it cannot be started."""
+    """Start `monarch dashboard` for a job's state, as a process that ends with this one.
+
+    Returns the URL of its page. Raises ``JobError`` if it cannot be started.
+    """
     page = subprocess.Popen(
         [
             sys.executable, *module_arguments("monarch.cli.main"), "dashboard", "--stdin",
@@ -58,7 +60,7 @@ def start_dashboard(job: str, port: int) -> str:
     assert page.stdin is not None
     assert page.stdout is not None
     assert page.stderr is not None
-    # It carries the job's secret, so it goes through a pipe; its end is the page's, too.
+    # The line has the job's secret, so it goes through a pipe; when the pipe ends, the page ends.
     page.stdin.write(json.dumps({"job": job, "pid": os.getpid()}) + "\n")
     page.stdin.flush()
     url = page.stdout.readline().strip()

@@ -1,4 +1,4 @@
-"""A running job as programs see it: its hosts, and what can be asked of them."""
+"""A running job as programs see it: its host meshes, and queries about them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from monarch.runtime.client_agent import client
 
 
 class JobState:
-    """The host meshes of a running job, each as an attribute of its name.
+    """The host meshes of a running job, each as an attribute with its name.
 
-    ``query_engine_client`` answers SQL where the job was told to ``enable_telemetry``, else it is
-    ``None``; ``dashboard_url`` is where its page is, if it has one.
+    ``query_engine_client`` answers SQL after ``enable_telemetry``, and is ``None`` otherwise;
+    ``dashboard_url`` is the URL of its page, if it has one.
     """
 
     query_engine: QueryEngine | None = None
@@ -40,12 +40,15 @@ class JobState:
         return f"JobState({', '.join(self._hosts)})"
 
     def query(self, sql: str) -> QueryTable:
-        """The answer to ``sql`` over what all processes of this program remember, gathered now; see
-        docs/observe.md for tables. Raises ``QueryError``, also where DuckDB is not installed."""
+        """Return the answer to ``sql`` over the records of all processes of this program, gathered
+        now.
+
+        docs/observe.md lists the tables. Raises ``QueryError``, also if DuckDB is not installed.
+        """
         return engine().table(sql)
 
     def serve(self, config: TelemetryConfig, start_dashboard: Callable[[int], str]) -> None:
-        """Have what ``config`` asks for; ``start_dashboard`` gives a page's URL for a port."""
+        """Start the services of ``config``; ``start_dashboard`` returns a page's URL for a port."""
         self.query_engine = self.query_engine_client = engine()
         visit_hosts().keep(config.retention_secs)
         if config.include_dashboard:
@@ -53,11 +56,11 @@ class JobState:
 
 
 def visit_hosts() -> MeshVisit:
-    """All hosts of this program, to ask them things."""
+    """Return a visit to all hosts of this program, to ask them questions."""
     agent = client()
     return MeshVisit(agent.node, hosts_of(agent))
 
 
 def engine() -> QueryEngine:
-    """Answers questions to all hosts of this program."""
+    """Return an engine that answers queries about all hosts of this program."""
     return QueryEngine(visit_hosts)

@@ -1,8 +1,8 @@
-"""A person's own folder for what has power: the state of jobs, and which projects are trusted.
+"""A person's own folder for trusted data: the state of jobs, and which projects are trusted.
 
 It is ``$XDG_STATE_HOME/monarch``, by default ``~/.local/state/monarch``. A project's folder may
-come from a stranger, with whatever files he likes; this one does not. What lies here is signed
-besides, with a key that never leaves the folder, so that bytes from elsewhere are refused.
+come from a stranger, with any files; this one does not. In addition its files are signed, with a
+key that never leaves the folder, so that data from elsewhere is refused.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ SIGNATURE = "signature"
 
 
 class NotSigned(JobError):
-    """Bytes that this user's monarch has not written on this machine, or not like that."""
+    """The data was not written by this user's monarch on this machine, or was changed since."""
 
 
 def state_path() -> Path:
-    """Where the folder is, or would be. Raises ``JobError`` where there is no place for it."""
-    # A relative path would lead into whatever folder the command is called in.
+    """Return the path of the folder, which may not exist. Raises ``JobError`` if it has no
+    place."""
+    # A relative path would depend on the folder in which the command is called.
     base = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".local", "state")
@@ -44,7 +45,7 @@ def state_path() -> Path:
 
 
 def state_folder() -> Path:
-    """The folder, made if need be. Raises ``JobError`` where others could write into it."""
+    """Return the folder, made if needed. Raises ``JobError`` if others could write into it."""
     path = state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ def state_folder() -> Path:
 
 
 def check_state_folder() -> None:
-    """Raises ``JobError`` where the folder is there, and others own it or could write into it."""
+    """Raise ``JobError`` if the folder exists, and others own it or could write into it."""
     path = state_path()
     if path.is_symlink() and path.lstat().st_uid != os.getuid():
         raise JobError(f"{path} is a link that another user has made; remove it")
@@ -79,14 +80,16 @@ def check_state_folder() -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600, in one step. Raises ``OSError`` that names ``path``."""
+    """Write a file of mode 0600, atomically. Raises ``OSError`` that names ``path``."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(path, data)
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a file of ours. Raises ``FileNotFoundError``, and ``JobError`` for a file that
-    others could have written."""
+    """Return the content of a private file.
+
+    Raises ``FileNotFoundError``, and ``JobError`` for a file that others could have written.
+    """
     check_state_folder()
     with open(path, "rb") as file:
         # Of the file that is read, whatever is put at the path meanwhile.
@@ -101,7 +104,7 @@ def read_private(path: Path) -> bytes:
 
 
 def sign(purpose: str, fields: Mapping[str, Any]) -> bytes:
-    """The fields as JSON, signed. ``purpose`` keeps what is signed for one from another."""
+    """Return the fields as signed JSON. A signature for one ``purpose`` is invalid for another."""
     plain = json.loads(json.dumps(fields))  # As it will be read: tuples are lists.
     return json.dumps(
         plain | {SIGNATURE: _signature(_made_key(), purpose, plain)}, indent=2
@@ -109,10 +112,10 @@ def sign(purpose: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def verified(purpose: str, data: bytes) -> dict[str, Any]:
-    """The fields that ``sign`` was given.
+    """Return the fields that were signed.
 
-    Raises ``ValueError`` for what is no JSON object, and ``NotSigned`` for what this user's monarch
-    has not signed.
+    Raises ``ValueError`` for data that is no JSON object, and ``NotSigned`` for data that this
+    user's monarch has not signed.
     """
     try:
         fields = json.loads(data)

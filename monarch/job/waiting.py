@@ -1,4 +1,4 @@
-"""A wait that takes long says what it is for."""
+"""Says what a program waits for, when a wait takes long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _shown_elsewhere = 0
 
 @contextmanager
 def shown_elsewhere() -> Iterator[None]:
-    """Within, what is waited for is shown in another way, as by a spinner."""
+    """Print no waiting messages within, since the wait is shown in another way, as by a spinner."""
     global _shown_elsewhere
     _shown_elsewhere += 1
     try:
@@ -27,8 +27,11 @@ def shown_elsewhere() -> Iterator[None]:
 
 @contextmanager
 def told_if_long(what: Callable[[], str], seconds: float = _FIRST_SECONDS) -> Iterator[None]:
-    """Within, a line on standard error says ``what`` is waited for, once that has taken so long,
-    and again each time that it has taken twice as long, or another minute."""
+    """Print on standard error that ``what`` is waited for, if the block takes longer than
+    ``seconds``.
+
+    The message is repeated each time that the wait has doubled, or after another minute.
+    """
     is_over = threading.Event()
 
     def tell() -> None:

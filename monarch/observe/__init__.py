@@ -2,7 +2,7 @@
 
 What to open:
 
-    visit                     how hosts are asked, without becoming their client, and clocks are
+    visit                     questions to hosts, without becoming their client; clocks are
                               compared
     query                     SQL over the rows of processes and the folders of runs
     tables, snapshot_tables   the tables; those of this moment, under Monarch's names

@@ -16,7 +16,8 @@ _WIDEST = 60
 
 
 class QueryTable(Sequence[dict[str, Any]]):
-    """A sequence of rows, each a dictionary; it shows itself as a table."""
+    """The answer to a query: a sequence of rows, each a dictionary, which is displayed as a
+    table."""
 
     def __init__(self, columns: Sequence[str], values: Sequence[Sequence[Any]]) -> None:
         self.columns = list(columns)
@@ -38,21 +39,21 @@ class QueryTable(Sequence[dict[str, Any]]):
         return (dict(zip(self.columns, row, strict=True)) for row in self._values)
 
     def df(self) -> Any:
-        """As a pandas ``DataFrame``. Raises ``ImportError`` where pandas is not installed."""
+        """Return a pandas ``DataFrame``. Raises ``ImportError`` if pandas is not installed."""
         import pandas
 
         return pandas.DataFrame(self._values, columns=self.columns)
 
     def to_json(self) -> str:
-        """One object a row, as a list."""
+        """Return a JSON list with one object for each row."""
         return json_text(self.rows, indent=1)
 
     def to_jsonl(self) -> str:
-        """One object a row, each in a line of its own."""
+        """Return JSON lines: one object for each row."""
         return "".join(f"{json_text(row)}\n" for row in self.rows)
 
     def to_csv(self) -> str:
-        """With a line of names."""
+        """Return CSV whose first line has the column names."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
@@ -63,7 +64,7 @@ class QueryTable(Sequence[dict[str, Any]]):
         return self.in_text(shutil.get_terminal_size().columns)
 
     def in_text(self, width: int = 0) -> str:
-        """For a terminal of that many columns; 0 for no limit."""
+        """Return a table for a terminal of ``width`` columns; 0 is no limit."""
         shown = [[_short(value) for value in row] for row in self._values[:_SHOWN_ROWS]]
         widths = [
             max([len(name), *(len(row[at]) for row in shown)])

@@ -1,4 +1,4 @@
-"""Why nothing moves: which ranks wait for which, and the collective in which they do not meet."""
+"""Why a mesh does not advance: which ranks wait for which, and which collective does not match."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _SHORT_SECONDS = 0.05
 
 @dataclass
 class HangReport:
-    """``waits`` of calls; ``rings`` of actors that wait for each other; ``doing``: what those do
-    that others wait for; ``held``: calls that stand, and runs that hold after an edit, in words;
-    ``told``: what parts of runs say that they wait for, where that is no call;
-    ``stuck``: procs that do not answer, with why."""
+    """The report of one moment.
+
+    ``waits`` are waits of calls; ``rings`` are actors that wait for each other; ``doing`` is what
+    the awaited actors do; ``held`` are held calls, and runs that hold after an edit, in words;
+    ``told`` is what parts of runs say they wait for, where that is no call; ``stuck`` are procs
+    that do not answer, with why.
+    """
 
     waits: list[WaitEdge] = field(default_factory=list)
     rings: list[list[Member]] = field(default_factory=list)
@@ -40,24 +43,24 @@ class HangReport:
 
     @property
     def is_hang(self) -> bool:
-        """Whether something was found that cannot end by itself."""
+        """Whether the report has something that cannot end by itself."""
         return bool(self.rings or self.mismatches or self.stuck)
 
     @property
     def late(self) -> set[tuple[str, int]]:
-        """Collectives, by group and number, that match on those ranks that have come: the others
-        may come yet."""
+        """Return collectives, by group and number, that match so far: some ranks have not reached
+        them yet."""
         return {(one.group, one.seq) for one in self.mismatches if len(one.by_kind) == 1}
 
     def keep_late(self, before: Collection[tuple[str, int]]) -> None:
-        """Of `late`, only those that were so ``before`` are mismatches: ranks that train are seen
-        on their way, too."""
+        """Drop mismatches of `late` collectives that are not in ``before``: those ranks may be on
+        their way."""
         gone = self.late.difference(before)
         self.mismatches = [one for one in self.mismatches if (one.group, one.seq) not in gone]
 
     @property
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the report as lines for people."""
         found = [f"collectives do not match: {one.text}" for one in self.mismatches]
         for ring in self.rings:
             chain = " -> ".join(str(member) for member in [*ring, ring[0]])
@@ -75,7 +78,7 @@ class HangReport:
         return found or ["nobody waits for anybody"]
 
     def to_data(self) -> dict[str, Any]:
-        """As plain data, for programs."""
+        """Return the report as plain data, for programs."""
         return {
             "is_hang": self.is_hang,
             "waits": [
@@ -100,7 +103,7 @@ class HangReport:
 
 
 def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
-    """The report of what hosts told (`MeshVisit.look`, with torch's collectives)."""
+    """Make the report from hosts' answers (`MeshVisit.look`, with torch's collectives)."""
     looks = list(looks)
     report = HangReport()
     holds = holds_of(looks)
@@ -140,8 +143,10 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
 def settled_report(
     report: HangReport, look: Callable[[], Iterable[Mapping[str, Any]]], pause: Callable[[], object]
 ) -> HangReport:
-    """``report``, or, where ranks have not come to a collective, one of what hosts tell after a
-    ``pause``: without those collectives that were on their way."""
+    """Return ``report``; if ranks have not reached a collective, look again after a ``pause``.
+
+    The second report leaves out collectives that were only on their way.
+    """
     if not report.late:
         return report
     pause()
@@ -151,7 +156,7 @@ def settled_report(
 
 
 def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
-    """The calls that stand, by proc, actor and rank. A host and its client may tell of the same."""
+    """Return the held calls, by proc, actor and rank. A host and its client may report the same."""
     return {
         (hold.proc, hold.actor, hold.rank): hold
         for look in looks
@@ -161,12 +166,12 @@ def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], H
 
 
 def edit_holds_of(looks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The notices that hosts have posted of runs that hold after an edit, each once."""
+    """Return the hosts' notices of runs that hold after an edit, each once."""
     return [*_notices(looks, "held").values()]
 
 
 def _notices(looks: Iterable[Mapping[str, Any]], kind: str) -> dict[str, str]:
-    """The texts of the notices of that kind that hosts have posted, by what they are about."""
+    """Return the texts of the hosts' notices of that kind, by their subject."""
     return {
         notice["key"]: str(notice["text"])
         for look in looks
@@ -190,7 +195,7 @@ _Members = dict[tuple[str, str], Member]
 
 
 def _members(states: Iterable[Mapping[str, Any]]) -> _Members:
-    """The members by process and mesh."""
+    """Return the actors by process and mesh."""
     return {
         (state["uid"], actor["mesh"]): Member(actor["name"], actor["rank"])
         for state in states
@@ -210,7 +215,7 @@ def _edges(uid: str, state: Mapping[str, Any], members: _Members) -> list[WaitEd
 
 
 def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
-    """The waits that an actor stands in: it does nothing else until they end."""
+    """Return the waits of actors that do nothing else until their wait ends."""
     return [
         WaitEdge(members[uid, actor["mesh"]], members[target, mesh], method)
         for uid, proc in procs.items()
@@ -245,9 +250,11 @@ def _messages_wait(num: int) -> str:
 def _match_collectives(
     report: HangReport, procs: Iterable[Mapping[str, Any]], held: Collection[str]
 ) -> None:
-    """Compares collectives within each mesh of procs: torch's groups have the same names in each. A
-    collective to which none but ranks of ``held`` procs have not come is under way: it goes on when
-    they do."""
+    """Compare collectives within each mesh of procs, since torch uses the same group names in each.
+
+    A collective that only ranks of ``held`` procs have not reached counts as in progress: it
+    continues when they do.
+    """
     meshes: dict[str, dict[int, list[Collective]]] = defaultdict(dict)
     held_ranks: dict[str, set[int]] = defaultdict(set)
     for proc in procs:
@@ -279,7 +286,7 @@ def _match_collectives(
 
 
 def collective_of(entry: Mapping[str, Any]) -> Collective:
-    """A collective, from the row in which a process told of it."""
+    """Return a collective from the row in which a process reported it."""
     return Collective(
         group=str(entry["group_name"] or entry["group"]),
         seq=entry["seq"],

@@ -1,4 +1,4 @@
-"""JSON as runs keep it, one object a line, and as pages and programs read it."""
+"""Reads JSON lines as runs write them, and writes JSON for pages and programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_SECONDS = 1e11
 
 
 def json_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file. A line that a full disk or a crash cut short is left out."""
+    """Return the rows of a file. A line that a full disk or a crash cut short is left out."""
     try:
         return rows_in(read_kept(path))
     except OSError:
@@ -22,7 +22,7 @@ def json_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_in(data: bytes) -> list[dict[str, Any]]:
-    """The rows of such a file's content, or of a part of it."""
+    """Return the rows in such a file's content, or in a part of it."""
     rows = []
     for line in data.decode("utf-8", "replace").splitlines():
         row = parsed_json(line)
@@ -34,10 +34,10 @@ def rows_in(data: bytes) -> list[dict[str, Any]]:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """What a text of JSON says; ``None`` for one that is none.
+    """Parse JSON; return ``None`` for invalid text.
 
-    An integer that takes more than 63 bits becomes a float, as in most languages: readers calculate
-    with numbers, and whoever wrote the file may be a stranger.
+    An integer of more than 63 bits becomes a float, as in most languages: readers calculate with
+    numbers, and whoever wrote the file may be a stranger.
     """
     try:
         return json.loads(text, parse_int=_as_number)
@@ -53,13 +53,12 @@ def _as_number(digits: str) -> int | float:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether it is one that a calendar has."""
+    """Whether the number is a time that a calendar has."""
     return isinstance(value, int | float) and abs(value) < _MOST_SECONDS
 
 
 def json_text(data: Any, indent: int | None = None) -> str:
-    """JSON that any reader takes: a number that JSON does not know is text, as ``nan``, and so is
-    whatever else has no form there."""
+    """Return JSON that any reader accepts: ``nan`` and values that JSON lacks become text."""
     try:
         return json.dumps(data, default=str, indent=indent, allow_nan=False)
     except ValueError:

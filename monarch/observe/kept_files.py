@@ -1,8 +1,8 @@
-"""Files of a run's folder, as they are read: the folder may come from a stranger.
+"""Opens files of a run's folder safely: the folder may come from a stranger.
 
-A link in it could lead to any file of whoever looks, whose text would then be shown as a log. So no
-link is followed out of the folder, and nothing but a plain file is opened: a named pipe would be
-waited for.
+A link in it could lead to any file of the reader, whose text would then be shown as a log. So no
+link is followed out of the folder, and only plain files are opened: opening a named pipe would
+block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def leads_out(path: Path, folder: Path) -> bool:
 
 
 def open_kept(path: Path, folder: Path | None = None) -> BinaryIO:
-    """Open a file of a run's ``folder``, by default the one that it lies in.
+    """Open a file of a run's ``folder``, by default the file's own folder.
 
-    Raises ``OSError``, also for one that lies elsewhere or is no plain file.
+    Raises ``OSError``, also if links lead out of the folder, or it is no plain file.
     """
     if leads_out(path, folder or path.parent):
         raise OSError(errno.ELOOP, "a link leads out of the run's folder", str(path))
@@ -35,13 +35,13 @@ def open_kept(path: Path, folder: Path | None = None) -> BinaryIO:
 
 
 def read_kept(path: Path, folder: Path | None = None) -> bytes:
-    """The content of such a file."""
+    """Return the content of a file of a run's folder; see ``open_kept``."""
     with open_kept(path, folder) as file:
         return file.read()
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor to read and to add to such a file, which is made if it is not there.
+    """Open a file of a run's folder for reading and appending; make it if it does not exist.
 
     Raises ``OSError`` for a link to a file elsewhere, which is not the run's to write to.
     """

@@ -1,4 +1,4 @@
-"""A block of a program as a trace of all ranks: `JobTrait.profile`."""
+"""`JobTrait.profile`: traces all ranks during a block of a program."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from monarch.observe.visit import MeshVisit
 
 
 class MeshProfile:
-    """A ``with`` block: what all processes do while it lasts. It serves once.
+    """A ``with`` block that records what all processes do within. It can be used once.
 
-    ``on_trace_ready`` is called with this once the block has ended well. ``path`` is the file that
-    was written last.
+    ``on_trace_ready`` is called with this object once the block has ended without an error.
+    ``path`` is the file that was written last.
     """
 
     def __init__(
@@ -49,8 +49,11 @@ class MeshProfile:
             self._on_trace_ready(self)
 
     def export_perfetto_trace(self, output: str | os.PathLike[str] | None = None) -> Path:
-        """Write the trace, for ui.perfetto.dev, into ``output`` [default: ``trace.json.gz``]; its
-        path. Raises ``RuntimeError`` before the block has ended, and ``OSError``."""
+        """Write the trace, for ui.perfetto.dev, to ``output`` [default: ``trace.json.gz``]; return
+        the path.
+
+        Raises ``RuntimeError`` before the block has ended, and ``OSError``.
+        """
         if self._trace is None:
             raise RuntimeError("the block of this profile has not ended yet")
         self.path = Path(output if output is not None else "trace.json.gz")

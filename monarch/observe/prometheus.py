@@ -1,4 +1,4 @@
-"""A snapshot of a mesh in the text format that Prometheus reads."""
+"""Writes a snapshot of a mesh in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 def exposition(
     snapshot: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = (), *, by_rank: bool = False
 ) -> str:
-    """The text for a snapshot of `view.live_view.LiveView.update` and runs' summaries. Ranks are
-    told apart only where ``by_rank``: there may be thousands."""
+    """Return the text for a snapshot of `view.live_view.LiveView.update` and runs' summaries.
+
+    With ``by_rank`` each rank has its own figures: there may be thousands.
+    """
     lines: list[str] = []
 
     def family(

@@ -1,7 +1,7 @@
-"""SQL over what processes keep and what a run's folder holds, by DuckDB, in this process.
+"""SQL over the records of processes and the folders of runs, with DuckDB, in this process.
 
-Rows are loaded first; then the database is locked: it opens no file and loads nothing more, so a
-query can read what is in its tables, and nothing else.
+Rows are loaded first; then the database is locked: it opens no file and loads nothing more. So a
+query can read the database's tables, and nothing else.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _NO_SQL = "there is no SQL in that; `monarch query` lists what can be asked"
 
 
 class QueryError(MonarchError):
-    """A query cannot be answered; the message says what is wrong with it."""
+    """A query cannot be answered; the message says why."""
 
 
 class QueryTables:
-    """The tables for queries: ``packed`` lines, ``rows`` of processes by uid, and metrics and
-    events of ``runs``. A ``with`` block.
+    """The tables for queries, as a ``with`` block.
 
-    Raises ``QueryError`` where DuckDB is not installed.
+    They have ``packed`` lines, ``rows`` of processes by uid, and metrics and events of ``runs``.
+    Raises ``QueryError`` if DuckDB is not installed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class QueryTables:
             ) from None
         self._errors = duckdb.Error
         self._database = duckdb.connect()
-        # It would be written between the lines of an answer.
+        # A progress bar would be written between the lines of an answer.
         self._database.execute("SET enable_progress_bar = false")
         try:
             self._load(packed, runs, rows)
@@ -127,7 +127,8 @@ class QueryTables:
             self._database.execute(f"SET {setting}")
 
     def _load_files(self, table: str, paths: Sequence[Path], folder: str, empty: str) -> None:
-        """Rows of JSON with the run that they are from; a line that was cut short is left out."""
+        """Load rows of JSON files, each with the name of its run; lines that were cut short are
+        left out."""
         lines = []
         for path in paths:
             for row in json_rows(path):
@@ -146,9 +147,10 @@ class QueryTables:
     def query(
         self, sql: str, *, most_rows: int | None = None, seconds: float = math.inf
     ) -> QueryTable:
-        """The answer to ``sql``, or to the ready question of that name; of many rows the first.
+        """Return the answer to ``sql``, or to the ready question of that name; at most
+        ``most_rows`` rows.
 
-        Raises ``QueryError``, also where it takes longer than ``seconds``.
+        Raises ``QueryError``, also if it takes longer than ``seconds``.
         """
         text = READY[sql][1] if sql in READY else sql
         late = threading.Event()
@@ -168,7 +170,7 @@ class QueryTables:
 
     @contextlib.contextmanager
     def _stopped_after(self, seconds: float, late: threading.Event) -> Iterator[None]:
-        """Within, what the database does ends after that time, and ``late`` is set."""
+        """Within, interrupt the database after ``seconds``, and set ``late``."""
         if seconds == math.inf:
             yield
             return
@@ -187,7 +189,7 @@ class QueryTables:
             timer.join()
 
     def names(self) -> dict[str, list[str]]:
-        """The tables that there are, with their columns."""
+        """Return the tables, with their columns."""
         found = self._database.execute(
             "SELECT table_name, column_name FROM information_schema.columns "
             "WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' AND table_name <> 'rows' "
@@ -200,7 +202,7 @@ class QueryTables:
 
 
 def _write_rows(folder: str, rows: Iterable[tuple[str, bytes]], others: BinaryIO) -> list[str]:
-    """Put calls into a file of CSV for each kind, and all else to ``others``; the kinds."""
+    """Write calls into a CSV file for each kind, and other rows to ``others``; return the kinds."""
     paths = {kind: Path(folder, kind) for kind in _CALL_KINDS}
     with contextlib.ExitStack() as stack:
         files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
@@ -227,7 +229,7 @@ def _in_words(error: duckdb.Error) -> str:
 
 
 def kept_rows(runs: Sequence[Path]) -> list[bytes]:
-    """The packed rows in the folders of runs. A file that is damaged is left out."""
+    """Return the packed rows in the folders of runs. A damaged file is left out."""
     found = []
     for run in runs:
         for path in sorted((run / TELEMETRY).glob(f"*{PACKED}")):
@@ -241,7 +243,7 @@ def kept_rows(runs: Sequence[Path]) -> list[bytes]:
 
 
 def live_rows(looks: Iterable[Mapping[str, Any]]) -> bytes:
-    """The hosts' state at this moment (`MeshVisit.look`), as rows."""
+    """Return the hosts' current state (`MeshVisit.look`), as packed rows."""
     rows: list[dict[str, Any]] = []
     for host in looks:
         total = host.get("cpu_total") or 0
@@ -286,14 +288,15 @@ _ACTOR_COLUMNS = (
 
 
 class QueryEngine:
-    """Questions to a running mesh: each is answered from what its processes have at that moment."""
+    """Answers queries about a running mesh, each from the records of its processes at that
+    moment."""
 
     def __init__(self, visit: Callable[[], MeshVisit], runs: Sequence[Path] = ()) -> None:
         self._visit = visit
         self._runs = tuple(runs)
 
     def tables(self, sql: str = "") -> QueryTables:
-        """All of it, gathered now; stacks only where ``sql`` asks for them."""
+        """Gather all tables now; stacks only if ``sql`` names them."""
         visit = self._visit()
         drained = visit.drain()
         looks = visit.look(flight=True)
@@ -307,24 +310,28 @@ class QueryEngine:
         return QueryTables(packed, self._runs, drained.rows)
 
     def table(self, sql: str, timeout: float | None = None) -> QueryTable:
-        """The answer to ``sql``. Raises ``QueryError``, also where the query takes longer than
-        ``timeout`` seconds."""
+        """Return the answer to ``sql``.
+
+        Raises ``QueryError``, also if it takes longer than ``timeout`` seconds.
+        """
         with self.tables(sql) as tables:
             return tables.query(sql, seconds=math.inf if timeout is None else timeout)
 
     def query(self, sql: str, timeout: float | None = None) -> dict[str, list[dict[str, Any]]]:
-        """The answer as upstream's client gives it: ``{"rows": [{column: value}]}``."""
+        """Return the answer in the form of upstream's client: ``{"rows": [{column: value}]}``."""
         return {"rows": self.table(sql, timeout).rows}
 
 
 def _call_columns(kind: str) -> tuple[str, ...]:
-    """The columns of a line, in this order."""
+    """Return the columns of a CSV line for calls of that kind, in order."""
     return ("p", "k", *COLUMNS[kind])
 
 
 def split_rows(proc: str, rows: list[list[Any]]) -> tuple[dict[str, bytes], list[list[Any]]]:
-    """Splits the rows of the process ``proc``: into lines of CSV by kind, and the rows that are not
-    of calls, or that CSV would tell differently."""
+    """Split the rows of a process into CSV lines of calls, by kind, and all other rows.
+
+    Calls that CSV would change are among the other rows.
+    """
     found: dict[str, list[list[Any]]] = {kind: [] for kind in _CALL_KINDS}
     others: list[list[Any]] = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""Tables of this moment under Monarch's names and columns: its tree of nodes, and stacks.
+"""Tables of the current moment under Monarch's names and columns: its tree of nodes, and stacks.
 
-The snapshot is the moment at which the question was asked; of a run's folder, the last that was
-written. There is one, so ``snapshot_id`` is the same everywhere. Ids are text.
+The snapshot is taken when the query is asked; for a run's folder it is the last one that was
+written. There is only one, so ``snapshot_id`` is the same everywhere. Ids are text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stacks of many ranks: as each tells its own, or as py-spy sees those that cannot."""
+"""Stacks of many ranks: from each rank itself, or from py-spy if the rank cannot answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ProcStacks(NamedTuple):
 
 
 def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
-    """The stacks of all actors that do something, and of the other threads; equal ones are shown
+    """Return the stacks of all busy actors and of other threads as lines; equal stacks are shown
     once."""
     stacks: dict[str, dict[int, str]] = {}
     lines = []
@@ -72,7 +72,7 @@ def _frames(frames: Sequence[Mapping[str, Any]]) -> str:
 
 
 def dump_in_words(text: str) -> list[str]:
-    """A dump of py-spy: threads that have frames, the innermost last."""
+    """Return a dump of py-spy as lines: the threads with their frames, innermost last."""
     lines = []
     for thread in json.loads(text):
         marks = [word for word, key in (("active", "active"), ("has the GIL", "owns_gil"))
@@ -86,7 +86,7 @@ def dump_in_words(text: str) -> list[str]:
 
 
 def stack_rows(found: Iterable[ProcStacks]) -> list[dict[str, Any]]:
-    """A row for each frame of what actors do, and of other threads; ``num`` 0 is the innermost."""
+    """Return a row for each frame of busy actors and other threads; ``num`` 0 is the innermost."""
     rows: list[dict[str, Any]] = []
     for proc in found:
         for actor in proc.answer.get("actors", ()):
@@ -113,7 +113,7 @@ def _frame_rows(
 
 
 def dump_rows(uid: str, dump: str, error: str, now: int) -> list[dict[str, Any]]:
-    """A dump of py-spy as one row, which views take apart; without one, why (``text``)."""
+    """Return a dump of py-spy as one row, or a row with the reason (``text``) why there is none."""
     if not dump:
         return [{"k": "py_spy", "p": uid, "t": now, "text": error}]
     threads = json.loads(dump)

@@ -1,7 +1,7 @@
-"""The tables that can be asked, as SQL over the rows that processes keep, and ready questions.
+"""The tables for queries, as SQL over the rows that processes record, and ready questions.
 
-Those of upstream's names have its columns: times are microseconds since 1970, keys are numbers. The
-others are ours, in seconds.
+Tables with upstream's names have its columns: times are microseconds since 1970, keys are numbers.
+The others are ours, in seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One trace of all ranks, in Chrome's format, which ui.perfetto.dev opens.
 
 A process of the trace is a rank, or the client; its threads are actors. Times are microseconds
-since 1970, less the beginning of the trace, by this machine's clock.
+since 1970, minus the beginning of the trace, by this machine's clock.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _TORCH_TID = 1_000_000
 
 
 class MeshTrace:
-    """Made of rows as `MeshVisit.drain` gathers them; ``write`` gives the file.
+    """A trace of rows as `MeshVisit.drain` gathers them; ``write`` writes the file.
 
-    ``window_ns`` leaves out what had ended before its begin, or ended after its end; nanoseconds
-    since 1970.
+    ``window_ns``, nanoseconds since 1970, leaves out events that ended before its begin, or after
+    its end.
     """
 
     def __init__(self, packed: Iterable[bytes], window_ns: tuple[int, int] | None = None) -> None:
@@ -53,7 +53,7 @@ class MeshTrace:
         )
 
     def _in_order(self) -> list[str]:
-        """The client first, then ranks."""
+        """Return the processes' uids in the order of the trace: the client first, then ranks."""
         return sorted(
             self._procs,
             key=lambda uid: (
@@ -63,13 +63,14 @@ class MeshTrace:
         )  # fmt: skip
 
     def _epoch(self, row: Mapping[str, Any]) -> int:
-        """When it was, in nanoseconds since 1970 of this machine."""
+        """Return a row's time, in nanoseconds since 1970 by this machine's clock."""
         proc = self._procs[row["p"]]
         clock = self._clocks.get(proc.get("host") or "", proc)
         return int(row["t"] + clock["offset"])
 
     def _ended(self, row: Mapping[str, Any]) -> int:
-        """When it had ended, in nanoseconds since 1970 of this machine."""
+        """Return the time at which a row's event ended, in nanoseconds since 1970 by this machine's
+        clock."""
         return int(row["epoch"]) if row["k"] == "collective" else self._epoch(row)
 
     def _us(self, epoch_ns: int) -> float:
@@ -77,16 +78,16 @@ class MeshTrace:
 
     @property
     def clock_error_us(self) -> float:
-        """By how much two hosts' events may be apart that were at one moment; microseconds."""
+        """Return the largest error between two hosts' clocks, in microseconds."""
         return max((clock.get("run") or 0 for clock in self._clocks.values()), default=0) / 1000
 
     @property
     def num_ranks(self) -> int:
-        """The procs that are in it."""
+        """Return how many procs are in the trace."""
         return sum(bool(proc.get("mesh")) for proc in self._procs.values())
 
     def add_torch(self, uid: str, packed: bytes) -> None:
-        """A trace of torch's profiler, of the proc ``uid``."""
+        """Add a trace of torch's profiler from the proc ``uid``."""
         trace = json.loads(unpack(packed))
         base_ns = int(trace.get("baseTimeNanoseconds", 0))
         for event in trace.get("traceEvents", ()):
@@ -99,7 +100,7 @@ class MeshTrace:
             self._torch.append(merged)
 
     def events(self) -> list[dict[str, Any]]:
-        """All events of the trace."""
+        """Return all events of the trace."""
         self._events = []
         for uid, pid in self._pids.items():
             proc = self._procs[uid]
@@ -115,7 +116,7 @@ class MeshTrace:
         return [*self._events, *_integer_threads(self._torch)]
 
     def write(self, path: Path) -> None:
-        """As JSON, packed by gzip where the name ends with .gz. Raises ``OSError``."""
+        """Write the trace as JSON, with gzip if the name ends in .gz. Raises ``OSError``."""
         data = {
             "traceEvents": self.events(),
             "displayTimeUnit": "ms",
@@ -185,8 +186,8 @@ class MeshTrace:
         )  # fmt: skip
 
     def _flows(self) -> None:
-        """Arrows from the sender of a call to the actor that ran it; both know the port of the
-        answer."""
+        """Add arrows from the sender of a call to the actor that ran it; both recorded the answer's
+        port."""
         calls: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
         for row in self._rows:
             if row["k"] == "call" and row["port"]:
@@ -225,7 +226,7 @@ _MAKERS = {
 
 
 def _integer_threads(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Threads are numbers in this format; their names come as events of their own."""
+    """Replace thread names by numbers, which the format needs; add an event with each name."""
     numbers: dict[tuple[int, str], int] = {}
     made = []
     for event in events:

@@ -1,6 +1,6 @@
-"""A visit to the hosts of a mesh: they are asked, over the links that there are, and nothing else.
+"""A visit to the hosts of a mesh: asks them questions, over existing links.
 
-A visitor is no client: it owns nothing, and what it asks keeps no actor waiting.
+A visitor is no client: it owns nothing, and its questions block no actor.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _PY_SPY_SECONDS = 30.0
 
 
 class Ping(NamedTuple):
-    """Sent and answered by our clock, with what theirs said in between; nanoseconds."""
+    """A round trip: sent and answered by our clock, with the other's time in between;
+    nanoseconds."""
 
     sent: int
     theirs: int
@@ -59,7 +60,7 @@ class Ping(NamedTuple):
 
 
 class ClockOffset(NamedTuple):
-    """Add ``offset`` to their time for ours; it is wrong by ``error`` at most. Nanoseconds."""
+    """Add ``offset`` to another's time to get ours; the error is at most ``error``. Nanoseconds."""
 
     offset: int
     error: int
@@ -70,9 +71,10 @@ SAME = ClockOffset(0, 0)
 
 
 def offset_from(pings: Iterable[Ping]) -> ClockOffset | None:
-    """How far two clocks are apart, by the ping with the shortest round trip (Cristian).
+    """Return the offset of two clocks, from the ping with the shortest round trip (Cristian).
 
-    ``None`` where there is none."""
+    ``None`` if there is no ping.
+    """
     best = min(pings, key=lambda ping: ping.round_trip, default=None)
     if best is None:
         return None
@@ -82,8 +84,11 @@ def offset_from(pings: Iterable[Ping]) -> ClockOffset | None:
 
 @dataclass
 class Drained:
-    """``rows`` by process, as it has packed them (`runtime.observe.drain`); ``about`` are lines on
-    processes and clocks. ``silent`` names what gave none, and why."""
+    """The records of processes.
+
+    ``rows`` are by process, packed as `runtime.observe.drain` does; ``about`` are lines on
+    processes and clocks. ``silent`` names the processes that sent none, and why.
+    """
 
     rows: list[tuple[str, bytes]] = field(default_factory=list)
     about: list[bytes] = field(default_factory=list)
@@ -91,19 +96,20 @@ class Drained:
 
     @property
     def packed(self) -> list[bytes]:
-        """All of it as packed lines."""
+        """Return all of it as packed lines."""
         lines = [pack_lines(row_objects(uid, unpack_rows(rows))) for uid, rows in self.rows]
         return [*lines, *self.about]
 
 
 def hosts_of(agent: ClientAgent) -> dict[str, ProcAddress]:
-    """All hosts that a program runs on: those that it is attached to, and the one inside it."""
+    """Return all hosts that a program runs on: those that it is attached to, and itself."""
     linked = {url: link.address for url, link in agent.links.items() if not link.is_lost}
     return {"this program": agent.node.address, **linked}
 
 
 def program_at(pid: int) -> ProcAddress | None:
-    """The program of ours with that pid on this machine, if it is one that can be asked."""
+    """Return the address of the program with that pid on this machine; ``None`` if it cannot be
+    asked."""
     base = runtime_dir()
     for name in os.listdir(base):
         machine, _, rest = name.partition("-")
@@ -116,7 +122,8 @@ def program_at(pid: int) -> ProcAddress | None:
 def procs_of(
     looks: Iterable[Mapping[str, Any]], uids: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The procs of `MeshVisit.look`, or those with ``uids``, each with the ``url`` of its host."""
+    """Return the procs of `MeshVisit.look`, or those with ``uids``, each with its host's
+    ``url``."""
     return [
         {**proc, "url": look["url"]}
         for look in looks
@@ -126,7 +133,8 @@ def procs_of(
 
 
 class MeshVisit:
-    """``hosts`` are the addresses of host agents, by URL or by another name that people know."""
+    """A visit to ``hosts``: addresses of host agents, by URL or by another name that people
+    know."""
 
     def __init__(self, node: Node, hosts: Mapping[str, ProcAddress]) -> None:
         self._node = node
@@ -136,7 +144,7 @@ class MeshVisit:
         self.go_to(hosts)
 
     def go_to(self, hosts: Mapping[str, ProcAddress]) -> None:
-        """Asks these from now on. From any thread; hosts that were asked already are waited for."""
+        """Visit these hosts from now on. Any thread may call it; questions in progress go on."""
         node, before = self._node, dict(self._known)
         self._known.update(hosts)
         self._hosts = dict(hosts)
@@ -146,9 +154,11 @@ class MeshVisit:
                 node.address_book.reach(address)
 
     def look(self, *, flight: bool = False) -> list[dict[str, Any]]:
-        """The state of each host at this moment, as `runtime.observe.host_desk` has it, or an
-        ``error``; each with its ``url``, its ``offset`` from our clock, and the ``client_state`` of
-        the program that it serves. ``flight``: with torch's last collectives."""
+        """Return each host's current state (see `runtime.observe.host_desk`), or an ``error``.
+
+        Each has its ``url``, its ``offset`` from our clock, and the ``client_state`` of the program
+        that it serves. With ``flight``, also torch's last collectives.
+        """
         looks: list[dict[str, Any]] = []
         clients: dict[str, dict[str, Any]] = {}
         for url, response in ask_hosts(self._node, self._hosts, LookAtHost(flight)).items():
@@ -167,7 +177,7 @@ class MeshVisit:
         return looks
 
     def drain(self) -> Drained:
-        """The last events of all processes: the procs, their hosts, and their client."""
+        """Return the last events of all processes: the procs, their hosts, and their client."""
         found = Drained()
         clients: set[str] = set()
         for url, response in ask_hosts(self._node, self._hosts, DrainHost()).items():
@@ -195,17 +205,19 @@ class MeshVisit:
         found.rows.append((client.uid, asked.or_else(b"")))
 
     def keep(self, seconds: float) -> None:
-        """Have the hosts keep the rows of their procs so long, so that dead ones' are there."""
+        """Make the hosts keep the records of their procs for ``seconds``, so that dead procs' exist
+        too."""
         ask_hosts(self._node, self._hosts, KeepRows(seconds))
 
     def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
-        """torch's trace of each of ``procs``, by uid, packed by zstd; or why there is none."""
+        """Return torch's trace of each of ``procs``, by uid, compressed with zstd, or why there is
+        none."""
         asked = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
         answers = collect(asked, seconds + 60.0, _LATE)
         return {uid: (told.or_else(b""), told.error) for uid, told in answers.items()}
 
     def stacks(self, procs: Iterable[Mapping[str, Any]]) -> list[ProcStacks]:
-        """Where the actors and threads of each of ``procs`` are (see `procs_of`)."""
+        """Return the stacks of the actors and threads of each of ``procs`` (see `procs_of`)."""
         up = {proc["uid"]: proc for proc in procs if proc.get("address")}
         asked = {
             uid: self._node.ask(proc["address"], StacksAsked(False)) for uid, proc in up.items()
@@ -217,8 +229,7 @@ class MeshVisit:
         ]
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-        """The stacks of each of ``procs`` that py-spy reads, by uid: its JSON, or why there is
-        none."""
+        """Return py-spy's stacks of each of ``procs``, by uid: its JSON, and why there is none."""
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])
@@ -234,7 +245,8 @@ class MeshVisit:
         return found
 
     def _clock_row(self, url: str, host: str) -> dict[str, Any]:
-        """From the clock of a host to the time since 1970 of this machine."""
+        """Return the row that converts a host's clock to time since 1970 by this machine's
+        clock."""
         offset, error = self._clock(url)
         epoch = time.time_ns() - time.monotonic_ns()
         return {"k": "clock", "host": host, "offset": offset + epoch, "run": error}
@@ -259,7 +271,7 @@ class MeshVisit:
 
 
 def _flat(look: HostLook) -> dict[str, Any]:
-    """A host as those who show it read it, each proc with what it says of itself."""
+    """Return a host's answer in the form that views read, each proc with its own answer."""
     state = look.state
     procs = [
         {

@@ -4,8 +4,8 @@ What to open:
 
     buffer       `RDMABuffer`
     action       `RDMAAction`: several transfers as one
-    transfers    how a transfer is begun and waited for
-    memory/      memory that is registered: its table, its layout, GPUs
+    transfers    how a transfer is started and waited for
+    memory/      registered memory: its table, its layout, GPUs
     ways/        the ways by which bytes move: in a process, a host, TCP, RDMA, between GPUs
     weights/     `SharedStateDict`: published weights
 """

@@ -1,4 +1,4 @@
-"""Several transfers as one."""
+"""`RDMAAction`: several transfers that are submitted as one."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _WORD = struct.Struct("=q")
 
 
 class RDMAAction:
-    """Reads and writes that are submitted together, and done in any order.
+    """Reads and writes that are submitted together, and run in any order.
 
-    ``submit`` may be called again: it does them again. Local memory that is read into must not be
+    ``submit`` may be called again to repeat them. Local memory that a step reads into must not be
     part of another step of the same action.
     """
 
@@ -47,8 +47,9 @@ class RDMAAction:
         self._devices: set[int] = set()
 
     def read_remote(self, dst: Any, src: RDMABuffer) -> RDMAAction:
-        """Read the buffer ``src`` into ``dst``. Raises ``ValueError`` where that is smaller, or
-        overlaps what another step uses.
+        """Add a read of the buffer ``src`` into ``dst``.
+
+        Raises ``ValueError`` if ``dst`` is smaller, or overlaps memory that another step uses.
         """
         memory = destination(dst, src)
         self._claim(memory, src.size(), is_written=True)
@@ -61,8 +62,9 @@ class RDMAAction:
         return self
 
     def write_remote(self, dst: RDMABuffer, src: Any) -> RDMAAction:
-        """Write ``src`` to the beginning of the buffer ``dst``. Raises ``ValueError`` where it is
-        larger, or overlaps what another step reads into.
+        """Add a write of ``src`` to the beginning of the buffer ``dst``.
+
+        Raises ``ValueError`` if ``src`` is larger, or overlaps memory that another step reads into.
         """
         memory = source(src, dst)
         dst.check_writable()
@@ -74,16 +76,18 @@ class RDMAAction:
         return self
 
     def read_into(self, src: RDMABuffer, dst: Any) -> RDMAAction:
-        """``read_remote`` as older programs spell it: the buffer comes first."""
+        """Call ``read_remote``, under the name of older programs: the buffer comes first."""
         return self.read_remote(dst, src)
 
     def write_from(self, src: RDMABuffer, dst: Any) -> RDMAAction:
-        """``write_remote`` as older programs spell it: ``dst`` is written to the buffer ``src``."""
+        """Call ``write_remote``, under the name of older programs: ``dst`` is written to the buffer
+        ``src``."""
         return self.write_remote(src, dst)
 
     def fetch_add(self, src: RDMABuffer, dst: Any, add: int, *, offset: int = 0) -> RDMAAction:
-        """Add to the 64-bit word at byte ``offset`` of ``src``; ``dst``, 8 bytes of memory here or
-        ``None``, gets what it was.
+        """Add a step that adds ``add`` to the 64-bit word at byte ``offset`` of ``src``.
+
+        ``dst``, 8 bytes of local memory or ``None``, gets the word's old value.
         """
         region, place = src.part.region, src.check_word(offset)
         return self._atomic(dst, lambda way, until: fetch_add(way, region, place, add, until))
@@ -91,8 +95,10 @@ class RDMAAction:
     def compare_and_swap(
         self, src: RDMABuffer, dst: Any, compare: int, swap: int, *, offset: int = 0
     ) -> RDMAAction:
-        """Set the 64-bit word at byte ``offset`` of ``src`` to ``swap`` if it is ``compare``;
-        ``dst``, 8 bytes of memory here or ``None``, gets what it was.
+        """Add a step that sets the 64-bit word at byte ``offset`` of ``src`` to ``swap`` if it is
+        ``compare``.
+
+        ``dst``, 8 bytes of local memory or ``None``, gets the word's old value.
         """
         region, place = src.part.region, src.check_word(offset)
         return self._atomic(
@@ -136,7 +142,7 @@ class RDMAAction:
             self._devices.add(gpu().device_of(memory.keep))
 
     def submit(self, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
-        """Do all of them. The future raises the first error; others may have been done."""
+        """Run all steps. The future raises the first error; other steps may have been done."""
         steps, deadline = list(self._steps), deadline_of(timeout)
         ready = tuple(gpu().mark(device) for device in self._devices)
 
@@ -149,8 +155,9 @@ class RDMAAction:
 
 
 class _Claims:
-    """Which local memory the steps of an action use: what is written is no other step's; what is
-    only read may be several steps'.
+    """The local memory that the steps of an action use.
+
+    Memory that a step writes is no other step's; memory that is only read may be used by several.
     """
 
     def __init__(self) -> None:
@@ -158,7 +165,7 @@ class _Claims:
         self._read = _Intervals()
 
     def add(self, start: int, stop: int, *, is_written: bool) -> bool:
-        """Whether the range may be used so beside those before it; it counts from then on."""
+        """Claim a range; return False, and claim nothing, if it conflicts with an earlier claim."""
         if self._written.meets(start, stop) or (is_written and self._read.meets(start, stop)):
             return False
         (self._written if is_written else self._read).add(start, stop)
@@ -166,7 +173,8 @@ class _Claims:
 
 
 class _Intervals:
-    """Ranges of addresses that do not overlap, in order; a new one swallows those that it meets."""
+    """Sorted ranges of addresses that do not overlap: a new range is merged with those that it
+    meets."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

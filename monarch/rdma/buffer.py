@@ -45,12 +45,13 @@ _MOST_SECONDS = 2**31
 
 
 class RDMABuffer:
-    """A tensor's or a ``memoryview``'s bytes, which any process that gets this may read and write.
+    """The bytes of a tensor or a ``memoryview``, which any process with this object may read and
+    write.
 
-    Made by the owner, in an actor or the client; pickled, it is a reference. Nothing is copied:
-    what the owner writes later is what later reads see, and a read that races with a write may
-    see a part of it. The registration ends with ``drop()``, or when nothing in the owner's process
-    refers to the memory any longer: then reads and writes raise ``RemoteMemoryError``.
+    The owner makes it, in an actor or the client; pickled, it is a reference. Nothing is copied:
+    later reads see later writes of the owner, and a read during a write may see a part of it. The
+    registration ends with ``drop()``, or when nothing in the owner's process refers to the memory
+    any longer: then reads and writes raise ``RemoteMemoryError``.
 
     Tensors may have any shape and strides; their bytes are counted in the order of the elements.
     ``buffer[a:b]`` is a view of bytes ``a`` to ``b``.
@@ -75,11 +76,11 @@ class RDMABuffer:
 
     @property
     def part(self) -> Part:
-        """The range of a registration that this buffer is."""
+        """Return the range of its registration that this buffer covers."""
         return self._part
 
     def size(self) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
         return self._part.nbytes
 
     def __len__(self) -> int:
@@ -87,13 +88,16 @@ class RDMABuffer:
 
     @property
     def owner(self) -> str:
-        """The actor that made it: ``str()`` of its address."""
+        """Return the actor that made it: ``str()`` of its address."""
         return self._part.region.owner_name
 
     @property
     def backend(self) -> str:
-        """How this process reaches it, as far as that is known before the first use: "local",
-        "process_vm", "cuda_ipc", "ibverbs", "tcp", or "none"."""
+        """Return the name of the way by which this process would reach it: "local", "process_vm",
+        "cuda_ipc", "ibverbs", "tcp", or "none".
+
+        The first use may find that another way is needed.
+        """
         found = ways().to(self._part.region)
         return found[0].name if found else "none"
 
@@ -113,16 +117,18 @@ class RDMABuffer:
     ) -> Future[None]:
         """Copy the buffer into ``dst``, a tensor or a writable buffer of at least its size.
 
-        ``consistent`` reads again until no write was under way: those of ``write_from``, and of
-        the owner's within ``with buffer.changing():``. Raises ``ValueError`` where ``dst`` is
-        smaller. The future raises ``RemoteMemoryError`` where the memory is gone, ``TimeoutError``.
+        ``consistent`` repeats the read until no write was in progress: neither a ``write_from``,
+        nor the owner's within ``with buffer.changing():``. Raises ``ValueError`` if ``dst`` is
+        smaller. The future raises ``RemoteMemoryError`` if the memory is gone, and
+        ``TimeoutError``.
         """
         memory = destination(dst, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)
         return self._start(lambda way: read(way, part, memory, deadline, consistent=consistent))
 
     def write_from(self, src: Any, *, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
-        """Copy ``src`` to the beginning of the buffer. Raises ``ValueError`` where it is larger."""
+        """Copy ``src`` to the beginning of the buffer. Raises ``ValueError`` if ``src`` is
+        larger."""
         memory = source(src, self).as_of_now()
         part, deadline = self._part, deadline_of(timeout)
         self.check_writable()
@@ -132,11 +138,10 @@ class RDMABuffer:
     def fetch_add(
         self, amount: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
     ) -> Future[int]:
-        """Add to the 64-bit word at byte ``offset``, as one step for all users of this, modulo
-        2^64.
+        """Add ``amount`` to the 64-bit word at byte ``offset``, atomically and modulo 2^64.
 
-        The future has what it was, as a signed number. The owner's own code sees such steps, and
-        takes part in them only by calling this, too.
+        The future has the old value, as a signed number. The step is atomic for all users of this
+        method; the owner's own code takes part only if it calls this method too.
         """
         place, deadline = self.check_word(offset), deadline_of(timeout)
         return self._start(lambda way: fetch_add(way, self._part.region, place, amount, deadline))
@@ -144,9 +149,9 @@ class RDMABuffer:
     def compare_and_swap(
         self, expected: int, new: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
     ) -> Future[int]:
-        """Set the 64-bit word at byte ``offset`` to ``new`` if it is ``expected``.
+        """Set the 64-bit word at byte ``offset`` to ``new`` if it is ``expected``, atomically.
 
-        The future has what it was, as a signed number: ``expected``, where it was set.
+        The future has the old value, as a signed number: ``expected`` if the word was set.
         """
         place, deadline = self.check_word(offset), deadline_of(timeout)
         region = self._part.region
@@ -155,8 +160,9 @@ class RDMABuffer:
         )
 
     def check_word(self, offset: int) -> int:
-        """Where in the registration the 64-bit word at byte ``offset`` is. Raises ``ValueError``
-        if there is none, or it is read-only.
+        """Return the position, in the registration, of the 64-bit word at byte ``offset``.
+
+        Raises ``ValueError`` if there is no such word, or if it is read-only.
         """
         self.check_writable()
         region, place = self._part.region, self._part.start + offset
@@ -174,9 +180,8 @@ class RDMABuffer:
         return place
 
     def check_writable(self) -> None:
-        """Raise ``ValueError`` for memory that its owner may only read, or that has one place for
-        several elements.
-        """
+        """Raise ``ValueError`` if the memory is read-only for its owner, or several elements share
+        a place."""
         region = self._part.region
         if region.is_readonly:
             raise ValueError(
@@ -188,7 +193,7 @@ class RDMABuffer:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Within, the owner changes the memory: consistent readers wait for the end of it."""
+        """Mark that the owner changes the memory within: consistent readers wait for the end."""
         region = self._part.region
         if not is_own(region):
             raise ValueError("only the owner changes memory in place: use write_from")
@@ -201,13 +206,14 @@ class RDMABuffer:
                 try:
                     yield
                 finally:
-                    # An error of the owner's own is no end half way: the memory is as it meant.
+                    # After an error in the owner's own code the change counts as ended.
                     tables.end(fd, region.slot, deadline)
         finally:
             os.close(fd)
 
     def drop(self) -> Future[None]:
-        """End the registration: later reads and writes fail. Idempotent; any process may."""
+        """End the registration, from any process: later reads and writes fail. It may be called
+        again."""
         region = self._part.region
         if self.size() != region.nbytes:
             raise ValueError("this is a part of a buffer: drop the whole of it")
@@ -240,7 +246,7 @@ class RDMABuffer:
         return f"<{self._part.region} of {self.owner}>"
 
     def __del__(self) -> None:
-        # Where this was all that held the memory, its registration ends now.
+        # If only this object kept the memory, its registration ends now.
         part = self.__dict__.get("_part")
         if self.__dict__.pop("_kept", None) is not None and part and is_registry_made():
             region: RemoteRegion = part.region
@@ -255,7 +261,7 @@ def _received(region: RemoteRegion, start: int, stop: int) -> RDMABuffer:
 
 
 def read(way: Ways, part: Part, memory: LocalMemory, deadline: float, *, consistent: bool) -> None:
-    """Copy a part into memory of this process, on this thread."""
+    """Copy a part of a registration into memory of this process, on this thread."""
     if memory.device == "cpu":
         way.read(part, memory.runs(0, part.nbytes), deadline, consistent=consistent)
         return
@@ -263,7 +269,7 @@ def read(way: Ways, part: Part, memory: LocalMemory, deadline: float, *, consist
 
 
 def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
-    """Copy memory of this process into a part, on this thread."""
+    """Copy memory of this process into a part of a registration, on this thread."""
     if not part.nbytes:
         return
     if memory.device == "cpu":
@@ -273,7 +279,7 @@ def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
 
 
 def fetch_add(way: Ways, region: RemoteRegion, place: int, amount: int, deadline: float) -> int:
-    """Add to the word at ``place``, on this thread; what it was, signed."""
+    """Add to the word at ``place``, on this thread; return its old value, signed."""
     return _signed(
         way.by_first(region, lambda one: one.fetch_add(region, place, amount % 2**64, deadline))
     )
@@ -282,7 +288,8 @@ def fetch_add(way: Ways, region: RemoteRegion, place: int, amount: int, deadline
 def compare_and_swap(
     way: Ways, region: RemoteRegion, place: int, expected: int, new: int, deadline: float
 ) -> int:
-    """Set the word at ``place`` if it is ``expected``, on this thread; what it was, signed."""
+    """Set the word at ``place`` if it is ``expected``, on this thread; return its old value,
+    signed."""
     low, high = expected % 2**64, new % 2**64
     return _signed(
         way.by_first(region, lambda one: one.compare_and_swap(region, place, low, high, deadline))
@@ -296,7 +303,8 @@ def _done(value: T) -> Future[T]:
 
 
 def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
-    """Memory here for all of the buffer. Raises ``ValueError`` where it is too small."""
+    """Describe ``dst`` as the memory to read into. Raises ``ValueError`` if the buffer is
+    larger."""
     memory = local_memory(dst, "read into", buffer, is_written=True)
     if memory.nbytes < buffer.size():
         raise ValueError(
@@ -307,7 +315,8 @@ def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
 
 
 def source(src: Any, buffer: RDMABuffer) -> LocalMemory:
-    """Memory here that goes into the buffer. Raises ``ValueError`` where it is too large."""
+    """Describe ``src`` as the memory to write from. Raises ``ValueError`` if it is larger than the
+    buffer."""
     memory = local_memory(src, "written from", buffer, is_written=False)
     if memory.nbytes > buffer.size():
         raise ValueError(

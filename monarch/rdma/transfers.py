@@ -1,4 +1,4 @@
-"""Work of a transfer: begun now, on this thread or another, and waited for later."""
+"""Starts the work of a transfer, on this thread or another; a future waits for its end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HERE = os.path.dirname(__file__) + os.sep
 def start(
     way: Ways, work: Callable[[Ways], T], *, is_quick: bool = False, is_waiting: bool = False
 ) -> Future[T]:
-    """Have ``work`` done on a thread of the workers; at once, on this one, if it is quick.
+    """Run ``work`` on a thread of the pool, or on this thread if it is quick; return its future.
 
-    Work that waits for others' doings, and not only for bytes, gets a thread of its own: the
-    workers are few, and transfers would wait with it.
+    Work that waits for other processes, and not only for bytes, gets a thread of its own: the pool
+    is small, and transfers would wait behind it.
     """
     promise: Promise[tuple[T | None, BaseException | None]] = Promise()
 
@@ -40,7 +40,7 @@ def start(
     if is_quick:
         run()
     else:
-        # Futures and requests made by it are the running actor's.
+        # Futures and requests that it makes belong to the running actor.
         context = contextvars.copy_context()
         if is_waiting:
             threading.Thread(
@@ -59,14 +59,13 @@ def _outcome(found: tuple[T | None, BaseException | None]) -> T:
 
 
 def _note(error: BaseException, line: str) -> None:
-    """Notes where the transfer was begun: the traceback is of the thread that did it, and of the
-    one that waits."""
+    """Add to the error where the transfer was started: its traceback does not show that."""
     if sys.version_info >= (3, 11):
         error.add_note(f"The transfer was begun at {line}")
 
 
 def _users_line() -> str:
-    """Where in the program, outside of this package, this is called from."""
+    """Return the file and line, outside this package, from which this is called."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back

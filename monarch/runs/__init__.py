@@ -1,14 +1,14 @@
-"""A run of a recipe: its folder, what it writes there, and what is read from there later.
+"""A run of a recipe: its folder, and the code that writes and reads it.
 
 What to open:
 
-    record/              what a run writes down: its folder, rows, logs, report
+    record/              the record of a run: its folder, rows, logs, report
     page/                the page of a run, which the dashboard serves and a report freezes
     recover/             ranks that fail, hang or die; checkpoints
     hold/                new code on trial, copies of the state, and holds
     recipe/              recipes, and plain scripts that run as one
-    session              one go of a run, and which process may run in a folder
-    attempts             begins again when ranks are lost
+    session              one session of a run, and which process may use a folder
+    attempts             restarts when ranks are lost
     roles                parts of a mesh: some procs train, others evaluate
     detached             runs whose client is on a host
     carry                the script that sends a host's run folders here

@@ -1,4 +1,4 @@
-"""Attempts at a training: each in procs of its own, and another one when ranks are lost."""
+"""Attempts at a training: each in new procs, and another one when ranks are lost."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _DOING = "the start"
 @dataclass(frozen=True)
 class TrainingAttempt:
     """One attempt of a training, with its ``procs``. Call ``step_made`` with each step that all
-    ranks have made, and ``saving`` with the checkpoints. ``num_restarts`` counts the restarts of
+    ranks have made, and pass ``saving`` the checkpoints. ``num_restarts`` counts the restarts of
     the run; ``saved_step`` is the step of the last checkpoint that earlier attempts saved.
-    ``memory`` has the copies that hosts hold of earlier ranks: a recipe passes it to its
-    ``Holding``, and asks it for the ``newest`` copies.
-    """
+    ``memory`` has the copies of earlier ranks' state in the hosts' memory: a recipe passes it to
+    its ``Holding``, and asks it for the ``newest`` copies."""
 
     procs: ProcMesh
     saving: Saving
@@ -46,8 +45,8 @@ class TrainingAttempt:
     is_first: bool = True
 
     def newest_copies(self) -> HostCopies | None:
-        """The copies in the hosts' memory that ranks before have left, where they are newer than
-        the last checkpoint."""
+        """Return earlier ranks' copies in the hosts' memory; ``None`` unless newer than the
+        checkpoint."""
         return None if self.memory is None or self.is_first else self.memory.newest()
 
 
@@ -126,8 +125,8 @@ def with_attempts(
 
 
 def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:
-    """Wait for newer code than that of this generation, where an edit or a person may fix it; else
-    raise the error."""
+    """Wait for newer code than this generation, if an edit or a person may fix the error; else
+    raise it."""
     edits = record.edits
     if not edits.is_edited(process.current().generation):
         is_for_a_person = edits.policy == "hold" and not edits.has_worked

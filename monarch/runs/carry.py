@@ -1,8 +1,8 @@
-"""Sends what is new in a folder of runs: a script of its own, which a host runs for a person.
+"""Sends the new files of a run's folder: a script that a host runs for a person.
 
-``carry.py BASE UID``. Standard input says what the person has, as JSON: size and time of each file
-by its path in BASE. Standard output is a tar archive of the files that differ, of the run that the
-program UID is the client of; checkpoints stay where they are.
+``carry.py BASE UID``. Standard input is JSON with the files that the person has: the size and time
+of each file by its path in BASE. Standard output is a tar archive of the files that differ, of the
+run whose client is the program UID; checkpoints are not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_BYTES = 64 << 20
 
 
 def run_of(base: str, uid: str) -> str:
-    """The name of the run's folder; empty where it has none yet."""
+    """Return the name of the run's folder; "" if it has none yet."""
     for name in sorted(os.listdir(base)) if os.path.isdir(base) else ():
         path = os.path.join(base, name, "detached.json")
         with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
@@ -27,7 +27,7 @@ def run_of(base: str, uid: str) -> str:
 
 
 def main(base: str, uid: str) -> None:
-    """Write the archive; an empty one where there is no such run."""
+    """Write the archive; it is empty if there is no such run."""
     base = os.path.expanduser(base)
     known = json.loads(sys.stdin.read() or "{}")
     name = run_of(base, uid)

@@ -1,8 +1,8 @@
-"""Runs whose client program lives on a host of the allocation, and not in a person's terminal.
+"""Detached runs: their client program runs on a host of the allocation, not in a person's terminal.
 
-``detached.json`` in a run's folder says which program of which host it is. Where that host is
-another machine, the folder lies there, and what a person looks at here is a copy of it without
-checkpoints, with ``remote.json`` beside the rest, which tells how the run stood at the last look.
+``detached.json`` in a run's folder says which program of which host it is. If that host is another
+machine, the folder is there, and the person has a copy of it without checkpoints; ``remote.json``
+in the copy has the run's status at the last look.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from monarch.runs.record.folder import DETACHED, REMOTE, RUNS, RunFolder, read_j
 
 # The program of the host that a run is the client in, and the URL of its agent.
 PROGRAM_VARIABLE = "MONARCH_DETACHED"
-# Set where the run's client is on another machine than its author: the code is the hosts' own.
+# Set if the run's client is on another machine than its author: the hosts have the code.
 THERE_VARIABLE = "MONARCH_DETACHED_THERE"
 
 
 class DetachedRun(NamedTuple):
-    """The program ``uid`` of the host agent at ``url``; ``folder`` is the run's own, there."""
+    """The program ``uid`` of the host agent at ``url``; ``folder`` is the run's folder on that
+    host."""
 
     uid: str
     url: str
@@ -35,7 +36,10 @@ class DetachedRun(NamedTuple):
 
 
 def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
-    """In the program of a detached run: say in its folder where it is, before it begins."""
+    """Write into a detached run's folder which program of which host it is, before it begins.
+
+    A program that is not detached removes that note.
+    """
     uid, _, url = environ.get(PROGRAM_VARIABLE, "").partition(" ")
     if uid:
         about = {"uid": uid, "url": url, "folder": str(folder.path.absolute())}
@@ -45,7 +49,7 @@ def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) ->
 
 
 def copies_of_running(base: Path = RUNS) -> list[RunFolder]:
-    """The copies here of runs that went on elsewhere at the last look."""
+    """Return the local copies of runs that were running elsewhere at the last look."""
     found = [RunFolder(path.parent) for path in sorted(base.glob(f"*/{REMOTE}"))]
     return [run for run in found if read_json(run.path / REMOTE).get("is_running")]
 

@@ -65,8 +65,10 @@ def end_text(
 
 
 def _last_step(run: RunFolder) -> int:
-    """The step of the last metrics, or of a later checkpoint: not every step need be reported. 0
-    before the first."""
+    """Return the step of the last metrics, or of a later checkpoint; 0 before the first.
+
+    Not every step need be reported.
+    """
     saved = [event["step"] for event in run.events() if event["kind"] == "saved"]
     steps = [*(row["step"] for row in run.metrics()[-1:]), *saved[-1:]]
     return max(steps, default=0)
@@ -81,7 +83,8 @@ def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
 
 
 def _checkpoint_lines(saved: tuple[Path, int], where: str, width: int | None) -> Iterator[str]:
-    """In one line or two: a path that is broken in the middle cannot be copied."""
+    """Yield one or two lines about a checkpoint; the path is never broken, so that it can be
+    copied."""
     path, step = saved
     line = f"the last checkpoint is {path}{where}, after step {step}"
     if width is None or len(line) <= width:
@@ -96,7 +99,7 @@ def _is_there(event: dict[str, Any]) -> bool:
 
 
 def _folded(words: Sequence[str], width: int) -> Iterator[str]:
-    """A command in lines that a shell takes for one, broken between its words."""
+    """Yield a command in lines that a shell reads as one, broken between its words."""
     line = "  "
     for word in map(shlex.quote, words):
         if line.strip() and len(line) + len(word) + len(" \\") > width:

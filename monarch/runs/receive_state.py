@@ -1,9 +1,8 @@
-"""Keeps the state of a job on a host of it, for a detached run: a script, which the host runs for
-the job's client.
+"""Keeps the state of a job on one of its hosts, for a detached run: a script for the job's client.
 
-``receive_state.py PATH``. Standard input is the state, as the client has it, signed with a key that
-this machine does not know: the host runs this for nobody but a client with the job's secret, which
-is what vouches for it. Standard output is the absolute path that names the state here.
+``receive_state.py PATH``. Standard input is the client's state, signed with a key that this machine
+does not know. The host runs this only for a client that has the job's secret, so the state can be
+trusted. Standard output is the absolute path that names the state here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 
 
 def main(path: str, data: bytes) -> str:
-    """Keep it, signed with the key of this user here. Raises ``JobError``."""
+    """Keep the state, signed with this user's key here; return its path. Raises ``JobError``."""
     from monarch.job.job import job_from_client
 
     whole = os.path.abspath(os.path.expanduser(path))

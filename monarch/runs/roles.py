@@ -1,7 +1,7 @@
 """Roles: some procs of a run's mesh train, others evaluate, or generate.
 
-A recipe says which it has, and how many procs of each by default: ``ROLES = {"train": 2, "eval":
-1}``. ``--roles train=4,eval=2``, or ``[roles]`` of monarch.toml, says it otherwise.
+A recipe declares its roles, with the default number of procs of each: ``ROLES = {"train": 2,
+"eval": 1}``. ``--roles train=4,eval=2``, or ``[roles]`` of monarch.toml, changes the numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROLE = re.compile(r"\s*(\w+)\s*=\s*([1-9]\d*)\s*")
 
 
 def read_roles(text: str) -> dict[str, int]:
-    """``train=4,eval=2``. Raises ``JobError``."""
+    """Parse ``train=4,eval=2``. Raises ``JobError``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         match = _ROLE.fullmatch(part)
@@ -32,9 +32,9 @@ def read_roles(text: str) -> dict[str, int]:
 def chosen_roles(
     recipe: str, own: Mapping[str, int], option: str | None, project: Mapping[str, int]
 ) -> dict[str, int]:
-    """How many procs each role gets: as the option says, else monarch.toml, else the recipe.
+    """Return how many procs each role gets, from the option, else monarch.toml, else the recipe.
 
-    Empty for a recipe without roles. Raises ``JobError`` for names that it does not know.
+    Empty for a recipe without roles. Raises ``JobError`` for unknown names.
     """
     if not own:
         if option is not None:
@@ -55,7 +55,7 @@ def chosen_roles(
 
 
 def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
-    """The procs that each of the hosts has for all roles together. Raises ``JobError``."""
+    """Return how many procs each host has for all roles together. Raises ``JobError``."""
     total = sum(sizes.values())
     each, rest = divmod(total, num_hosts)
     if rest:
@@ -68,8 +68,10 @@ def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
 
 
 def meshes_of(procs: ProcMesh, sizes: Mapping[str, int]) -> dict[str, ProcMesh]:
-    """A part of the mesh for each role, in the order of ranks; what is left over is in none.
-    Raises ``JobError`` where there are too few."""
+    """Return a part of the mesh for each role, in the order of ranks; spare procs are in none.
+
+    Raises ``JobError`` if there are too few.
+    """
     total = sum(sizes.values())
     if total > len(procs):
         said = ", ".join(f"{name}={size}" for name, size in sizes.items())

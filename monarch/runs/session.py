@@ -1,4 +1,5 @@
-"""One go of a run, from ``begun`` to ``ended``: a program that runs a recipe in a run's folder."""
+"""One session of a run, from ``begun`` to ``ended``: a program that runs a recipe in a run's
+folder."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ from monarch.version import __version__
 
 
 class RunLock:
-    """Holds a run's folder until it is closed, or the program ends, however it ends.
+    """A lock on a run's folder, until it is closed, or the program ends, however it ends.
 
-    Two programs in one folder would save over each other's checkpoints. Raises ``JobError`` where
-    another one holds it. A file system without locks lets every program have it.
+    Two programs in one folder would overwrite each other's checkpoints. Raises ``JobError`` if
+    another program has it. A file system without locks lets every program have it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +59,7 @@ class RunLock:
             pass
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         with Uninterrupted():  # Ctrl-C just before the close would leave it open.
             file, self._file = self._file, None
             if file is not None:
@@ -71,7 +72,7 @@ class RunLock:
 
 @dataclass
 class RunSession:
-    """Writes down what is run before it begins, and how it ended; a ``with`` block.
+    """Records what is run before it begins, and how it ended; a ``with`` block.
 
     ``record`` is for the recipe. An exception that leaves the block is the run's end: "stopped" for
     ``KeyboardInterrupt``, else "failed". Entering it raises ``JobError`` while another program runs
@@ -169,11 +170,11 @@ class RunSession:
             self._claim.close()
 
     def discard(self) -> None:
-        """Removes the folder of a run that never began."""
+        """Remove the folder of a run that never began."""
         self.folder.discard()
 
     def _live_config(self) -> LiveConfig[Any]:
-        """The run's own file, and the one that the person gave."""
+        """Return the live config of the run's own file, and of the file that the person gave."""
         cls, config = type(self.loaded.config), self.loaded.config
 
         def of_run() -> Any:
@@ -193,7 +194,7 @@ class RunSession:
 
     @contextmanager
     def _telling(self, name: str) -> Iterator[None]:
-        """Within, what the operating system refuses is told, and ends nothing."""
+        """Show errors of the operating system within, and continue."""
         try:
             yield
         except OSError as error:
@@ -204,7 +205,8 @@ class RunSession:
         self.folder.write_text("config.toml", to_toml(config, self.loaded.origins))
 
     def _surroundings(self) -> dict[str, Any]:
-        """The surroundings that the run depends on; no variable that could hold a secret."""
+        """Return the environment on which the run depends, without variables that could have a
+        secret."""
         torch = sys.modules.get("torch")
         named = ("MONARCH_CONFIG_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "NCCL_", "GLOO_")
         return {

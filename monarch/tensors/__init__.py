@@ -1,8 +1,8 @@
 """Distributed tensors: one program whose torch operations run on every proc of a mesh.
 
 The controller (a script, or an actor) *activates* a mesh. From then on each torch operation is
-looked up in a cache of templates, written as a few integers into a batch, and run by a worker
-actor in every proc on its own local tensors. `docs/tensors.md` tells what one does with that.
+looked up in a cache of templates, written as a few integers into a batch, and run by a worker actor
+in every proc on its own local tensors. `docs/tensors.md` shows how programs use it.
 
 What to open:
 

@@ -1,4 +1,4 @@
-"""From procs to the device mesh of their workers."""
+"""The device mesh of a proc mesh: its workers are spawned here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _lock = threading.Lock()
 
 
 def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
-    """The mesh of these procs' workers, which are spawned when it is first asked for, and again
-    after an ``exit()``.
+    """Return the mesh of these procs' workers, which are spawned at the first request.
 
-    Slices and other views of one proc mesh share the workers. Raises ``NotImplementedError`` for a
-    received slice, of which the whole mesh is not known here.
+    They are spawned again after an ``exit()``. Slices and other views of one proc mesh share the
+    workers. Raises ``NotImplementedError`` for a received slice, whose whole mesh this process does
+    not know.
     """
     whole = procs._whole
     follow_torch_seeds()
@@ -35,7 +35,7 @@ def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
 
 
 def spawn_tensor_engine(proc_mesh: ProcMesh) -> DeviceMesh:
-    """As ``ProcMesh.activate`` does it at first."""
+    """Return the device mesh of ``proc_mesh``, as the first ``ProcMesh.activate`` does."""
     return device_mesh_of(proc_mesh)
 
 

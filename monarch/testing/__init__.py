@@ -8,19 +8,19 @@
             world.kill_proc(workers, rank=2)
             ...
 
-Everything but the making of processes, the sockets and, with ``virtual_time=True``, the clock
-is the real runtime: messages are pickled, actors have their threads, failures travel as they
-do between machines; pids, environments and output are each proc's own, to Python code. The limits:
+Everything but the making of processes, the sockets and, with ``virtual_time=True``, the clock is
+the real runtime: messages are pickled, actors have their threads, failures are reported as they are
+between machines; pids, environments and output are each proc's own, to Python code. The limits:
 modules and their globals are shared by all procs; an actor that blocks for ever in C code keeps its
 thread; ``with_python_executable`` and ``sync_workspace`` have no meaning here.
 
 What to open:
 
-    world                  the simulation, and what a test may do to it
+    world                  the simulation, and the failures that a test may cause
     proc                   a proc in the test's process
     threads                which proc a thread belongs to
     surroundings           a pid, an end and an environment for each proc
-    output                 where the lines of procs go
+    output                 the output of procs
     clock                  virtual time
     script                 failures by script, at the nth call
     fake_gpu, fake_verbs   a GPU and an RDMA device without hardware

@@ -1,4 +1,4 @@
-"""A clock that only moves when the test says so, and the loops that go by it."""
+"""A clock that only moves when the test says so, and the loops that use it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SETTLE_SECONDS = 5.0
 class VirtualClock:
     """Time for heartbeats, timeouts of the runtime, and ``asyncio.sleep`` in async actors.
 
-    ``time.sleep`` and ``Future.get(timeout=...)`` go by the real clock: threads wait there.
+    ``time.sleep`` and ``Future.get(timeout=...)`` use the real clock: threads wait there.
     """
 
     def __init__(self) -> None:
@@ -30,14 +30,14 @@ class VirtualClock:
         self._event_loops: list[VirtualEventLoop] = []
 
     def time(self) -> float:
-        """The virtual time, in seconds."""
+        """Return the virtual time, in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass: all that falls due on the way happens, in its order.
+        """Let ``seconds`` pass: run all timers that fall due, in order.
 
-        Before each step the messages under way are delivered, so that a heartbeat that was
-        sent counts as heard. Actors that compute are not waited for.
+        Before each step the messages that were sent are delivered, so that a sent heartbeat counts
+        as received. Actors that compute are not waited for.
         """
         if seconds < 0:
             raise ValueError(f"time does not run backwards: {seconds}")
@@ -50,7 +50,7 @@ class VirtualClock:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until no loop has anything left to do at this time."""
+        """Wait until no loop has anything left to do at the current time."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while time.monotonic() < deadline:
             before = self._num_runs()
@@ -70,33 +70,33 @@ class VirtualClock:
             return runs + sum(loop.num_runs for loop in self._event_loops)
 
     def _pass_all(self) -> int:
-        """Have each loop, woken to the present time, run something; how many did."""
+        """Wake each loop to run what is due at the current time; return how many did."""
         with self._lock:
             loops: list[VirtualIoLoop | VirtualEventLoop] = [*self._io_loops, *self._event_loops]
         # Each is passed once more, because timers run after what was handed over.
         return sum(loop.pass_by(_SETTLE_SECONDS) for loop in [*loops, *loops])
 
     def note(self, when: float) -> None:
-        """Something falls due at ``when``."""
+        """Note that a timer falls due at ``when``."""
         with self._lock:
             heapq.heappush(self._due, when)
 
     def io_loop(self) -> VirtualIoLoop:
-        """A loop for a node that goes by this clock."""
+        """Make a loop for a node that uses this clock."""
         loop = VirtualIoLoop(self)
         with self._lock:
             self._io_loops.append(loop)
         return loop
 
     def event_loop(self) -> VirtualEventLoop:
-        """An asyncio loop that goes by this clock."""
+        """Make an asyncio loop that uses this clock."""
         loop = VirtualEventLoop(self)
         with self._lock:
             self._event_loops.append(loop)
         return loop
 
     def forget(self, loop: VirtualIoLoop | VirtualEventLoop) -> None:
-        """The loop has ended."""
+        """Remove a loop that has ended."""
         with self._lock:
             loops: list[Any] = (
                 self._io_loops if isinstance(loop, VirtualIoLoop) else self._event_loops
@@ -122,7 +122,8 @@ class VirtualIoLoop(IoLoop):
         return timer
 
     def pass_by(self, timeout: float) -> bool:
-        """Wait until the loop has come round; whether it did."""
+        """Wait until the loop has run everything handed to it; return False if it has ended, or is
+        late."""
         try:
             self.run_on_loop(lambda: None, timeout)
         except (TimeoutError, RuntimeError):
@@ -174,7 +175,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         return handle
 
     def pass_by(self, timeout: float) -> bool:
-        """Wait until the loop has come round; whether it did."""
+        """Wait until the loop has run everything handed to it; return False if it is closed."""
         passed = threading.Event()
         try:
             self.call_soon_threadsafe(passed.set)

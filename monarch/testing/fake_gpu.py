@@ -1,11 +1,11 @@
-"""GPUs without a GPU: memory that only queued copies reach, and that other processes open.
+"""A fake of GPUs: memory that only queued copies reach, and that other processes open.
 
-It refuses what CUDA and torch refuse: addresses of a device are none of this process's (code that
-touches them ends with a segmentation fault), a handle is opened once and only where its device is
-visible, memory of expandable segments has none, and copies to the host need pinned memory. What the
-device is given to do is done later, by a thread for each stream. Freed memory that another process
-has mapped is not given out again before that lets go of it; otherwise it is, at once, at the same
-address, as torch's allocator does.
+It refuses what CUDA and torch refuse: addresses of a device are not valid in this process (code
+that touches them ends with a segmentation fault), a handle is opened once and only where its device
+is visible, memory of expandable segments has no handle, and copies to the host need pinned memory.
+Work for the device is done later, by a thread for each stream. Freed memory that another process
+has mapped is not reused before that unmaps it; other memory is reused at once, at the same address,
+as torch's allocator does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 0.001
 
 
 class _Words:
-    """Words that processes share: which handles are in use, and how far fences are."""
+    """Integers that processes share: which handles are in use, and how far fences have advanced."""
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, _PAGE)
@@ -50,7 +50,7 @@ class _Words:
 
 
 class _Block:
-    """Frees a storage's memory after the watchers of the storage have been told of its end."""
+    """Frees a storage's memory after the watchers of the storage have been called."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
@@ -76,12 +76,12 @@ class FakeStorage:
         self.is_received = False
 
     def view(self) -> memoryview:
-        """The bytes, as only a kernel of the GPU would see them."""
+        """Return the bytes, which on a real GPU only its kernels could see."""
         return memoryview(self._memory)[self.offset : self.offset + self.size]
 
 
 class FakePinned:
-    """Memory of this host that a GPU can copy to."""
+    """Host memory that a GPU can copy to."""
 
     device = -1
 
@@ -111,11 +111,11 @@ class FakeGpuArray:
         self.is_readonly = is_readonly
 
     def strided(self, step: int) -> FakeGpuArray:
-        """Every so many bytes of it."""
+        """Return a view of every ``step``-th byte."""
         return FakeGpuArray(self.storage, step=step)
 
     def fill_later(self, data: bytes) -> None:
-        """Have a kernel write it: it is done when the GPU comes to it."""
+        """Queue a kernel that writes ``data``."""
         storage = self.storage
 
         def kernel() -> None:
@@ -142,7 +142,7 @@ class FakeGpuArray:
 
 
 class _FakeMark:
-    """Work of this process that is done, or not yet."""
+    """A mark behind work of this process."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -158,7 +158,7 @@ class _FakeMark:
 
 
 class _OthersFence:
-    """The fence of another process, as it is when it is followed."""
+    """Another process's fence, at the place where it was when it was followed."""
 
     def __init__(self, words: _Words, at: int, world: FakeGpu) -> None:
         self._words, self._at = words, at
@@ -182,8 +182,10 @@ class _FencePlace:
 
 
 class _FakeStream:
-    """Does what it is given, in that order, on a thread of its own; an error is told by the mark
-    behind it. The thread ends with the stream."""
+    """Runs queued work in order, on a thread of its own, which ends with the stream.
+
+    An error is raised by the mark behind the work.
+    """
 
     def __init__(self, count_copy: Callable[[StoragePlace, StoragePlace], None]) -> None:
         self._count_copy = count_copy
@@ -257,8 +259,8 @@ class _FakeFence:
 class FakeGpu:
     """The GPUs that this process sees.
 
-    ``num_opened`` counts storages of others that are mapped, ``num_opens`` how often one was
-    opened; ``copies`` the copies: "across", "within" a device, "to_host", "from_host".
+    ``num_opened`` counts storages of others that are mapped, ``num_opens`` all openings; ``copies``
+    are the copies made: "across", "within" a device, "to_host", "from_host".
     """
 
     def __init__(self, devices: Sequence[str] = ("GPU-0",)) -> None:
@@ -292,7 +294,7 @@ class FakeGpu:
         os.close(self.words_fd)
 
     def stop_kernels(self) -> None:
-        """What is queued from now on is done after ``go_on``."""
+        """Delay work that is queued from now on until ``go_on``."""
         self._go.clear()
 
     def go_on(self) -> None:
@@ -304,7 +306,7 @@ class FakeGpu:
 
     @property
     def num_in_limbo(self) -> int:
-        """How many freed storages others still have mapped."""
+        """Return how many freed storages other processes still have mapped."""
         self._collect()
         return len(self._limbo)
 
@@ -322,8 +324,10 @@ class FakeGpu:
         return FakeGpuArray(self.storage(num_bytes, device))
 
     def tensor(self, tensor: Any, device: int = 0) -> Any:
-        """The same values in memory of the device, for kernels of tests: torch takes it for memory
-        of the host."""
+        """Return a tensor with the same values in the device's memory, for kernels of tests.
+
+        Torch treats it as host memory.
+        """
         torch = sys.modules["torch"]
         storage = self.storage(max(1, tensor.nbytes), device)
         made = torch.frombuffer(storage.view(), dtype=tensor.dtype, count=tensor.numel())
@@ -520,7 +524,7 @@ def _count_copy(
 
 
 def _keep(storage: FakeStorage) -> None:
-    """Holds it until then."""
+    """Do nothing: as a finalizer's argument, the storage is kept until then."""
 
 
 def _count_nothing(source: StoragePlace, target: StoragePlace) -> None:
@@ -554,7 +558,7 @@ def _address(memory: mmap.mmap) -> int:
 
 
 def gpu_of_tests(devices: Sequence[str] = ("GPU-0",)) -> FakeGpu:
-    """The fake of this process, which is asked from now on; with these devices, if it is new."""
+    """Return this process's fake GPU library; install one with these devices if there is none."""
     found = gpu()
     if not isinstance(found, FakeGpu):
         found = FakeGpu(devices)

@@ -1,4 +1,4 @@
-"""libibverbs without a device: queue pairs of this process move bytes, and fail when told to."""
+"""A fake of libibverbs: queue pairs of this process move bytes, and fail when a test says so."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FLUSHED = 5
 
 
 class FakeVerbs:
-    """One device whose port leads back to it.
+    """A library with one device, whose port is connected to itself.
 
-    ``statuses`` are what the next completions say; ``most_polled`` is how many one poll gives at
-    most; ``num_registrations_left`` how many succeed before there is no memory for more.
-    ``num_closed`` counts devices that were given up.
+    ``statuses`` are the statuses of the next completions; ``most_polled`` is how many one poll
+    returns at most; ``num_registrations_left`` is how many registrations succeed before memory is
+    short. ``num_closed`` counts closed devices.
     """
 
     name = "fake"
@@ -44,7 +44,8 @@ class FakeVerbs:
         self.numbers = itertools.count(1)
 
     def shift_of(self, rkey: int) -> int:
-        """How far from its address registered memory lies: a GPU's does, as it was exported."""
+        """Return how far registered memory is from its address: exported GPU memory is
+        elsewhere."""
         return self.exported[rkey][1] if rkey in self.exported else 0
 
     def list_devices(self) -> list[str]:

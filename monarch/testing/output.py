@@ -1,5 +1,4 @@
-"""The lines that procs print go the way of their output: to their host agent, and so to the
-client."""
+"""Sends the lines that procs print the usual way: to their host agent, and so to the client."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ _STREAMS = (("stdout", 1), ("stderr", 2))
 
 
 class _Output:
-    """``sys.stdout`` or ``sys.stderr``, of the proc that prints."""
+    """``sys.stdout`` or ``sys.stderr`` of the proc whose thread prints."""
 
     def __init__(self, real: TextIO, stream: int) -> None:
         self.real = real
@@ -32,8 +31,8 @@ class _Output:
 def route_output() -> None:
     """Make ``sys.stdout`` and ``sys.stderr`` those of the proc whose thread prints.
 
-    To be called again before user code runs: test frameworks put streams of their own there
-    between the phases of a test.
+    It must be called again before user code runs: test frameworks replace these streams between the
+    phases of a test.
     """
     for name, stream in _STREAMS:
         now = getattr(sys, name)

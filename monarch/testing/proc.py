@@ -1,4 +1,4 @@
-"""A proc that lives in the test's process, and what makes them for a host agent."""
+"""A proc that lives in the test's process, and the launcher that makes it for a host agent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from monarch.wire.address import Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Call, SetLogLevel
 
-# Beyond what any kernel gives out: to signal one by mistake hits no process.
+# Larger than any real pid, so that a signal by mistake hits no process.
 ProcTable: TypeAlias = "dict[Uid, InProcessProc]"
 
 _pids = itertools.count(1 << 22)
@@ -64,7 +64,7 @@ class InProcessAgent(ProcAgent):
         return ActorLoop(self.asyncio_loop(), lambda: None)
 
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
-        """One for all: the world's clock knows when it has nothing to do."""
+        """Return the proc's only asyncio loop, so that the world's clock knows when it is idle."""
         with self._lock:
             if self._loop is None:
                 self._loop = self.world.new_event_loop()
@@ -78,14 +78,14 @@ class InProcessAgent(ProcAgent):
         self._cells.take_call(self.world.script.applied(self.uid, envelope))
 
     def drop_everything(self) -> None:
-        """End all actors as the death of their process would: without a word."""
+        """End all actors as the death of their process would: without a message."""
         for cell in self.cells:
             cell.is_ended = True
             cell.deliver(Lift(-1))  # Wakes it, and means nothing else.
         self.stop_loop()
 
     def stop_loop(self) -> None:
-        """End the thread on which async actors ran."""
+        """End the thread on which async actors run."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -161,9 +161,9 @@ class InProcessProc:
         self._come_up(config, lambda: set_up(setup, config, self.agent, run))
 
     def end(self, code: int) -> None:
-        """End with a status, or by the signal ``-code``. From any thread; idempotent.
+        """End with a status, or by the signal ``-code``. Any thread may call it, more than once.
 
-        The network goes first: messages that actors still send on their way out reach no receiver.
+        The network is closed first: messages that actors still send reach no receiver.
         """
         with self._lock:
             if self._has_ended:
@@ -178,7 +178,7 @@ class InProcessProc:
         self.ended.set()
 
     def write(self, stream: int, text: str) -> None:
-        """Print to our stdout (1) or stderr (2). Waits while the pipe is full, as usual."""
+        """Print to the proc's stdout (1) or stderr (2). Waits while the pipe is full, as usual."""
         self._write(stream, text.encode("utf-8", "replace"))
 
     def _mark(self, label: str) -> None:
@@ -225,7 +225,7 @@ def _changed(environment: Mapping[str, str], by: Mapping[str, str | None]) -> di
 
 
 class InProcessLauncher:
-    """Makes procs for one host agent; takes the place of the zygote."""
+    """Makes procs for one host agent, instead of the zygote."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class InProcessLauncher:
         self.is_alive = True
 
     def drift(self) -> dict[str, str | None]:
-        """Nothing: the environment of these procs is the test's, as it is now."""
+        """Return no differences: the environment of these procs is the test's current one."""
         return {}
 
     def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:

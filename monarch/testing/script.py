@@ -1,7 +1,7 @@
-"""Failures by script: what the nth call of an endpoint does instead of running.
+"""Scripted failures: the nth call of an endpoint does something else instead of running.
 
-The call takes its ordinary way: it arrives, waits for its turn, and is unpickled by the actor.
-Only its arguments are others: they raise, end the proc, or wait when they are unpickled.
+The call is handled as usual: it arrives, waits for its turn, and is unpickled by the actor. Only
+its arguments are replaced: they raise, end the proc, or wait when they are unpickled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monarch.wire.message import Call
 
 
 class Script:
-    """The rules, and the calls counted so far."""
+    """The rules of a test, and the calls counted so far."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class Script:
     def add(
         self, procs: Sequence[Uid], actor: Uid, method: str, nth: int, does: Callable[[], object]
     ) -> None:
-        """In each of ``procs`` the ``nth`` call from now on does something else."""
+        """Make the ``nth`` call from now on, in each of ``procs``, run ``does``."""
         if nth < 1:
             raise ValueError(f"calls are counted from 1, not {nth}")
         with self._lock:
@@ -36,7 +36,7 @@ class Script:
                 self._rules.setdefault((proc, actor, method), []).append(_ScriptRule(nth, does))
 
     def applied(self, proc: Uid, envelope: Envelope[Call]) -> Envelope[Call]:
-        """The call as it should be handled in ``proc``."""
+        """Return the call as it must be handled in ``proc``, changed if a rule is due."""
         call = envelope.message
         if not self._rules:
             return envelope
@@ -65,9 +65,9 @@ _deeds: dict[int, tuple[Callable[[], object], Envelope[Call]]] = {}
 
 
 class _Instead:
-    """Does its deed where it is unpickled, and is then the arguments of the call after all.
+    """Calls a function when it is unpickled, and then becomes the arguments of the call.
 
-    The deed itself need not be picklable.
+    The function itself need not be picklable.
     """
 
     def __init__(self, does: Callable[[], object], envelope: Envelope[Call]) -> None:
@@ -85,7 +85,7 @@ def _do(number: int) -> object:
 
 
 def raises(error: BaseException) -> Callable[[], object]:
-    """Raise ``error`` as if the endpoint had."""
+    """Return a function that raises ``error`` as if the endpoint had."""
 
     def act() -> object:
         raise error
@@ -94,12 +94,12 @@ def raises(error: BaseException) -> Callable[[], object]:
 
 
 def dies(code: int) -> Callable[[], object]:
-    """End the proc: with a status, or by the signal ``-code``."""
+    """Return a function that ends the proc: with a status, or by the signal ``-code``."""
     return lambda: os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
 
 
 class Hold:
-    """A call that waits at the door of its endpoint until the test lets it in."""
+    """A call that waits before its endpoint runs, until the test releases it."""
 
     def __init__(self) -> None:
         self._reached = threading.Semaphore(0)
@@ -110,10 +110,10 @@ class Hold:
         self._released.wait()
 
     def wait_reached(self, timeout: float = 20.0) -> None:
-        """Wait until the call is at the door. Raises ``TimeoutError``."""
+        """Wait until the call has arrived and waits. Raises ``TimeoutError``."""
         if not self._reached.acquire(timeout=timeout):
             raise TimeoutError(f"the call that is to be held did not come within {timeout} s")
 
     def release(self) -> None:
-        """Let it in, and all that come later."""
+        """Let the call run, and all that come later."""
         self._released.set()

@@ -1,8 +1,7 @@
-"""Simulates what every process has for itself, for procs that share one: a pid, an end, an
-environment.
+"""Simulates what every process has for itself, for procs that share one: pid, exit, environment.
 
-Within a world ``os.getpid``, ``os.kill``, ``os._exit`` and ``os.environ`` are about the proc that
-the calling thread belongs to. Other threads see the real ones.
+Within a world ``os.getpid``, ``os.kill``, ``os._exit`` and ``os.environ`` apply to the proc of the
+calling thread. Other threads see the real ones.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def _proc() -> InProcessProc | None:
 
 
 class _Environment(MutableMapping[str, str]):
-    """``os.environ``, of the proc that asks."""
+    """``os.environ`` of the proc whose thread uses it."""
 
     def __init__(self, real: MutableMapping[str, str]) -> None:
         self._real = real
@@ -57,7 +56,7 @@ class _Environment(MutableMapping[str, str]):
 
 @contextmanager
 def simulated_surroundings(procs: ProcTable) -> Iterator[None]:
-    """A proc that ends itself, or is killed by its pid, ends alone; and so on."""
+    """Replace these functions within: a proc that exits, or is killed by its pid, ends alone."""
     real_getpid, real_exit, real_kill = os.getpid, os._exit, os.kill
 
     def getpid() -> int:

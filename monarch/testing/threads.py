@@ -1,7 +1,7 @@
-"""Tells to which proc a thread belongs: in one process, threads are what tells the procs apart.
+"""Knows to which proc a thread belongs, since procs in one process differ only by their threads.
 
-Every thread belongs to one proc, or to the client: the loops and actors of a proc run on
-threads of its own, and what a proc's thread starts is that proc's too.
+Every thread belongs to one proc, or to the client: the loops and actors of a proc run on threads of
+its own, and threads that a proc's thread starts are that proc's too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LOOK_SECONDS = 0.001
 
 
 class ProcEnded(BaseException):
-    """Unwinds a thread whose proc has ended. Only code that catches everything notices."""
+    """Unwinds a thread whose proc has ended. Only code that catches everything sees it."""
 
 
 def owner_of_thread() -> Any:
-    """The proc that the calling thread belongs to; ``None`` for the client and strangers."""
+    """Return the proc of the calling thread; ``None`` for the client's and other threads."""
     return getattr(_here, "owner", None)
 
 
@@ -51,8 +51,7 @@ def belonging_to(owner: Any) -> Iterator[None]:
 
 @contextmanager
 def inherited() -> Iterator[None]:
-    """Within the block new threads belong to the proc to which the thread that starts them
-    belongs."""
+    """Make new threads within belong to the proc of the thread that starts them."""
     start = threading.Thread.start
 
     def start_as_ours(thread: threading.Thread) -> None:
@@ -85,7 +84,7 @@ def inherited() -> Iterator[None]:
 
 
 def _end_in_peace(thread: threading.Thread) -> None:
-    """The calling thread is done; nothing must unwind the little that Python still does in it."""
+    """Prepare the end of the calling thread, so that nothing unwinds Python's last steps in it."""
     is_over = False
     while not is_over:
         with contextlib.suppress(ProcEnded), _ending:
@@ -102,9 +101,9 @@ def _end_in_peace(thread: threading.Thread) -> None:
 
 
 def end_all_of(owner: Any) -> None:
-    """Unwind what actors and other user code run on threads of ``owner``, except the calling one.
+    """Unwind actors and other user code on threads of ``owner``, except the calling one.
 
-    Python code stops at its next step, or when it has taken or let go of the lock that it is about
+    Python code stops at its next step, or when it has taken or released the lock that it is about
     to (from Python 3.13 on it may stop with the lock). A thread that waits in C stops when its wait
     is over. The runtime's own threads end by themselves.
     """
@@ -135,7 +134,10 @@ def _is_the_runtimes(thread: threading.Thread) -> bool:
 
 
 def _is_unwound(thread: threading.Thread, owner: Any, must: bool = False) -> bool:
-    """Unwind it where it belongs to ``owner``, unless it is handing over a lock just now."""
+    """Unwind the thread if it belongs to ``owner``; return False if it is just handing over a lock.
+
+    ``must`` unwinds it in any case.
+    """
     with _ending:
         if getattr(thread, _ATTRIBUTE, None) is not owner:
             return True

@@ -1,4 +1,4 @@
-"""Hosts, procs and their client in one process, and what a test may do to them."""
+"""Hosts, procs and their client in one process, and the failures that a test may cause."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class InProcessClient(InProcessAgent, ClientAgent):
 class World:
     """A simulation: a client with its own host, other hosts, and their procs.
 
-    ``faults`` are the failures that no supervisor handled. Those that are still there when the
-    world ends are raised then. ``clock`` is there with ``virtual_time`` only.
+    ``faults`` are the failures that no supervisor handled; those left when the world ends are
+    raised then. ``clock`` exists with ``virtual_time`` only.
     """
 
     def __init__(self, virtual_time: bool = False) -> None:
@@ -72,13 +72,13 @@ class World:
 
     @property
     def host(self) -> HostMesh:
-        """The client's own machine: what ``this_host()`` gives."""
+        """Return the client's own machine, as ``this_host()`` does."""
         return monarch.actor.this_host()
 
     def hosts(self, count: int) -> HostMesh:
-        """Attach to ``count`` more machines; a mesh with the dimension ``hosts``.
+        """Attach to ``count`` more machines; return a mesh with the dimension ``hosts``.
 
-        Each has a network address and heartbeats of its own: see ``cut_off``.
+        Each has its own network address and heartbeats: see ``cut_off``.
         """
         urls = [self._add_host() for _ in range(count)]
         return attach_to_workers(workers=urls)
@@ -88,41 +88,41 @@ class World:
     ) -> None:
         """End the proc at ``rank`` of ``mesh`` by a signal, as the kernel would.
 
-        All other processes learn of it as of a real death. Actors in it run no ``__cleanup__``.
+        All other processes learn of it as of a real death. Its actors run no ``__cleanup__``.
         """
         self._proc_at(mesh, rank).end(-signal)
 
     def kill_host(self, hosts: HostMesh, rank: int = 0) -> None:
-        """Switch a machine off: its procs end with it, and no process is told.
+        """Switch a machine off: its procs end with it, and no process is notified.
 
-        The client notices by the heartbeats that stay out.
+        The client notices that heartbeats are missing.
         """
         service = self._hosts.pop(hosts._hosts[rank].url)
         self._sever(service)
         service.close()
 
     def cut_off(self, hosts: HostMesh, rank: int = 0) -> None:
-        """Pull the network cable of a machine: nothing comes in or out any more."""
+        """Cut the network of a machine: no message reaches it or leaves it any more."""
         self._sever(self._hosts[hosts._hosts[rank].url])
 
     def fail(self, endpoint: Endpoint[..., Any], error: BaseException, *, nth: int = 1) -> None:
-        """Have the ``nth`` call of ``endpoint`` from now on raise ``error`` instead of running.
+        """Make the ``nth`` call of ``endpoint`` from now on raise ``error`` instead of running.
 
-        On each member of the mesh that the endpoint was taken from; a slice picks some.
+        This holds on each member of the endpoint's mesh; use a slice to choose some.
         """
         self._add(endpoint, nth, raises(error))
 
     def die(self, endpoint: Endpoint[..., Any], *, nth: int = 1, code: int = -9) -> None:
-        """Have the ``nth`` call of ``endpoint`` end the proc that it comes to.
+        """Make the ``nth`` call of ``endpoint`` end the proc that gets it.
 
         ``code`` is an exit status, or minus the number of a signal.
         """
         self._add(endpoint, nth, dies(code))
 
     def hold(self, endpoint: Endpoint[..., Any], *, nth: int = 1) -> Hold:
-        """Have the ``nth`` call of ``endpoint`` wait until it is released: a slow member.
+        """Make the ``nth`` call of ``endpoint`` wait until it is released, as in a slow member.
 
-        An async actor waits with the loop of its whole proc.
+        An async actor blocks the loop of its whole proc.
         """
         hold = Hold()
         self._holds.append(hold)
@@ -130,7 +130,8 @@ class World:
         return hold
 
     def wait_for_fault(self, timeout: float = 20.0) -> MeshFailure:
-        """The next failure that no supervisor handled, which it takes off ``faults``."""
+        """Wait for a failure that no supervisor handled; remove it from ``faults`` and return
+        it."""
         deadline = time.monotonic() + timeout
         while not self.faults:
             if time.monotonic() > deadline:
@@ -146,7 +147,7 @@ class World:
         procs = mesh._procs if isinstance(mesh, ProcMesh) else mesh._ref.procs
         uid = procs[rank].uid
         deadline = time.monotonic() + 20.0
-        # It may be on its way still: a spawn does not wait for it.
+        # The actor may still be starting: a spawn does not wait for it.
         while uid not in self.procs:
             if self._current().node.failure_of(uid) is not None or time.monotonic() > deadline:
                 raise ValueError(f"the proc at rank {rank} of {mesh} does not run (any more)")
@@ -175,7 +176,7 @@ class World:
             self._transports[uid].sever()
 
     def new_node(self, uid: Uid, machine: str) -> Node:
-        """A node for the process ``uid`` on ``machine``, over connections that can be severed."""
+        """Make a node for the process ``uid`` on ``machine``, whose connections can be cut."""
 
         def transport(loop: Loop, receive: Any) -> SeverableTransport:
             made = SeverableTransport(loop, receive, self._network)
@@ -186,7 +187,7 @@ class World:
         return Node(uid, loop=loop, transport=transport, machine=machine)
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        """A loop on the virtual clock; an ordinary one where there is no such clock."""
+        """Make an asyncio loop, on the virtual clock if there is one."""
         return self.clock.event_loop() if self.clock is not None else asyncio.new_event_loop()
 
     def _launchers(self, machine: str) -> StartLauncher:
@@ -198,7 +199,7 @@ class World:
         return start
 
     def _current(self) -> ProcAgent:
-        """The proc whose code asks, or the client."""
+        """Return the agent of the proc whose thread calls, or the client."""
         owner = owner_of_thread()
         if isinstance(owner, InProcessProc):
             return owner.agent
@@ -211,7 +212,7 @@ class World:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Be the world that this process is in."""
+        """Within, make this the world of this process."""
         self._directory = new_directory(new_uid())
         hook = monarch.actor.unhandled_fault_hook
         monarch.actor.unhandled_fault_hook = self.faults.append  # type: ignore[assignment]
@@ -236,17 +237,17 @@ class World:
             service.close()
         for proc in [*procs, *self.procs.values()]:
             proc.end(-signal.SIGKILL)
-            # Another thread may be at it.
+            # Another thread may be using it.
             proc.ended.wait(_END_SECONDS)
 
 
 @contextmanager
 def in_process(*, virtual_time: bool = False) -> Iterator[World]:
-    """A world in which hosts and procs live in this process.
+    """Run a world in which hosts and procs live in this process.
 
-    Within the block ``this_host()``, ``spawn_procs`` and all that follows from them make no
-    process and open no socket. With ``virtual_time`` heartbeats, timeouts and the sleep of async
-    actors wait for ``world.clock.advance(seconds)``.
+    Within the block ``this_host()``, ``spawn_procs`` and everything built on them start no process
+    and open no socket. With ``virtual_time`` heartbeats, timeouts and the sleep of async actors
+    wait for ``world.clock.advance(seconds)``.
 
     Raises ``SupervisionError`` at the end for a failure that no supervisor handled, unless the test
     took it from ``world.faults``.
@@ -262,8 +263,10 @@ def in_process(*, virtual_time: bool = False) -> Iterator[World]:
 
 
 class SeverableTransport:
-    """The in-memory transport, with a cable that can be pulled. Once severed, nothing comes in or
-    goes out, and neither side is told."""
+    """The in-memory transport, with connections that can be cut.
+
+    Once cut, it delivers nothing in either direction, and neither side is notified.
+    """
 
     def __init__(self, loop: Loop, receive: Receive, network: InprocNetwork) -> None:
         self._receive = receive

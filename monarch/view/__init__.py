@@ -2,7 +2,7 @@
 
 What to open:
 
-    live_view, run_view   what is shown of a mesh; of a run's folder: the same for all views
+    live_view, run_view   the data that all views show: of a mesh; of a run's folder
     top                   `monarch top`, and `monarch status --watch`
     server                `monarch dashboard`; its page is `monarch.runs.page`
     notebook              `%load_ext monarch`

@@ -1,4 +1,4 @@
-"""The picture of a mesh at one moment: made of two looks at it, and the same for all views."""
+"""The state of a mesh at one moment, made of two looks at it; all views show this data."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _ODD = ("failed", "hangs", "held", "no answer")
 
 @dataclass(frozen=True)
 class RankView:
-    """One actor of one rank; ``rate`` is calls a second that it ended, ``seconds`` how long it does
-    what it does."""
+    """One actor of one rank.
+
+    ``rate`` is how many calls it ended in a second; ``seconds`` is how long it has done what it
+    does.
+    """
 
     host: str
     proc: str
@@ -45,7 +48,8 @@ class RankView:
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that do the same on one host. ``is_odd``: others of their actor do something else."""
+    """Ranks that do the same on one host. ``is_odd``: other ranks of their actor do something
+    else."""
 
     host: str
     actor: str
@@ -64,7 +68,7 @@ class RankGroup:
 
 
 class LiveView:
-    """Give it looks (`Visit.look`); it keeps the counters of a quarter of an hour, and no more."""
+    """Makes snapshots from looks (`Visit.look`); it keeps a quarter of an hour of counters."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -75,7 +79,7 @@ class LiveView:
         self.history: deque[dict[str, float]] = deque(maxlen=_HISTORY_SECONDS)
 
     def update(self, looks: Sequence[Mapping[str, Any]], now: float) -> dict[str, Any]:
-        """A snapshot as plain data; ``now`` is seconds since 1970."""
+        """Return a snapshot as plain data; ``now`` is in seconds since 1970."""
         holds = holds_of(looks)
         ranks = [_held(rank, holds, now) for rank in self._ranks(looks)]
         hosts = [self._host(look) for look in looks if len(looks) == 1 or not _only_asks(look)]
@@ -117,7 +121,7 @@ class LiveView:
         }  # fmt: skip
 
     def _keep_collectives(self, report: HangReport, looks: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps what was seen last of collectives, which are not looked at each time."""
+        """Reuse the last report of collectives if these looks have none."""
         procs = [proc for look in looks for proc in look.get("procs", ())]
         if any("flight" in proc for proc in procs) or not procs:
             before, self._late = self._late, report.late
@@ -202,13 +206,13 @@ class LiveView:
 
 
 def _only_asks(look: Mapping[str, Any]) -> bool:
-    """Whether this is a program all of whose procs are on the hosts of its allocation."""
+    """Whether the look is at a program all of whose procs are on the hosts of its allocation."""
     client = look.get("client_state") or {}
     return bool(client) and client["uid"] == look.get("uid") and not look.get("procs")
 
 
 def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: float) -> RankView:
-    """A rank as it is seen; if a call of it stands, then where it does, and for how long."""
+    """Return the rank; if one of its calls is held, with the place where, and for how long."""
     hold = holds.get((rank.uid, rank.actor, rank.rank))
     if hold is None:
         return rank
@@ -217,7 +221,7 @@ def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: f
 
 
 def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
-    """Ranks that do the same, together; those that are odd among their actor's first."""
+    """Group ranks that do the same; groups that differ from most of their actor come first."""
     alike: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
     by_actor: dict[str, int] = defaultdict(int)
     for rank in ranks:
@@ -246,7 +250,7 @@ def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
 
 
 def size_in_words(num_bytes: float | None) -> str:
-    """``1.2G``."""
+    """Return a size such as ``1.2G``."""
     if num_bytes is None:
         return "-"
     for unit in ("", "K", "M"):

@@ -1,7 +1,7 @@
-"""`procs.view()`: in a notebook, what these procs do, once a second.
+"""`procs.view()`: shows in a notebook what these procs do, updated once a second.
 
-With anywidget the page behind the cell is told over the kernel's own connection, which also works
-where the browser cannot reach the kernel's machine. Without it the cell shows one moment.
+With anywidget the kernel's own connection updates the cell, which also works if the browser cannot
+reach the kernel's machine. Without it the cell shows one moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", 
 
 
 class MeshView:
-    """A view of ``procs``, as a cell's value. It follows them until ``close``, or until they
+    """A view of ``procs``, as a cell's value, which is updated until ``close``, or until they
     end."""
 
     def __init__(self, procs: Sequence[ProcAddress], title: str) -> None:
@@ -56,11 +56,11 @@ class MeshView:
         return self._widget._repr_mimebundle_(**kwargs)
 
     def close(self) -> None:
-        """Show the last moment from here on."""
+        """Stop updating the view."""
         self._closed.set()
 
     def look(self) -> str:
-        """This moment, as HTML."""
+        """Return the current state, as HTML."""
         snapshot = self._view.update(_only(self._visit.look(), self._uids), time.time())
         return table_of(self._title, snapshot)
 
@@ -76,7 +76,7 @@ class MeshView:
 
 
 def _only(looks: Sequence[Mapping[str, Any]], uids: Collection[str]) -> list[dict[str, Any]]:
-    """The hosts that have some of these procs, with those alone."""
+    """Return the looks of hosts that have some of these procs, without other procs."""
     found = []
     for look in looks:
         procs = [proc for proc in look.get("procs", ()) if proc["uid"] in uids]
@@ -86,7 +86,10 @@ def _only(looks: Sequence[Mapping[str, Any]], uids: Collection[str]) -> list[dic
 
 
 def table_of(title: str, snapshot: Mapping[str, Any]) -> str:
-    """A snapshot of `LiveView` for a cell: ranks that do the same are one row, odd ones first."""
+    """Return a snapshot of `LiveView` as a table for a cell.
+
+    Ranks that do the same are one row; odd ones come first.
+    """
     rows = [
         (
             group["host"], group["actor"], f"{'● ' if group['is_odd'] else ''}{group['ranks']}",

@@ -1,6 +1,6 @@
 """`%load_ext monarch`: short errors, `%monarch` for the commands, `%%upgrade` for new classes.
 
-Without it, meshes and values show themselves as tables, and what ranks print comes in its cell.
+Without it, meshes and values are still shown as tables, and ranks' output in its cell.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOREIGN = ("/site-packages/", "/monarch/runtime/", "/monarch/actor/", "/lib/pyt
 
 
 class NotebookErrors:
-    """Shows errors of ranks in a dozen lines; ``whole`` has all of the last one."""
+    """Shows errors of ranks in a dozen lines; ``whole`` has the full text of the last one."""
 
     def __init__(self) -> None:
         self.whole = ""
@@ -56,7 +56,7 @@ class NotebookErrors:
 
 
 def _has_waited(tb: TracebackType | None) -> bool:
-    """Whether it was raised in a wait for an answer."""
+    """Whether the error was raised while waiting for an answer."""
     while tb is not None:
         if tb.tb_frame.f_code is Future.get.__code__:
             return True
@@ -65,7 +65,7 @@ def _has_waited(tb: TracebackType | None) -> bool:
 
 
 def short_of(error: BaseException) -> list[str]:
-    """At most a dozen lines: which rank, what, and the frames that are the user's."""
+    """Return at most a dozen lines: the rank, the error, and the user's own frames."""
     if isinstance(error, ActorError):
         where = "" if error.rank is None else f"rank {error.rank}: "
         head = f"ActorError: {where}{type(error.exception).__name__}: {error.exception}"
@@ -77,8 +77,8 @@ def short_of(error: BaseException) -> list[str]:
 
 
 def with_cells(text: str, shell: Any) -> str:
-    """A traceback in which a cell has its number, ``Cell In[14]``, and not the name of the file
-    that the kernel made up for it."""
+    """Return a traceback that names cells by number, ``Cell In[14]``, not by the kernel's temporary
+    file."""
 
     def named(match: re.Match[str]) -> str:
         try:
@@ -91,7 +91,7 @@ def with_cells(text: str, shell: Any) -> str:
 
 
 def with_sources(text: str) -> str:
-    """A traceback of a rank, which does not know the lines of this kernel's cells, with them."""
+    """Return a rank's traceback with the source lines of cells, which only this kernel has."""
     lines = text.splitlines()
     shown = []
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
@@ -105,7 +105,8 @@ def with_sources(text: str) -> str:
 
 
 def _user_frames(text: str) -> list[str]:
-    """The last three, with their source lines. Where all are of libraries, those."""
+    """Return the last three of the user's frames with their source lines; else the last of
+    libraries."""
     lines = text.splitlines()
     frames = []
     for at, line in enumerate(lines):
@@ -131,8 +132,10 @@ class CellRunner(Actor):
     def run(
         self, cell: str, wanted: RanksType | None, labels: tuple[str, ...], sizes: tuple[int, ...]
     ) -> str | None:
-        """Runs the cell; its output and the value of a last expression, ``None`` on ranks not asked
-        for."""
+        """Run the cell; return its output and the value of a last expression.
+
+        Returns ``None`` on ranks that are not in ``wanted``.
+        """
         rank = current_rank().rank
         if wanted is not None and not is_in(wanted, rank, labels, sizes):
             return None
@@ -153,13 +156,13 @@ class CellRunner(Actor):
 
 
 def _compiled(tree: ast.Module | ast.Expression, mode: str) -> CodeType:
-    """Code of a cell, without what this module imports from ``__future__``."""
+    """Compile a cell's code without this module's imports from ``__future__``."""
     code: CodeType = compile(tree, "<cell>", mode, dont_inherit=True)
     return code
 
 
 def load(shell: Any) -> None:
-    """The hook of ``%load_ext monarch``."""
+    """Add monarch's magics and short errors to IPython: the hook of ``%load_ext monarch``."""
     errors = NotebookErrors()
     shell.set_custom_exc((ActorError, SupervisionError, KeyboardInterrupt), errors)
 
@@ -231,12 +234,12 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """The hook of ``%unload_ext monarch``."""
+    """Restore IPython's own errors: the hook of ``%unload_ext monarch``."""
     shell.custom_exceptions = ()
 
 
 def _run_command(arguments: list[str]) -> None:
-    """In a process of its own: a command may use the terminal, and end its program."""
+    """Run a command in its own process, since it may use the terminal, and end its program."""
     done = subprocess.run(
         [sys.executable, *text_arguments(_COMMAND, *arguments)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,

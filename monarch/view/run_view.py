@@ -1,4 +1,4 @@
-"""Views of runs: their figures and logs, read from their folders, and kept while a view is open."""
+"""The data of views of runs: figures and logs from their folders, cached while a view is open."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def run_summary(run: RunFolder) -> dict[str, Any]:
-    """Name, status and last figures; its config, each key by its sections' names."""
+    """Return a run's name, status, last figures, and flat config."""
     steps, events = run.metrics(), run.events()
     last: dict[str, Any] = {}
     for row in steps[-200:]:  # Not each step reports all of them.
@@ -64,7 +64,7 @@ def _in_words(value: Any) -> str:
 
 
 def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
-    """The last lines of each rank's log, or of one rank's."""
+    """Return the last lines of each rank's log, or of one rank's."""
     found: dict[str, list[str]] = {}
     for path in sorted((run.path / "logs").glob("*.log")):
         if rank is None or path.stem == f"rank{rank}":
@@ -81,12 +81,12 @@ def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
 
 
 def summaries(runs: Sequence[RunFolder], most: int = _MOST_RUNS) -> list[dict[str, Any]]:
-    """The summaries of the last runs, the newest first."""
+    """Return the summaries of the last runs, newest first."""
     return [run_summary(run) for run in reversed(runs[-most:])]
 
 
 class _Newest(Generic[T]):
-    """What was used last, at most so many."""
+    """A cache that keeps the entries that were used last, up to a number."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -102,8 +102,11 @@ class _Newest(Generic[T]):
 
 
 class RunViews:
-    """The runs as pages look at them again and again: what was read of a file is not read anew. It
-    keeps the steps and the last lines of the few runs that were looked at last. From any thread."""
+    """Data of runs for pages that ask again and again: files are not read twice.
+
+    It keeps the steps and the last lines of the few runs that were asked for last. Any thread may
+    call it.
+    """
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
@@ -113,20 +116,21 @@ class RunViews:
         self._lock = Lock()
 
     def data(self, run: RunFolder, known_events: int = -1) -> dict[str, Any]:
-        """As `run_data`."""
+        """Return the data of a run, as `run_data` does."""
         with self._lock:
             steps = self._steps.get(run.path, lambda: _Steps(run))
             return run_data(run, self._locate, steps=steps.all(), known_events=known_events)
 
     def log(self, run: RunFolder, ranks: frozenset[int], after: int) -> dict[str, Any]:
-        """The lines of these ranks, of all if there are none, that came ``after`` so many."""
+        """Return the lines of these ranks, or of all if ``ranks`` is empty, after line number
+        ``after``."""
         with self._lock:
             tail = self._tails.get((run.path, ranks), lambda: _LogTail(run, ranks))
             lines, number = tail.since(after)
             return {"lines": lines, "next": number, "names": tail.names()}
 
     def summaries(self, runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
-        """As the function."""
+        """Return the summaries of the last runs, newest first, with cached files."""
         with self._lock:
             return [self._summary(run) for run in reversed(runs[-_MOST_RUNS:])]
 

@@ -1,14 +1,14 @@
-"""The server of `monarch dashboard`: a page on loopback, what it shows, and its buttons.
+"""The server of `monarch dashboard`: a page on loopback, its data, and its buttons.
 
-It keeps the counters of a quarter of an hour, and of the few runs that were looked at last the
-steps and the last lines. All else is looked up when it is asked for; one look a second serves all
-pages that are open, and none is made while there is none.
+It keeps a quarter of an hour of counters, and the steps and last lines of the few runs that were
+asked for last. All else is looked up on request; one look a second serves all open pages, and there
+is none while no page is open.
 
-Only the browser that was given the token may ask. The token is made when the server starts. It
-stands in the fragment of the URL that is printed, and no browser sends that anywhere. The page
-exchanges it for a cookie that scripts cannot read and that no other site's request carries.
-``Host`` and ``Origin`` are held against the address that is listened at, so that another name that
-leads here (DNS rebinding), or another site's page, gets nothing.
+Only the browser that got the token may ask. The token is made when the server starts. It is in the
+fragment of the printed URL, which no browser sends. The page exchanges it for a cookie that scripts
+cannot read and that no other site's request carries. ``Host`` and ``Origin`` are checked against
+the server's own address, so that another name for this machine (DNS rebinding), or another site's
+page, gets nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MOST_TEXT = 10_000
 _MOST_ROWS = 5_000
 _MOST_RANK = 1_000_000
 _OPEN = ("/", "/session")
-# What changes nothing, and may be asked of a page that is read-only.
+# Actions that change nothing, which a read-only page allows too.
 LOOKS = ("stacks", "hang", "log")
 
 
@@ -73,7 +73,7 @@ HEADERS = {
 
 
 class PageGate:
-    """Admission to one server; ``port`` is where it listens."""
+    """Decides which requests to a server are allowed; ``port`` is where it listens."""
 
     def __init__(self, port: int) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -82,18 +82,18 @@ class PageGate:
         self._origins = {f"http://{host}" for host in self._hosts}
 
     def is_foreign(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request comes by another name, or from another site's page."""
+        """Whether a request names another host, or comes from another site's page."""
         origin = headers.get("origin")
         return headers.get("host", "") not in self._hosts or (
             origin is not None and origin not in self._origins
         )
 
     def cookie_for(self, token: str) -> str | None:
-        """The cookie that the page gets for the token; ``None`` for another."""
+        """Return the cookie for the right token; ``None`` for a wrong one."""
         return self._cookie if _same(token, self.token) else None
 
     def is_known(self, cookie: str | None, authorization: str = "") -> bool:
-        """Whether a request carries the cookie; or the token, as Prometheus sends it."""
+        """Whether a request has the cookie; or the token as a bearer, as Prometheus sends it."""
         bearer = authorization.removeprefix("Bearer ") if authorization else ""
         return _same(cookie or "", self._cookie) or _same(bearer, self.token)
 
@@ -104,9 +104,12 @@ def _same(one: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class PageSource:
-    """Where a page has what it shows from. ``look`` is ``None`` for runs that have ended, and
-    ``tables`` are gathered for some SQL. ``act`` is given what to do, and the procs or the run to
-    do it to; ``locate`` finds the person's own files."""
+    """The sources of a page's data.
+
+    ``look`` is ``None`` for runs that have ended. ``tables`` gathers the tables for some SQL.
+    ``act`` gets an action, and the procs or the run to apply it to. ``locate`` finds the person's
+    own files.
+    """
 
     title: str
     look: Callable[[], Sequence[Mapping[str, Any]]] | None
@@ -122,7 +125,7 @@ def _json(data: object, status: int = 200) -> Response:
 
 
 class _UntilEnded(uvicorn.Server):
-    """Says at once that it is to end, so that no stream is cut off in the middle."""
+    """A server that first notes that it is ending, so that no stream is cut off in the middle."""
 
     def __init__(self, config: uvicorn.Config, ending: asyncio.Event) -> None:
         super().__init__(config)
@@ -134,7 +137,7 @@ class _UntilEnded(uvicorn.Server):
 
 
 class PageServer:
-    """Listens on loopback, at ``port`` or, for 0, at any that is free. Raises ``OSError``."""
+    """Serves the page on loopback, at ``port``; 0 is any free port. Raises ``OSError``."""
 
     def __init__(self, source: PageSource, port: int = 0) -> None:
         self._source = source
@@ -151,7 +154,7 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """For a person's browser."""
+        """Return the URL for a person's browser, with the token."""
         return f"http://127.0.0.1:{self.port}/#t={self.gate.token}"
 
     def run(self, started: Callable[[], None] = lambda: None) -> None:
@@ -164,7 +167,7 @@ class PageServer:
         _UntilEnded(config, self._ending).run(sockets=[self._socket])
 
     def close(self) -> None:
-        """Stop listening, where it was never run."""
+        """Stop listening, if the server was never run."""
         self._socket.close()
 
     def _make_app(self) -> Starlette:
@@ -208,7 +211,7 @@ class PageServer:
         return FileResponse(FOLDER / "index.html")
 
     async def _session(self, request: Request) -> Response:
-        """The token of the URL for a cookie."""
+        """Exchange the token of the URL for a cookie."""
         token = await _body_of(request, _MOST_TOKEN)
         cookie = self.gate.cookie_for(token.decode(errors="replace"))
         if cookie is None:
@@ -218,7 +221,7 @@ class PageServer:
         return response
 
     async def _look(self) -> dict[str, Any]:
-        """A snapshot that is no older than a second."""
+        """Return a snapshot that is at most a second old."""
         async with self._looking:
             if time.monotonic() - self._looked_at >= 0.9 * _EVERY_SECONDS:
                 self._snapshot = await asyncio.to_thread(self._make_snapshot)
@@ -254,7 +257,7 @@ class PageServer:
         return StreamingResponse(events(), media_type="text/event-stream")
 
     async def _unless_ending(self, awaited: Coroutine[Any, Any, Any]) -> Any:
-        """The result of ``awaited``; ``None`` where the server is to end before."""
+        """Return the result of ``awaited``; ``None`` if the server ends before."""
         task, ending = asyncio.ensure_future(awaited), asyncio.ensure_future(self._ending.wait())
         await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
@@ -325,8 +328,7 @@ class PageServer:
 
 
 async def _body_of(request: Request, most: int) -> bytes:
-    """The body of a request, which is read no further than it may be long. Raises
-    ``MonarchError`` for a longer one."""
+    """Return the body of a request. Raises ``MonarchError`` if it is longer than ``most`` bytes."""
     body = b""
     async for part in request.stream():
         body += part
@@ -340,7 +342,7 @@ def _number(text: str | None) -> int:
 
 
 def _ranks(text: str) -> frozenset[int]:
-    """The ranks that a person names; none of them means all. Raises ``BadRanks``."""
+    """Parse the ranks that a person names; an empty set means all. Raises ``BadRanks``."""
     if text.strip() in ("", "all", "*"):
         return frozenset()
     ranks = parse_set(text)
@@ -356,6 +358,6 @@ def _shown(value: Any) -> Any:
 
 
 def serve(server: PageServer, told: Callable[[str], None]) -> None:
-    """Tell the URL, and serve until the person has had enough."""
+    """Report the URL, and serve until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
         server.run(lambda: told(server.url))

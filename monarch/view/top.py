@@ -1,4 +1,4 @@
-"""``monarch top``: hosts, ranks and waits in a terminal, by Textual."""
+"""``monarch top``: shows hosts, ranks and waits in a terminal, with Textual."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Act = Callable[[str, Sequence[str]], str]
 
 
 def bars(values: Sequence[float], width: int) -> str:
-    """A curve in one line."""
+    """Return values as a bar chart of one line."""
     shown = values[-width:]
     top = max(shown, default=0.0)
     return "".join(_BARS[int(value / top * 7) if top > 0 else 0] for value in shown)
 
 
 class _Answer(ModalScreen[None]):
-    """Text over the rest, until a key."""
+    """A box with text over the screen, until a key is pressed."""
 
     CSS = """
     _Answer { align: center middle; }
@@ -61,8 +61,11 @@ class _Answer(ModalScreen[None]):
 
 
 class MonarchTop(App[None]):
-    """``look`` gives what hosts tell; ``act`` does what a key asks for to procs, by uid, and gives
-    what it says. Equal ranks are one line, odd ones come first."""
+    """The app of ``monarch top``.
+
+    ``look`` returns the hosts' answers; ``act`` applies a key's action to procs, by uid, and
+    returns its output. Equal ranks are one line, odd ones come first.
+    """
 
     CSS = """
     #head { height: auto; background: $boost; padding: 0 1; }
@@ -81,7 +84,7 @@ class MonarchTop(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("question_mark", "help", "help"),
         Binding("q", "quit", "quit"),
-        # Also while a box is open; a second Ctrl-C has nothing to end.
+        # Also while a box is open; a second Ctrl-C has no effect.
         Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     ]
 
@@ -127,7 +130,7 @@ class MonarchTop(App[None]):
 
     @property
     def _below(self) -> Screen[Any]:
-        """The screen below a box: its figures go on."""
+        """Return the screen below a box, whose figures are still updated."""
         return self.screen_stack[0]
 
     def _show(self, snapshot: dict[str, Any]) -> None:
@@ -205,7 +208,7 @@ class MonarchTop(App[None]):
         self._open(_HELP)
 
     def _open(self, text: str) -> None:
-        """Show a text in a box, in the place of one that is open."""
+        """Show a text in a box; an open box is replaced."""
         box = _Answer(text.strip() or "nothing")
         if isinstance(self.screen, _Answer):
             self.switch_screen(box)

@@ -43,7 +43,7 @@ _ANSWER_SECONDS = 5.0
 
 
 def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | None = None) -> None:
-    """Bring up the job ``spec`` (MODULE.NAME), else the one of the project file, or find it up."""
+    """Start the job ``spec`` (MODULE.NAME), or that of the project file, unless it runs already."""
     limit = None if idle_timeout is None else _seconds(idle_timeout)
     wanted = _wanted(spec, file, yes=yes)
     noted = noted_job()
@@ -73,7 +73,7 @@ def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | Non
 
 
 def _wanted(spec: str | None, file: str | None, *, yes: bool) -> JobTrait:
-    """The job that was named; else the one that the context in use is for."""
+    """Return the named job, or else that of the context in use."""
     context = current_context()
     told = spec or file or spec_of(context)
     is_file = told.endswith(".toml") or (told == file and bool(file))
@@ -103,7 +103,7 @@ def _seconds(text: str) -> float:
 
 
 def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
-    """Has the hosts end by themselves once none of them has been used for ``seconds``."""
+    """Make the hosts end by themselves once none of them has been used for ``seconds``."""
     if seconds is None:
         return
     addresses = tuple(job.visit(url) for url in job.urls())
@@ -167,7 +167,7 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
         except HostBusy:
             return  # A run has moved over to it already.
         except (TimeoutError, MonarchError) as error:
-            # Whether its end or our look at it comes first, it is one fault.
+            # Either the host's end or our look at it may come first: the error is the same.
             if not job.is_running():
                 reason = job.why_ended()
                 job.kill()
@@ -220,7 +220,7 @@ def host(address: str) -> None:
 
 
 def _show(job: JobTrait, found: Mapping[str, Response[HostState]]) -> None:
-    """A table of hosts, by URL, and what runs on them."""
+    """Print a table of hosts, by URL, and of their procs."""
     names = job.names_by_url()
     # A host without a user's name is free.
     show_hosts(found, names)
@@ -240,6 +240,6 @@ def _show(job: JobTrait, found: Mapping[str, Response[HostState]]) -> None:
 
 
 def inspect_job(job: JobTrait) -> dict[str, Response[HostState]]:
-    """Asks each host agent of a job for its state, by URL, without becoming their client."""
+    """Ask each host agent of a job for its state, by URL, without becoming their client."""
     addresses = {url: job.visit(url) for url in job.urls()}
     return inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))

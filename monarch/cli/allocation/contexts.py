@@ -12,7 +12,7 @@ from monarch.job.job import job_load
 
 
 def create(name: str, spec: str | None) -> None:
-    """Make one, and use it."""
+    """Make a context, and use it."""
     contexts.create_context(name, spec)
     contexts.use_context(name)
     with_spec = f", for {spec}" if spec else ""
@@ -20,13 +20,13 @@ def create(name: str, spec: str | None) -> None:
 
 
 def use(name: str) -> None:
-    """Have commands go there."""
+    """Make commands use this context."""
     contexts.use_context(name)
     say(f"commands go to context {name!r} from here on")
 
 
 def rm(name: str, yes: bool) -> None:
-    """Take one away, and end its allocation if a person agrees."""
+    """Remove a context, and end its allocation if the person agrees."""
     state = contexts.state_of(name)
     if state.exists():
         job = job_load(state)
@@ -43,7 +43,7 @@ def rm(name: str, yes: bool) -> None:
 
 
 def ls() -> None:
-    """The names, with what each is for."""
+    """Print the contexts, with the job of each."""
     current = contexts.current_context()
     for name in contexts.all_contexts():
         if is_quiet():

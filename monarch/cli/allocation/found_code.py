@@ -62,8 +62,8 @@ class FoundScript:
 
 @dataclass(frozen=True)
 class FoundCode:
-    """The code of a project: whether there is ``any``, its scripts, folders of configs, and
-    folders that trainings write."""
+    """The code of a project: whether it has any, its scripts, folders of configs, and folders that
+    trainings write."""
 
     has_code: bool = False
     scripts: tuple[FoundScript, ...] = ()
@@ -71,7 +71,7 @@ class FoundCode:
     outputs: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """What to do with each, a line or two."""
+        """Yield what to do with each script and folder, in a line or two."""
         yield from (script.lines() for script in self.scripts)
         for folder in self.configs:
             first = self.scripts[0].name if self.scripts else "train.py"
@@ -155,7 +155,7 @@ def _imported(tree: ast.Module) -> set[str]:
 
 
 def _called(tree: ast.Module) -> set[str]:
-    """The last names of what is called."""
+    """Return the last part of the name of each called function."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

@@ -22,8 +22,9 @@ def show_hosts(
     found: Mapping[str, Response[HostState]],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print what the host agents, by URL, have said of themselves, or why they have not; ``names``,
-    by URL, are those of hosts that cannot say so.
+    """Print the host agents' answers, by URL, or why they have not answered.
+
+    ``names``, by URL, are those of hosts that cannot say their own.
     """
     table = Table(box=None, pad_edge=False)
     for column in ("host", "pid", "generation", "procs"):
@@ -54,7 +55,7 @@ def show_hosts(
 
 
 def in_short(names: Iterable[str]) -> str:
-    """Names that end with a rank, with ranks in a row as a range: ``adder 0-3, 7``."""
+    """Join names, with the ranks at their ends as ranges: ``adder 0-3, 7``."""
     ranks: dict[str, list[int] | None] = {}
     for name in names:
         stem, _, rank = name.rpartition(" ")
@@ -70,7 +71,7 @@ def in_short(names: Iterable[str]) -> str:
 
 
 def usage(users: Mapping[str, str]) -> list[str]:
-    """Which user has which host, in sentences. "" is no user."""
+    """Say in sentences which user has which host; the user "" is nobody."""
     if not users:
         return []
     hosts = "1 host" if len(users) == 1 else f"{len(users)} hosts"

@@ -1,4 +1,4 @@
-"""``monarch init``: the files that a project begins with."""
+"""``monarch init``: writes the files with which a project begins."""
 
 from __future__ import annotations
 
@@ -77,9 +77,10 @@ learning_rate = 0.004
 
 
 def init(folder: Path | None, hosts: int | None) -> None:
-    """Write into ``folder`` (None: here) what a project lacks, and say what to do with what it has.
+    """Write into ``folder`` (None: here) what a project lacks, and say what to do with its own
+    code.
 
-    A file that is there stays as it is. A project with a script that trains gets no task of ours.
+    Existing files stay unchanged. A project with a training script of its own gets no example task.
     """
     folder = folder or Path()
     code = look_at(folder)
@@ -131,7 +132,7 @@ def init(folder: Path | None, hosts: int | None) -> None:
 
 
 def _is_task(path: Path) -> bool:
-    """Whether a file names what a task has to; one that cannot be read is its owner's affair."""
+    """Whether a file defines what a task needs; False if it cannot be read."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -145,7 +146,7 @@ def _project_text(num_hosts: int, outputs: Sequence[str] = ()) -> str:
     folders = dict.fromkeys(["runs", *LOGS, *outputs])
     patterns = [*(f"{name}/" for name in folders), *(f"*{kind}" for kind in WEIGHTS)]
     workspace = WorkspaceSection(ignore=patterns)
-    # Other kinds of hosts have tables of their own, which these have no use for.
+    # Other kinds of hosts have tables of their own, which process hosts do not need.
     text = to_commented_toml(ProjectFile(job, workspace), leave_out="job.")
     first, found, workspace_text = text.partition("\n\n# The folders")
     assert found

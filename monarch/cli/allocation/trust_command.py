@@ -12,8 +12,8 @@ from monarch.cli.trust import note_trust, powers_of, take_back, trusted_files
 
 
 def trust(path: Path | None, is_list: bool, revokes: bool) -> None:
-    """Agree to what a project file has us run, list the files that are trusted, or trust one no
-    more."""
+    """Agree to what a project file makes us run, list the trusted files, or revoke the trust in
+    one."""
     if is_list:
         for known in trusted_files():
             click.echo(known)

@@ -20,23 +20,24 @@ _PID = re.compile(r"pid (\d+), user ")
 
 
 def users_of(job: JobTrait) -> list[str]:
-    """The programs that its hosts serve, but for this one, each with the run that it trains."""
+    """Return the programs that the job's hosts serve, without this one, each with its run."""
     if job.num_running() == 0:
         return []
     addresses = {url: job.visit(url) for url in job.urls()}
-    # A host that says nothing at once is not worth waiting for: it cannot be asked for its user.
+    # A host that does not answer at once is not waited for: its user cannot be asked for.
     found = inspect_hosts(client().node, addresses, silent=addresses)
     states = [told.answer for told in found.values() if not told.error]
     return list(dict.fromkeys(named(state) for state in states if served(state)))
 
 
 def served(state: HostState) -> str:
-    """The program that a host serves, in its own words; "" for none, and for this one."""
+    """Return the name of the program that a host serves; "" if none, or this one."""
     return "" if state.client == who_am_i() else state.client
 
 
 def named(state: HostState, runs: Path = RUNS) -> str:
-    """As ``served``, with the run's name in front, where the program trains one of this folder."""
+    """Return ``served``, after the name of the run of this folder that the program trains, if
+    any."""
     who = served(state)
     found = _WHO.fullmatch(who)
     if found is None:
@@ -47,14 +48,17 @@ def named(state: HostState, runs: Path = RUNS) -> str:
 
 
 def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
-    """Raises ``JobError`` where another program uses the hosts that ``command`` would run on."""
+    """Raise ``JobError`` if another program uses the hosts on which ``command`` would run."""
     users = users_of(job) if job is not None else []
     if users:
         raise JobError(in_use_text(users, command))
 
 
 def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
-    """For a person who finds the allocation in use; a ``command`` could run without it."""
+    """Return the text for a person who finds the allocation in use.
+
+    It names ``command``, if any, as one that could run without the allocation.
+    """
     found = _PID.search(users[0])
     pid = found[1] if found else "PID"
     beside = f" To run beside it, on this machine alone: {shlex.join(command)} --local"

@@ -32,8 +32,7 @@ _PY_SPY_SECONDS = 20.0
 
 
 def visit_here() -> Visit:
-    """A visit to the hosts of this folder's allocation, and to this user's programs on this
-    machine."""
+    """Return a visit to this folder's hosts, and to this user's programs on this machine."""
     job = noted_job()
 
     def hosts() -> list[ProcAddress]:
@@ -43,7 +42,8 @@ def visit_here() -> Visit:
 
 
 def nothing_runs() -> JobError:
-    """Why there is no proc to look into, as far as the folder tells."""
+    """Return the error that there is no proc to look into, with the reason if the folder shows
+    one."""
     job = noted_job()
     if job is not None and not job.is_running():
         return no_allocation()
@@ -51,7 +51,7 @@ def nothing_runs() -> JobError:
 
 
 def edit(mesh: str, ranks: str) -> None:
-    """Serve an editor until it leaves, or Ctrl-C. ``mesh`` is that of the procs, "" for all."""
+    """Serve an editor until it leaves, or Ctrl-C. ``mesh`` chooses the procs; "" is all."""
     from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
 
     try:
@@ -111,7 +111,7 @@ def debug(name: str | None, rank: int | None) -> None:
 
 
 def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
-    """Print the stacks of these ranks; equal ones once."""
+    """Print the stacks of these ranks; equal ones are printed once."""
     try:
         wanted = parse_set(ranks)
     except BadRanks as error:
@@ -156,7 +156,7 @@ def by_program(
 
 
 def _folder_of(proc: SeenProc) -> str:
-    """The folder that a process of this machine runs in; "" of another machine's."""
+    """Return the folder in which a process of this machine runs; "" for another machine's."""
     if proc.address.machine != machine_id():
         return ""
     try:
@@ -166,7 +166,7 @@ def _folder_of(proc: SeenProc) -> str:
 
 
 def _native(proc: SeenProc) -> str:
-    """The stack of a proc of this machine by py-spy; for one of another machine, where to ask."""
+    """Return py-spy's stack of a proc of this machine; for another machine's, how to get it."""
     head = f"{proc.mesh} {proc.rank} (pid {proc.pid} on {proc.host})"
     if proc.address.machine != machine_id():
         return (

@@ -36,7 +36,7 @@ def list_all(patterns: Sequence[str], ranks: str, mesh: str, at_start: bool) -> 
 
 
 def versions(ranks: str, mesh: str) -> None:
-    """Print what runs in each proc."""
+    """Print the versions of Python, torch and the driver, and the limits, of each proc."""
     visit, procs = _procs(ranks, mesh)
     for name, of_mesh in _by_mesh(procs):
         _head(name, procs)

@@ -1,4 +1,4 @@
-"""``monarch doctor``: what would fail on the configured allocation, before it is started."""
+"""``monarch doctor``: checks what would fail on the configured allocation, before it is started."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SLURM_SECONDS = 20.0
 
 
 def doctor(file: str | None, timeout: float, is_json: bool) -> None:
-    """Look, tell, and end with 1 if something would fail."""
+    """Check, print the findings, and exit with 1 if something would fail."""
     try:
         project = load_project(file)
         if not is_trusted(project):
@@ -79,7 +79,7 @@ def _how_to_reach(job: JobTrait) -> str:
 
 
 def _before(job: JobTrait, examination: Examination) -> Iterator[Finding]:
-    """Findings that need no host."""
+    """Yield the findings that need no host."""
     if job.kind == "ssh":
         if shutil.which("ssh") is None:
             yield Finding(
@@ -119,7 +119,8 @@ def _probes(job: JobTrait, up: JobTrait | None) -> dict[str, OpenProbe]:
 
 
 def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
-    """Findings about Slurm's commands, and the scheduler's word on the job, without queueing it."""
+    """Yield findings about Slurm's commands, and its answer to a test of the job, which is not
+    queued."""
     missing = [
         name for name in ("sbatch", "squeue", "scontrol", "scancel") if not shutil.which(name)
     ]

@@ -1,4 +1,4 @@
-"""``monarch exec``, ``shell`` and ``forward``: what a person does on hosts that are up."""
+"""``monarch exec``, ``shell`` and ``forward``: commands, shells and ports on running hosts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_A_SHELL = frozenset(" ;|&$<>`*")
 
 
 def _check_no_shell_line(command: Sequence[str]) -> None:
-    """Raise ``UsageError`` for one word that only a shell can run."""
+    """Raise ``UsageError`` for a single word that only a shell can run."""
     if len(command) == 1 and _OF_A_SHELL & set(command[0]) and not Path(command[0]).exists():
         raise click.UsageError(
             f"{command[0]!r} is a line for a shell: "
@@ -40,14 +40,14 @@ def _check_no_shell_line(command: Sequence[str]) -> None:
 
 
 class LiveHost:
-    """A host that has answered just now."""
+    """A host that has just answered."""
 
     def __init__(self, host: JobHost, address: ProcAddress, state: HostState) -> None:
         self.host, self.address, self.state = host, address, state
 
 
 def up_job() -> JobTrait:
-    """The allocation of this folder. Raises ``JobError`` where none is up."""
+    """Return the allocation of this folder. Raises ``JobError`` if there is none."""
     job = noted_job()
     if job is None or not job.urls():
         raise no_allocation()
@@ -55,7 +55,7 @@ def up_job() -> JobTrait:
 
 
 def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[str, str]]:
-    """The hosts that answer, and what is wrong with the others, by name."""
+    """Return the hosts that answer, and the errors of the others, by name."""
     addresses = {host.url: job.visit(host.url) for host in hosts}
     found = inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))
     live = [
@@ -68,7 +68,7 @@ def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[s
 
 
 def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
-    """All of them. Raises ``JobError`` where one does not answer."""
+    """Return all hosts. Raises ``JobError`` if one does not answer."""
     live, wrong = ask(job, hosts)
     if wrong and not live and not job.is_running():
         raise no_allocation()
@@ -79,7 +79,7 @@ def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
 
 
 def one_host(mesh: str | None, point: str | None) -> LiveHost:
-    """The host that a person has named: the first one of the first mesh, if nothing was said."""
+    """Return the host that a person has named, by default the first of the first mesh."""
     job = up_job()
     hosts = chosen(hosts_of(job), mesh, only_one=False)
     hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
@@ -102,7 +102,7 @@ def exec_(
     kills: bool,
     command: Sequence[str],
 ) -> None:
-    """Run a command on hosts; this program ends with the largest status."""
+    """Run a command on hosts; exit with the largest status."""
     if is_all and (mesh or is_one or point):
         raise click.UsageError("--all goes without --mesh, --one and --point")
     if is_one and point:
@@ -123,7 +123,7 @@ def exec_(
     if point and mesh is None:
         hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
     at = parse_point(point) if point else None
-    # A host that is not meant need not answer.
+    # A host that is not chosen need not answer.
     meant = ranks_on([(ProcAddress(host.url), host.name) for host in hosts], sizes, at)
     urls = {rank.host.uid for rank in meant}
     live = {one.host.url: one for one in all_live(job, [h for h in hosts if h.url in urls])}
@@ -182,7 +182,7 @@ def shell(
     kills: bool,
     command: Sequence[str],
 ) -> None:
-    """A shell on one host, in this terminal."""
+    """Open a shell on one host, in this terminal."""
     host = one_host(mesh, point)
     try:
         status = open_shell(
@@ -195,7 +195,7 @@ def shell(
 
 
 def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str, to: str) -> None:
-    """Ports of a host, here, until Ctrl-C."""
+    """Forward ports of a host to this machine, until Ctrl-C."""
     wanted = [_ports(text) for text in ports]
     host = one_host(mesh, point)
     node, name = client().node, host.state.host

@@ -1,4 +1,4 @@
-"""``monarch logs``: what procs on the hosts have printed, as the hosts keep it."""
+"""``monarch logs``: prints the output of procs from the hosts' log files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def logs(
     tail: int | None,
     agents: bool,
 ) -> None:
-    """Lines of all hosts that are meant, on their way while ``follow``."""
+    """Print the chosen hosts' lines; with ``follow`` go on as they come."""
     began = since_time(since, time.time()) if since else 0.0
     job = up_job()
     hosts = chosen(hosts_of(job), mesh, only_one=False)
@@ -86,7 +86,7 @@ def _nothing(ranks: Sequence[int], since: str | None) -> str:
 
 
 class _Shown:
-    """Lines with the host in front, each host in a colour of its own."""
+    """Prints lines with the host in front, each host in its own colour."""
 
     def __init__(self) -> None:
         self.num_lines = 0
@@ -112,7 +112,8 @@ class _Shown:
 
 
 def since_time(text: str, now: float) -> float:
-    """Seconds since the epoch. ``30s``, ``10m``, ``2h``, ``1d`` ago; a time of day or a date."""
+    """Return a time in seconds since the epoch: ``30s``, ``10m``, ``2h``, ``1d`` ago, or a date or
+    time."""
     if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
         return now - float(found[1]) * _UNITS[found[2]]
     today = time.strftime("%Y-%m-%d", time.localtime(now))

@@ -1,4 +1,4 @@
-"""``monarch hosts``: what the machines of the allocation are."""
+"""``monarch hosts``: lists the machines of the allocation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = ("host", "python", "cpus", "memory", "load")
 
 
 def hosts(is_json: bool) -> None:
-    """A row a host."""
+    """Print a row for each host."""
     job = up_job()
     known = hosts_of(job)
     live, wrong = ask(job, known)

@@ -1,12 +1,12 @@
-"""``monarch query``, ``hang``, ``trace``, ``top`` and ``dashboard``: a look into what runs.
+"""``monarch query``, ``hang``, ``trace``, ``top`` and ``dashboard``: commands to observe a mesh.
 
 What to open:
 
     commands    arguments, options and help
-    target      the processes, or the run, that are looked at
+    target      the processes, or the run, to observe
     questions   `monarch query`, `hang`, `trace`
     views       `monarch top`, and the actions of all views: stacks, a profile, an end
     pages       `monarch dashboard`
-    run_actions what the buttons of its page do to a run
+    run_actions the actions of its page's buttons on a run
     opening     the page in the person's browser
 """

@@ -1,4 +1,4 @@
-"""The commands that look into what runs, with their arguments, options and help."""
+"""The commands to observe a mesh, with their arguments, options and help."""
 
 from __future__ import annotations
 

@@ -16,20 +16,23 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER", "WSL_DISTRO_NAME")
 
 @contextmanager
 def page_opener() -> Iterator[PageOpener]:
-    """A `PageOpener`, which leaves no file behind."""
+    """Yield a `PageOpener`, which leaves no file behind."""
     with tempfile.TemporaryDirectory(prefix="monarch-page-") as folder:  # of mode 0700
         yield PageOpener(Path(folder))
 
 
 class PageOpener:
-    """The URL has a token in it, and all users of a machine can read the arguments of a browser. So
-    the browser is given a file that only its user can read, which leads to the URL."""
+    """Opens the page in a browser without showing the URL's token to other users.
+
+    All users of a machine can read a browser's arguments. So the browser gets a file that only its
+    user can read, which leads to the URL.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "open.html"
 
     def open(self, url: str) -> bool:
-        """Whether there is a browser here to open it."""
+        """Open the URL; return False if there is no browser here."""
         if not _has_browser():
             return False
         self._file.write_text(
@@ -43,5 +46,5 @@ class PageOpener:
 
 
 def _has_browser() -> bool:
-    """Behind a login there is none, but perhaps one that draws in the terminal of the run."""
+    """Whether there is a graphical browser; behind a login one might draw in the run's terminal."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in _DISPLAYS)

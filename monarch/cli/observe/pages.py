@@ -1,4 +1,4 @@
-"""``monarch dashboard``: finds what the page is about, and the server that shows it."""
+"""``monarch dashboard``: finds the data of the page, and starts the server that shows it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _MISSING = (
 def dashboard(
     run: str | None, port: int | None, read_only: bool, opens: bool, from_stdin: bool
 ) -> None:
-    """Serve the page until Ctrl-C, and print its URL. Without a ``port`` it is the usual one, or
-    any that is free."""
+    """Serve the page until Ctrl-C, and print its URL. The default ``port`` may be replaced by a
+    free one."""
     try:
         from monarch.view.server import PageServer, PageSource, serve
     except ImportError:
@@ -84,8 +84,10 @@ def _tell_plainly(url: str) -> None:
 
 
 def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:
-    """Of what runs here now or begins later, and of the runs that have ended. Raises ``JobError``
-    where there is neither."""
+    """Return the page of all that runs in this folder, now or later, and of its ended runs.
+
+    Raises ``JobError`` if there are neither.
+    """
     hosts = hosts_here()
     if not hosts and not runs_in(RUNS):
         raise no_allocation()

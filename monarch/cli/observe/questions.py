@@ -1,4 +1,4 @@
-"""``monarch query``, ``hang`` and ``trace``: one question each, and its answer."""
+"""``monarch query``, ``hang`` and ``trace``: each asks one question, and prints the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from monarch_sync.words import counted
 def query(
     sql: str | None, run: str | None, file: Path | None, form: str | None, timeout: str | None
 ) -> None:
-    """Print the answer to ``sql``, or what can be asked."""
+    """Print the answer to ``sql``; without it the tables and ready questions."""
     sql = _text(sql, file)
     limit = _seconds(timeout) if timeout is not None else math.inf
     with _tables(run, sql or "") as tables:
@@ -117,12 +117,12 @@ _TORCH_SECONDS = 2.0
 
 
 def profile(duration: str, output: Path) -> None:
-    """What ``trace`` does, with Monarch's options."""
+    """Call ``trace``, with Monarch's options."""
     trace(None, _seconds(duration), False, output)
 
 
 def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None:
-    """Write what processes remember, and what they do for ``seconds`` more, to ``file``."""
+    """Write the processes' records, after recording for ``seconds`` more, to ``file``."""
     profiles: dict[str, tuple[bytes, str]] = {}
     if run is not None:
         packed = kept_rows([find_run(run).path])

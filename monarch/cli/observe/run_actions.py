@@ -1,4 +1,4 @@
-"""What the buttons of the page do to a run, and where the files are that its errors name."""
+"""The actions of the page's buttons on a run, and the files that its errors name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IN_REPLICA = "/workspace/"
 
 
 class RunActions:
-    """Actions on a run of this folder, by its name. Each gives a text, or raises ``JobError``."""
+    """Actions on a run of this folder, by its name. Each returns a text, or raises ``JobError``."""
 
     def __init__(self) -> None:
         self._known: dict[str, Callable[[RunFolder], str]] = {
@@ -40,13 +40,13 @@ class RunActions:
         return what in self._known
 
     def do(self, what: str, names: Sequence[str]) -> str:
-        """Carry out the action ``what`` on one run. Raises ``JobError`` for an unknown action."""
+        """Run the action ``what`` on one run. Raises ``JobError`` for an unknown action."""
         if len(names) != 1:
             raise JobError("name one run")
         return self._known[what](find_run(names[0]))
 
     def roll_back(self, run: RunFolder) -> str:
-        """As `monarch sync rollback`, while the run holds."""
+        """Roll the hosts back, as `monarch sync rollback` does, while the run holds."""
         if run.status != "held":
             raise JobError(f"{run.name} does not hold: it is {run.status}")
         said = io.StringIO()
@@ -58,18 +58,18 @@ class RunActions:
         return said.getvalue()
 
     def take(self, choice: str, run: RunFolder) -> str:
-        """Answer what it asks while its ranks have come apart."""
+        """Answer the run's question about ranks that differ."""
         answer_run(run, choice)
         return f"told {run.name}"
 
     def ask_slow(self, key: str, run: RunFolder) -> str:
-        """Hold it, or give it more time, where a step on new code takes long."""
+        """Hold the run, or give it more time, when a step on new code takes long."""
         pusher_here().post(Bulletin(ASKED, KEYS[key]))
         return f"asked {run.name}"
 
 
 class OwnFiles:
-    """The person's files, by the names that errors have for them."""
+    """Finds the person's own files by the names that errors give."""
 
     def __init__(self) -> None:
         self._workspace: Workspace | None = None

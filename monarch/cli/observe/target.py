@@ -1,4 +1,4 @@
-"""The target of a look: this folder's allocation, the programs that run in it, or a run."""
+"""The processes to observe: this folder's allocation, the programs that run in it, or a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOSTS_LOOKS = 10  # Not oftener: a scheduler may be asked for them.
 
 
 def visit_here() -> MeshVisit:
-    """A visit to `hosts_here`. Raises ``JobError`` where there are none."""
+    """Return a visit to `hosts_here`. Raises ``JobError`` if there are none."""
     hosts = hosts_here()
     if not hosts:
         raise no_allocation()
@@ -26,8 +26,11 @@ def visit_here() -> MeshVisit:
 
 
 class StayHere:
-    """The target of views that stay open: now and then ``visit`` goes to the hosts that ``hosts``
-    gives by then, so that it sees what has begun, and leaves what has ended."""
+    """The target of views that stay open.
+
+    Now and then ``visit`` moves to the current result of ``hosts``, so that it sees hosts that have
+    started, and leaves those that have ended.
+    """
 
     def __init__(
         self, visit: MeshVisit, hosts: Callable[[], Mapping[str, ProcAddress]] = hosts_here
@@ -37,7 +40,7 @@ class StayHere:
         self._num_looks = 0
 
     def look(self) -> Sequence[dict[str, Any]]:
-        """Torch's collectives are asked for now and then, too: they tell which ranks wait in
+        """Look at the hosts; now and then also at torch's collectives, which show who waits in
         which."""
         number, self._num_looks = self._num_looks, self._num_looks + 1
         if number and number % _HOSTS_LOOKS == 0:
@@ -46,5 +49,5 @@ class StayHere:
 
 
 def run_paths() -> list[Path]:
-    """The folders of all runs here."""
+    """Return the folders of all runs here."""
     return [run.path for run in runs_in(RUNS)]

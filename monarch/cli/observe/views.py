@@ -1,4 +1,4 @@
-"""``monarch top``, and a view's actions on ranks: stacks, a profile, an end."""
+"""``monarch top``, and the actions of views on ranks: stacks, a profile, an end."""
 
 from __future__ import annotations
 
@@ -46,14 +46,13 @@ class RankActions:
         }
 
     def do(self, what: str, uids: Sequence[str]) -> str:
-        """Carry out the action ``what`` on these procs. Raises ``JobError`` for an unknown
-        action."""
+        """Run the action ``what`` on these procs. Raises ``JobError`` for an unknown action."""
         if what not in self._known:
             raise JobError(f"{what!r} is not one of {', '.join(self._known)}")
         return self._known[what](uids)
 
     def stacks(self, uids: Sequence[str]) -> str:
-        """Where each rank is."""
+        """Return the stacks of these ranks."""
         procs = self._chosen(uids)
         found = self._visit.stacks(procs)
         silent = [proc for proc in procs if any(
@@ -66,7 +65,7 @@ class RankActions:
         return "\n".join(lines).rstrip()
 
     def profile(self, uids: Sequence[str]) -> str:
-        """torch's profiler for two seconds, merged into a file."""
+        """Record with torch's profiler for two seconds, and write one file for all ranks."""
         addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
         found = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
@@ -82,14 +81,14 @@ class RankActions:
         return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
 
     def hang(self, uids: Sequence[str] = ()) -> str:
-        """The text of `monarch hang`: which ranks wait for which."""
+        """Return the text of `monarch hang`: which ranks wait for which."""
         del uids
         look = partial(self._visit.look, flight=True)
         pause = partial(time.sleep, LATE_SECONDS)
         return "\n".join(settled_report(hang_report(look()), look, pause).lines)
 
     def log(self, uids: Sequence[str]) -> str:
-        """The last lines of the run that goes on here."""
+        """Return the last lines of the run that is running here."""
         wanted = {self._rank(uid) for uid in uids}
         for run in reversed(runs_in(RUNS)):
             if run.running_pid is not None:
@@ -121,7 +120,7 @@ class RankActions:
         return {proc["uid"]: proc for look in self._visit.look() for proc in look.get("procs", ())}
 
     def _chosen(self, uids: Sequence[str]) -> list[dict[str, Any]]:
-        """The procs as they are seen now; of many the first. Raises ``JobError``."""
+        """Return the current state of these procs, at most ``_MOST``. Raises ``JobError``."""
         wanted = list(dict.fromkeys(uids))[:_MOST]
         procs = [one for one in procs_of(self._visit.look(), wanted) if one.get("address")]
         if len(procs) < len(wanted) or not wanted:
@@ -142,7 +141,7 @@ def _number(stem: str) -> int:
 
 
 def top() -> None:
-    """Show, until q or Ctrl-C."""
+    """Show the view, until q or Ctrl-C."""
     if not sys.stdout.isatty():
         raise JobError("monarch top draws on a terminal; for programs: monarch query queues --json")
     try:

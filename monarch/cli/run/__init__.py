@@ -1,10 +1,10 @@
-"""Runs that begin here: `monarch run`, `recipe`, `dev`.
+"""The start of runs: `monarch run`, `recipe`, `dev`.
 
 What to open:
 
-    run, run_target     `monarch run`; the hosts that a run goes on
+    run, run_target     `monarch run`; the hosts of a run
     recipe              `monarch recipe`
     dev                 `monarch dev`
     detached            `monarch run --detach`, `monarch runs attach`
-    display             what a run shows
+    display             the displays of a run
 """

@@ -1,4 +1,4 @@
-"""Runs that live on a host of the allocation: started, attached to, and looked at from here."""
+"""Detached runs, which run on a host of the allocation: starts them, attaches, and shows them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def start(given: Mapping[str, Any]) -> None:
 
 
 def _words(given: Mapping[str, Any]) -> list[str]:
-    """The command that the host will run, as it was typed here."""
+    """Return the command that the host will run, in the words typed here."""
     words = [given["recipe"], *given["overrides"], "--attach", "--yes"]
     for name, value in given.items():
         if name in ("recipe", "overrides", "attach", "yes") or value in (None, False):
@@ -139,14 +139,13 @@ def _words(given: Mapping[str, Any]) -> list[str]:
 
 
 def _echo(data: bytes) -> None:
-    """Prints output that was written for a terminal, without its control codes where there is
-    none."""
+    """Print output that was written for a terminal; without a terminal, drop its control codes."""
     text = data.decode(errors="replace").replace("\r\n", "\n")
     click.echo(text if sys.stdout.isatty() else clean(text), nl=False)
 
 
 def _wait_until_begun(program: RemoteProgram, host: LiveHost, *, is_here: bool) -> RunFolder | None:
-    """The run's folder; nothing where its program has ended before."""
+    """Wait for the run's folder and return it; ``None`` if its program ends before."""
     deadline = time.monotonic() + _BEGIN_SECONDS
     with phase(f"the run begins on {host.host.name}"):
         while True:
@@ -170,7 +169,7 @@ def _is_of(run: RunFolder, uid: str) -> bool:
 
 
 def _check_in_workspace(recipe: str, config_file: str | None) -> None:
-    """Raises ``JobError`` for files that the host would not have."""
+    """Raise ``JobError`` for files that the host would not have."""
     folders = [Path(one.local).resolve() for one in load_project(None).make_workspace().folders]
     for path in (recipe.partition(":")[0], config_file):
         if path and (path.endswith((".py", ".toml")) or "/" in path):
@@ -185,7 +184,7 @@ def _check_in_workspace(recipe: str, config_file: str | None) -> None:
 
 
 def _runs_there() -> str:
-    """A folder of the person's own on that host, which stays when the allocation ends."""
+    """Return a folder of the person's own on that host, which stays when the allocation ends."""
     here = f"{os.uname().nodename}:{os.getcwd()}"
     plain = re.sub(r"[^\w.-]", "_", Path.cwd().name)
     name = f"{plain}-{sha256(here.encode()).hexdigest()[:8]}"
@@ -193,9 +192,12 @@ def _runs_there() -> str:
 
 
 def _bring_project(job: JobTrait, host: LiveHost) -> str:
-    """The workspace, and the state of the allocation, to where the run will be; the path that
-    names the state there. It is kept in the state folder of the user there, signed with the key
-    there: it comes from who has the job's secret."""
+    """Send the workspace and the allocation's state to the run's host; return the state's path
+    there.
+
+    The state is kept in that user's state folder, signed with the key there, since the sender has
+    the job's secret.
+    """
     if Path(PROJECT_FILE).exists():
         pushed = subprocess.run(
             [sys.executable, *module_arguments("monarch.cli.main", "sync", "--yes")], check=False
@@ -284,7 +286,7 @@ def _goes_on(host: LiveHost, uid: str) -> bool:
 
 
 def attach(name: str) -> None:
-    """Show a detached run in this terminal, until it ends or a person leaves."""
+    """Show a detached run in this terminal, until it ends or the person leaves."""
     refresh()
     run = find_run(name)
     detached = DetachedRun.of(run)
@@ -317,7 +319,7 @@ def attach(name: str) -> None:
 
 
 def _plainly(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
-    """Prints the program's output into a pipe or a file; Ctrl-C leaves the run to itself."""
+    """Print the program's output into a pipe or a file; Ctrl-C leaves the run alone."""
     output: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     program = RemoteProgram(
         client().node, host.address, lambda stream, data: output.put((stream, data)), uid=uid
@@ -362,7 +364,7 @@ def _on_terminal(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
 
 
 def _ask(run: RunFolder) -> str:
-    """Asks a person who has pressed Ctrl-C whether to d(etach), to e(nd), or to go on."""
+    """Ask, after Ctrl-C, whether to (d)etach, to (e)nd the run, or to continue watching."""
     click.echo()
     question = f"{run.name}: (d)etach and leave it to itself, (e)nd it, or Enter to go on"
     try:

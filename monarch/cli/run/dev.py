@@ -70,7 +70,7 @@ class _Watch:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """Have it put back what is half-way, and end."""
+        """Make the watch undo an unfinished push, and end it."""
         self._is_ending = True
         end_child(self._process, _END_SECONDS)
         self._reader.join(_END_SECONDS)
@@ -91,8 +91,10 @@ class _Watch:
 
 
 class _Page:
-    """The dashboard, as a process of its own once it is wanted. It ends with this program, however
-    that ends, as its standard input does."""
+    """The dashboard, as a process that is started when it is first needed.
+
+    It ends with this program, however that ends, as its standard input does.
+    """
 
     def __init__(self, opener: PageOpener) -> None:
         self._opener = opener
@@ -114,7 +116,7 @@ class _Page:
                     pipe.close()  # type: ignore[union-attr]
 
     def open(self) -> None:
-        """Tell where it is, and open it in a browser where there is one. Does not wait."""
+        """Print the URL, and open it in a browser if there is one. Does not wait."""
         threading.Thread(target=self._open, name="monarch-page", daemon=True).start()
 
     def _open(self) -> None:
@@ -170,7 +172,7 @@ def _forward(keys: Keys, watch: _Watch, page: _Page) -> None:
 
 
 def _say(line: str) -> None:
-    """In one piece, above the table of the run where there is one."""
+    """Print a line at once, above the table of the run if there is one."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         colour = {"✓": "green", "✗": "red"}.get(line[:1])
         line = f"{click.style('sync', dim=True)}  {click.style(line, fg=colour)}"

@@ -33,7 +33,7 @@ _SHORT = {
     "validation_loss": "val loss", "rank_skew_seconds": "skew s",
 }  # fmt: skip
 _HELD_OUT = ("held_out_", "validation_")
-# What every recipe measures: behind one's own metrics, where there is room.
+# Metrics of every recipe: shown after the user's own, if there is room.
 _OF_ALL = (
     "samples_per_second", "tokens_per_second", "participants", "learning_rate", "grad_norm",
     "rank_skew_seconds",
@@ -52,7 +52,7 @@ class Pace:
         self._seconds: deque[float] = deque(maxlen=_PACE_STEPS)
 
     def made(self, step: int, now: float) -> None:
-        """A step was made, at this time of a clock that runs on."""
+        """Note that a step was made, at this time of a clock that never stops."""
         if self._last is not None and step == self._last[0]:
             return  # It has more to report.
         if self._last is not None and step > self._last[0]:
@@ -60,7 +60,7 @@ class Pace:
         self._last = step, now
 
     def left(self, num_steps: int) -> str:
-        """How long the rest takes, as ``1:23:45``; ``-`` where nobody knows."""
+        """Return how long the rest takes, as ``1:23:45``; ``-`` if that is not known."""
         if self._last is None or not self._seconds or num_steps <= 0:
             return "-"
         most = _PACE_TIMES * statistics.median(self._seconds)
@@ -69,9 +69,9 @@ class Pace:
 
 
 class LiveDisplay:
-    """A table of the latest numbers at the bottom; what happens scrolls by above it.
+    """A table of the latest figures at the bottom; messages scroll by above it.
 
-    Fits its terminal, and has no colours where NO_COLOR is set. ``renderable`` is for a
+    It fits its terminal, and has no colours if NO_COLOR is set. ``renderable`` is for a
     ``rich.live.Live`` on the same console. ``is_held`` says whether a call waits in the debugger.
     """
 
@@ -118,7 +118,7 @@ class LiveDisplay:
             self._end_phase()
 
     def renderable(self) -> RenderableType:
-        """The table at the bottom, as it is now."""
+        """Return the current table at the bottom."""
         with self._lock:
             row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
             is_waiting = self._phase is not None
@@ -132,7 +132,7 @@ class LiveDisplay:
         cells: list[str] = []
         room = self._console.width - 2
         for name, value in row:
-            # A column never shrinks, or all that stand behind it would move with each number.
+            # A column never shrinks, or all columns after it would move with each number.
             width = max(len(name), len(value), self._widths.get(name, 0))
             self._widths[name] = width
             room -= width + 3
@@ -152,7 +152,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """A line for every message, and for every so many steps, with the last that was saved."""
+    """Prints a line for each message, and regularly one for a step, with the last saved step."""
 
     only_shows = True
 
@@ -161,7 +161,7 @@ class PlainDisplay:
         self._saved = ""
 
     def phase(self, text: str) -> None:
-        """For a display that only shows."""
+        """Show nothing: a phase is for displays that can remove it again."""
 
     def saved(self, step: int) -> None:
         self._saved = f"  saved {step}"
@@ -212,7 +212,7 @@ def _short_name(name: str) -> str:
 
 
 def bar_of(step: int, num_steps: int) -> str:
-    """How far it is, as a bar and in numbers; without a bar where nobody knows how far it goes."""
+    """Return the progress as a bar and numbers; without a bar if the number of steps is unknown."""
     if num_steps <= 0:
         return str(step)
     done = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
@@ -233,7 +233,7 @@ def _as_clock(left: float) -> str:
 
 @contextmanager
 def run_display() -> Iterator[Display]:
-    """The display that suits where we print to."""
+    """Yield the display that suits this command's output."""
     console = Console()
     if is_quiet():
         yield QuietDisplay()

@@ -1,4 +1,4 @@
-"""``monarch recipe``: what recipes there are, and how to make one your own."""
+"""``monarch recipe``: lists the installed recipes, and copies one for editing."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def validate(
 
 
 def prepare(name: str, folder: Path | None) -> None:
-    """Have a recipe make what it needs before it can run."""
+    """Run a recipe's preparation, which makes what it needs before it can run."""
     whole, _, variant = name.partition("-")
     if name in built_in_recipes() or whole not in built_in_recipes():
         whole, variant = name, ""
@@ -142,16 +142,16 @@ def export(name: str, what: str, file: Path, force: bool) -> None:
 
 
 def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Which file becomes which, when a recipe is copied; of a folder its own modules."""
+    """Return pairs (source, target) of the files to copy for a recipe; of a folder its modules."""
     if not source.is_dir():
         return [(source, target)]
     return [(each, target / each.relative_to(source)) for each in sorted(source.rglob("*.py"))]
 
 
 def recipe_here(name: str) -> Recipe:
-    """A recipe as ``monarch run`` finds it, with the workspace's folders to import from.
+    """Return a recipe as ``monarch run`` finds it, with imports from the workspace's folders.
 
-    One that cannot be imported ends the command, with the traceback as Python has it.
+    If it cannot be imported, the command ends with Python's traceback.
     """
     from monarch.cli.terminal.interrupts import interrupt_kept
     from monarch.cli.terminal.phases import phase
@@ -175,8 +175,10 @@ def recipe_here(name: str) -> Recipe:
 
 
 def _tell_as_python_does(error: Exception) -> None:
-    """The traceback of a recipe that cannot be imported, from its own first line on: what led there
-    is ours, and none of the reader's business."""
+    """Print the traceback of a recipe that cannot be imported, from its own first frame on.
+
+    The frames before are ours, and do not concern the reader.
+    """
     import importlib
     import traceback
 
@@ -195,20 +197,23 @@ def _tell_as_python_does(error: Exception) -> None:
 
 
 def outline_here(name: str) -> Outline | None:
-    """The outline of that recipe, read without importing torch; ``None`` if it has none."""
+    """Return the outline of that recipe, read without importing torch; ``None`` if it has none."""
     _import_from_workspace(name)
     return outline_of(name)
 
 
 def preload_here(name: str) -> tuple[str, ...]:
-    """The modules that that recipe's procs should find imported, read without importing it."""
+    """Return the modules to import before that recipe's procs start, without importing the
+    recipe."""
     _import_from_workspace(name)
     return preload_of(name)
 
 
 def fast_dev_here(name: str) -> tuple[str, ...]:
-    """The overrides with which that recipe takes all its ways in a few steps. Raises ``JobError``
-    where it does not say."""
+    """Return the overrides with which that recipe runs all its code paths in a few steps.
+
+    Raises ``JobError`` if it declares none.
+    """
     _import_from_workspace(name)
     words = words_of(name, FAST_DEV)
     if not words:
@@ -220,7 +225,7 @@ def fast_dev_here(name: str) -> tuple[str, ...]:
 
 
 def workspace_first() -> None:
-    """From here on the workspace's modules come before all others, as in the ranks of a run."""
+    """Make imports prefer the workspace's modules from now on, as in the ranks of a run."""
     folders = [str(folder.local) for folder in load_project(None).make_workspace().folders]
     sys.path[:] = [*reversed(folders), *(path for path in sys.path if path not in folders)]
 
@@ -239,7 +244,7 @@ def _import_from_workspace(name: str) -> None:
 
 
 def _config_file(found: Recipe | Outline, name: str, target: Path | str = "FILE.toml") -> str:
-    """A config file to begin with: all keys, what they mean, and how to run it."""
+    """Return a config file to start from: all keys, their meaning, and how to run it."""
     head = f"# monarch run {name} --config {target}\n# Keys that you leave out have these values."
     if live_keys(found.config_class):
         head += (
@@ -249,6 +254,6 @@ def _config_file(found: Recipe | Outline, name: str, target: Path | str = "FILE.
 
 
 def _defaults(found: Recipe | Outline) -> object:
-    """The config with nothing given; keys that have no default are an error that names them."""
+    """Return the config with all defaults; keys without a default are an error that names them."""
     assert dataclasses.is_dataclass(found.config_class)
     return load_config(found.config_class).config

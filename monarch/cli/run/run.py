@@ -1,4 +1,4 @@
-"""``monarch run``: a recipe, from a config file, on the allocation that is up."""
+"""``monarch run``: runs a recipe, from a config file, on the running allocation."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(
     roles: str | None = None,
     traceback: bool = False,
 ) -> None:
-    """Run ``recipe`` on the allocation, else on this machine alone, and tell how it ended."""
+    """Run ``recipe`` on the allocation, else on this machine alone, and report how it ended."""
     if resume and "=" in resume:
         overrides, resume = (resume, *overrides), "latest"
     if resume and recipe and "=" in recipe:
@@ -171,7 +171,7 @@ def run(
                 record.edits.policy = on_edit_error
             if not _is_dev():  # There, keys go to the watch.
                 record.listen_to_keys = keys_here
-            # Beside a spinner or a table, not through them.
+            # Above a spinner or a table, not through them.
             switching = session_of(client()).reload
             switching.on_waiting = record.message
             switching.on_replacing = lambda plan, num_procs: record.replacing(
@@ -216,7 +216,7 @@ def run(
 
 
 def _end_in_order() -> NoReturn:
-    """End as after Ctrl-C, which has been told by more than a word."""
+    """Exit with the status of Ctrl-C, after the run's end has been reported."""
     at_once_from_here()
     sys.exit(INTERRUPTED)
 
@@ -234,7 +234,7 @@ def ways_taken(run: RunFolder) -> str:
 
 
 def _hosts_asked(project: Project) -> str:
-    """The hosts that ``monarch.toml`` asks for, in words; empty where it asks for none."""
+    """Return the number of hosts in ``monarch.toml``, in words; "" if it asks for none."""
     job = project.file.job
     if job.kind == "local" or not (project.directory / PROJECT_FILE).exists():
         return ""
@@ -279,8 +279,10 @@ def _tell_end(
     *,
     is_whole: bool,
 ) -> NoReturn:
-    """Raise what ended a run, told as all ends are: an error of the user's code in two lines, and
-    with its traceback where that ``is_whole``."""
+    """Report the end of a run and exit: an error of the user's code in two lines.
+
+    With ``is_whole`` its traceback is shown too.
+    """
     if isinstance(error, KeyboardInterrupt):
         say(_end_text(folder, stream=sys.stdout))
         _end_in_order()
@@ -315,17 +317,17 @@ def _is_dev() -> bool:
 
 
 def _width(stream: TextIO) -> int | None:
-    """The columns of the terminal that a stream goes to; ``None`` where it is none."""
+    """Return the columns of a stream's terminal; ``None`` if it is no terminal."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 class RunEnded(MonarchError):
-    """A run has ended before its end; the message says why, and how it goes on."""
+    """A run has ended early; the message says why, and how to resume it."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A request for a run; two of the same words are the same run, if the first was left."""
+    """A request for a run. The same request resumes an unfinished run of it."""
 
     recipe: str
     config_file: str | None
@@ -359,7 +361,8 @@ class RunRequest:
 
     @property
     def command(self) -> list[str]:
-        """The command without the number of hosts: with another number the run is the same."""
+        """Return the command without the number of hosts, which may differ when the run is
+        resumed."""
         return self._command([])
 
     @property
@@ -379,7 +382,7 @@ class RunRequest:
 
     @cached_property
     def is_script(self) -> bool:
-        """Whether it is a plain script, whose own flags the overrides are."""
+        """Whether it is a plain script; then the overrides are its own flags."""
         return is_plain_script(self.recipe)
 
     @property
@@ -445,7 +448,7 @@ def run_recipe(
         with stop_on_interrupt([record] if recipe.is_cooperative else []):
             return recipe.run(config, hosts if mesh is None else mesh, record)
     except KeyboardInterrupt:
-        # All that was worth saving has been saved. Actors may be far from done with a message.
+        # Everything worth saving has been saved. Actors may still need long for a message.
         grace_seconds = min(grace_seconds, _INTERRUPTED_SECONDS)
         raise
     finally:
@@ -455,7 +458,7 @@ def run_recipe(
 
 
 class _logs_of:
-    """The lines that procs print go into the run's folder too, within this block."""
+    """Within, also write the procs' output into the run's folder."""
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         self._logs = RunLogs(folder.path / "logs", name)
@@ -476,7 +479,7 @@ def _show_origins(loaded: LoadedConfig[Any]) -> None:
 
 
 def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
-    """Meshes and ranks, and what the recipe's own ``plan`` adds: parameters, memory."""
+    """Return the meshes and ranks, and what the recipe's own ``plan`` adds: parameters, memory."""
     num_ranks = target.num_hosts * target.procs_per_host
     rows: dict[str, Any] = {
         "recipe": f"{recipe.wanted}, {recipe.summary}".rstrip(", "),

@@ -1,4 +1,4 @@
-"""Where a run happens: on the allocation that is up, or on this machine alone."""
+"""The hosts of a run: those of the running allocation, or this machine alone."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ _PATIENCE_SECONDS = 1.0
 
 @dataclass
 class RunTarget:
-    """Known before anything is started there. ``job`` is ``None`` for this machine alone.
-    ``is_part``: these are not all hosts of the mesh, but the first that are there."""
+    """The place of a run, known before anything is started there.
+
+    ``job`` is ``None`` for this machine alone. ``is_part``: these are the first hosts of the mesh,
+    not all.
+    """
 
     job: JobTrait | None
     name: str
@@ -88,7 +91,7 @@ class RunTarget:
         report = large.pushing(workspace, bring)
         say(report.one_line())
         generation = report.generation
-        # Where the hosts had it all, nothing was switched to here: the run begins with it even so.
+        # If the hosts had everything, nothing was switched here: the run still begins with it.
         client().generation = max(client().generation, generation)
         code = _code_of(hosts, workspace, generation)
         session, addresses = session_of(client()), hosts._sync_hosts()
@@ -96,7 +99,8 @@ class RunTarget:
         return hosts, code, generation
 
     def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
-        """The hosts and code of a run whose author is elsewhere: this folder is a host's copy."""
+        """Return the hosts and code of a run whose author is elsewhere: this folder is a host's
+        copy."""
         generation = client().generation
         if not generation:
             return hosts, None, generation
@@ -109,7 +113,8 @@ class RunTarget:
         choose: Callable[[str], OnHostLoss],
         why_unfit: Callable[[int], str],
     ) -> RunAllocation | None:
-        """The keeper of a run's hosts; ``None`` on this machine alone."""
+        """Return the run's allocation, which replaces lost hosts; ``None`` on this machine
+        alone."""
         job = self.job
         if job is None or job._state_path is None:
             return None
@@ -128,7 +133,7 @@ class RunTarget:
         )  # fmt: skip
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
-        """Procs for a recipe that does not spawn its own."""
+        """Spawn procs for a recipe that does not spawn its own."""
         preload = recipe.preload or tuple(name for name in ("torch",) if name in sys.modules)
         return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
 
@@ -242,5 +247,5 @@ async def _bring(hosts: HostMesh, workspace: Workspace) -> SyncReport:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 host``, ``2 hosts``."""
+    """Return a number with its noun: ``1 host``, ``2 hosts``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

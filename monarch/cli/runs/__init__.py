@@ -1,4 +1,4 @@
-"""Runs that there are: `monarch runs`.
+"""Existing runs: `monarch runs`.
 
 What to open:
 

@@ -1,4 +1,4 @@
-"""``monarch runs``: what was run, how it went, and how runs differ."""
+"""``monarch runs``: lists runs, shows how each went, and compares them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright
 
 
 def _refresh() -> None:
-    """Runs that go on elsewhere are looked at as they are now."""
+    """Update the local copies of runs that are running elsewhere."""
     if copies_of_running():
         # Imported when used: it takes the runtime, which no other look at runs needs.
         from monarch.cli.run.detached import refresh
@@ -56,7 +56,7 @@ def _refresh() -> None:
 
 
 def ls() -> None:
-    """Print a table of the runs of this folder, the last one at the end."""
+    """Print a table of the runs of this folder, the latest at the end."""
     _refresh()
     rows = [("run", "status", "step", "loss", "began", "size")]
     for run in runs_in():
@@ -80,7 +80,7 @@ def ls() -> None:
 
 
 def take(name: str, *, checkpoint: bool) -> None:
-    """Answer a run whose ranks have come apart."""
+    """Answer a run whose ranks differ."""
     run = find_run(name)
     answer_run(run, "c" if checkpoint else "t")
     say(f"told {run.name}")
@@ -153,7 +153,7 @@ def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: P
 
 
 def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
-    """Rows of a table: the keys that differ, then what was measured last."""
+    """Return rows of a table: the config keys that differ, then the last figures."""
     configs = [flat_config(run.config_text) for run in found]
     metrics = [run.metrics() for run in found]
     measured = dict.fromkeys(name for steps in metrics for name in names_measured(steps))
@@ -171,7 +171,7 @@ def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
 
 
 def code_compared(found: Sequence[RunFolder]) -> str:
-    """Whether runs ran the same code, in words: that which they ran last, after all edits."""
+    """Say whether runs ran the same code, judged by their last code, after all edits."""
     digests = {run.name: _digest_of(run) for run in found}
     if all(digests.values()):
         if len(set(digests.values())) == 1:
@@ -207,7 +207,7 @@ def _echo_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def rm(names: tuple[str, ...], yes: bool) -> None:
-    """Remove runs, once a person or ``yes`` agrees."""
+    """Remove runs, if the person or ``yes`` agrees."""
     found = list(dict.fromkeys(_one_named(name) for name in names))
     if going := [run.name for run in found if run.running_pid is not None]:
         raise JobError(
@@ -231,7 +231,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 
 def _one_named(name: str) -> RunFolder:
-    """A run of this folder that can be meant by nothing else."""
+    """Return the run of this folder that the name means; it must fit only one run."""
     meant = find_run(name)
     mine = runs_in()
     if meant.path.resolve() not in {run.path.resolve() for run in mine}:
@@ -283,7 +283,7 @@ def _goes_on(run: RunFolder) -> bool:
 
 
 def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
-    """The last so many of each rank."""
+    """Return the last ``num`` lines of each rank."""
     if num is None:
         return list(lines)
     kept: dict[str, list[Line]] = {}
@@ -293,7 +293,7 @@ def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
 
 
 class _RankLines:
-    """Lines on their way out, each rank with a colour of its own where there are any."""
+    """Prints lines, each rank's in its own colour if the output has colours."""
 
     def __init__(self, *, is_of_one: bool) -> None:
         self._is_of_one = is_of_one

@@ -1,4 +1,4 @@
-"""``monarch runs hold`` and ``wait``: a person's answer about a run whose step takes long."""
+"""``monarch runs hold`` and ``wait``: send a person's answer to a run whose step takes long."""
 
 from __future__ import annotations
 

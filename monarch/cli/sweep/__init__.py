@@ -2,6 +2,6 @@
 
 What to open:
 
-    sweep, search       the command, and what it tries
-    sweep_display       what a sweep shows
+    sweep, search       the command, and the values that it tries
+    sweep_display       the display of a sweep
 """

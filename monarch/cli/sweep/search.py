@@ -35,7 +35,10 @@ _BETTER_HIGH = (
 
 @dataclass(frozen=True)
 class ValueRange:
-    """``key=low..high``, both included; ``:log`` behind it spreads by order of magnitude."""
+    """A range of values, ``key=low..high``, both ends included.
+
+    With ``:log`` after it, values are spread by order of magnitude.
+    """
 
     key: str
     low: float
@@ -44,11 +47,11 @@ class ValueRange:
     is_whole: bool
 
     def text(self, value: float) -> str:
-        """An override with this value."""
+        """Return an override with this value."""
         return f"{self.key}={int(value) if self.is_whole else f'{value:.6g}'}"
 
     def drawn(self, draw: random.Random) -> str:
-        """An override with a value at random."""
+        """Return an override with a random value."""
         if self.is_log:
             value = math.exp(draw.uniform(math.log(self.low), math.log(self.high)))
         else:
@@ -61,19 +64,20 @@ Dimension = list[str] | ValueRange
 
 
 class Proposals(Protocol):
-    """The runs of a sweep, each asked for when there is room for it, by one thread at a time."""
+    """The settings of a sweep's runs; each is requested when a slot is free, by one thread at a
+    time."""
 
     num: int
 
     def next(self) -> Given | None:
-        """The next one; ``None`` where there is none."""
+        """Return the next settings; ``None`` if there are no more."""
 
     def tell(self, given: Given, value: float | None) -> None:
-        """The metric of a run that is over; ``None`` where it has none."""
+        """Report the metric of a run that has ended; ``None`` if it has none."""
 
 
 class ListedProposals:
-    """Proposals that are all known from the beginning."""
+    """A fixed list of proposals."""
 
     def __init__(self, all_given: Sequence[Given]) -> None:
         self.num = len(all_given)
@@ -87,7 +91,7 @@ class ListedProposals:
 
 
 class TPEProposals:
-    """Optuna's TPE, by its package: it proposes more of what went well."""
+    """Proposals of Optuna's TPE, which prefers values like those that gave good results."""
 
     def __init__(self, space: Sequence[Dimension], num: int, seed: int, goal: Goal) -> None:
         try:
@@ -166,7 +170,7 @@ def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def choices_of(space: Sequence[Dimension]) -> list[Given]:
-    """All combinations. Raises ``JobError`` where there is a range."""
+    """Return all combinations. Raises ``JobError`` if there is a range."""
     ways = []
     for one in space:
         if isinstance(one, ValueRange):
@@ -188,7 +192,8 @@ def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
 
 
 def corners_of(space: Sequence[Dimension]) -> list[Given]:
-    """Those that show whether the config takes every value: both ends of ranges, each choice."""
+    """Return settings that test whether the config accepts all values: ends of ranges, each
+    choice."""
     ways = [
         [one.text(one.low), one.text(one.high)] if isinstance(one, ValueRange) else one
         for one in space
@@ -197,13 +202,14 @@ def corners_of(space: Sequence[Dimension]) -> list[Given]:
 
 
 def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
-    """The values that tell a run from the others: those chosen for it."""
+    """Return the values that distinguish a run from the others: those chosen for it."""
     chosen = [one for one, whole in zip(given, overrides, strict=True) if one != whole]
     return " ".join(chosen or given)
 
 
 def goal_of(metric: str) -> Goal:
-    """Whether less or more of it is better, by its name; less where that does not say."""
+    """Return whether more or less of a metric is better, by its name; less if that does not show
+    it."""
     name = metric.lower().removeprefix(_HELD_OUT).removeprefix("validation_")
     words = name.split("_")
     return "max" if any(word in words for word in _BETTER_HIGH) or "per_second" in name else "min"

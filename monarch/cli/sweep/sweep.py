@@ -1,4 +1,4 @@
-"""``monarch sweep``: one recipe with several configs, side by side on slices of the mesh."""
+"""``monarch sweep``: runs one recipe with several configs, side by side on slices of the mesh."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def sweep(
     check_free(noted_job())
     recipe = recipe_here(name)
     space = space_of(recipe.config_class, overrides)
-    # What TPE goes by has to be known before there is a run.
+    # TPE's metric must be known before there is a run.
     wanted = metric or (TPE_METRIC if num_tpe else "")
     proposals: Proposals
     if num_tpe:
@@ -119,14 +119,14 @@ def sweep(
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of the mesh: some hosts, or some procs of one."""
+    """A part of the mesh: some hosts, or some procs of one host."""
 
     first_host: int
     num_hosts: int
     procs_per_host: int
 
     def of(self, hosts: HostMesh) -> HostMesh:
-        """The hosts of it."""
+        """Return the slot's hosts."""
         if len(hosts) == self.num_hosts:
             return hosts
         last = self.first_host + self.num_hosts
@@ -151,7 +151,7 @@ def slots_of(place: RunTarget, wanted: int) -> list[Slot]:
 
 
 class _Trial(NamedTuple):
-    """A run of the sweep, and what tells it from the others."""
+    """A run of the sweep, and its label, which distinguishes it from the others."""
 
     label: str
     given: Given
@@ -179,7 +179,7 @@ class _Going:
         self._lock = threading.Lock()  # One thread at a time proposes and tells.
 
     def run(self, hosts: HostMesh, slots: Sequence[Slot]) -> None:
-        """Until all are over, or a person stops them."""
+        """Run until all runs have ended, or a person stops them."""
         threads = [
             threading.Thread(target=self._work, args=(hosts, slot), name="monarch-sweep")
             for slot in slots
@@ -190,7 +190,7 @@ class _Going:
             for thread in threads:
                 thread.join()
 
-    # What Ctrl-C asks of a run, it asks of all.
+    # Ctrl-C asks all runs to stop.
 
     @property
     def can_save(self) -> bool:

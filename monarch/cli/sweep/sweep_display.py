@@ -1,5 +1,5 @@
-"""The display of a sweep: lines of what happens in its runs; below, on a terminal, each run's
-progress."""
+"""The display of a sweep: lines for events of its runs; on a terminal, each run's progress
+below."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class SweepDisplay:
             self._going[label] = bar_of(step, num_steps), numbers
 
     def ended(self, label: str, status: str) -> None:
-        """A run is over, however it ended."""
-        # Not the other lock: to print is to draw what goes on, which takes that one.
+        """Note that a run has ended, in any way."""
+        # Not the other lock: printing redraws the display, which takes that one.
         with self._telling:
             with self._lock:
                 self._going.pop(label, None)
@@ -56,14 +56,14 @@ class SweepDisplay:
 
     def tell(self, text: str, style: str = "") -> None:
         if not is_quiet() or style:
-            # Nothing is broken off where no person sees it.
+            # Lines are cut only on a terminal.
             soft = not self._console.is_terminal
             self._console.print(
                 plain(text), style=style, highlight=False, markup=False, soft_wrap=soft
             )
 
     def renderable(self) -> RenderableType:
-        """The progress of the runs that go on now, and how many are over."""
+        """Return the progress of the current runs, and how many have ended."""
         table = Table.grid(padding=(0, 2))
         with self._lock:
             for label, (bar, numbers) in self._going.items():
@@ -73,7 +73,7 @@ class SweepDisplay:
 
 
 class _OfRun(Display):
-    """Lines of one run among several: messages, and the end of it."""
+    """Shows one run among several: its messages, and its end."""
 
     def __init__(self, whole: SweepDisplay, label: str) -> None:
         self._whole = whole
@@ -86,10 +86,10 @@ class _OfRun(Display):
         self._whole.tell(f"[{self._label}] {text}", "red")
 
     def phase(self, text: str) -> None:
-        """One run among several shows no phases."""
+        """Show nothing: there is no room for the phases of several runs."""
 
     def saved(self, step: int) -> None:
-        """Nor at its checkpoints."""
+        """Show nothing: there is no room for the checkpoints of several runs."""
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         self._whole.step(self._label, step, num_steps, values)
@@ -100,7 +100,7 @@ class _OfRun(Display):
 
 @contextmanager
 def sweep_display(num_runs: int) -> Iterator[SweepDisplay]:
-    """The display that suits where we print to."""
+    """Yield the display that suits this command's output."""
     console = Console()
     display = SweepDisplay(num_runs, console)
     if is_quiet() or not sys.stdout.isatty() or console.is_dumb_terminal:

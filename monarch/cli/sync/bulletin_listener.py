@@ -1,4 +1,4 @@
-"""Bulletins of the hosts while a watch runs: heard from one of them, on a thread of its own."""
+"""Receives the hosts' bulletins during a watch, from one of the hosts, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BulletinListener:
         threading.Thread(target=self._run, name="monarch-hearing", daemon=True).start()
 
     def take(self) -> list[Bulletin]:
-        """Returns the bulletins that came since the last call, the oldest first."""
+        """Return the bulletins that came since the last call, oldest first."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -47,7 +47,7 @@ class BulletinListener:
         return found
 
     def close(self) -> None:
-        """Listen no longer. A question that is under way is not waited for."""
+        """Stop listening, without waiting for a request in progress."""
         self._over.set()
 
     def _run(self) -> None:
@@ -63,7 +63,7 @@ class BulletinListener:
             self._over.wait(_AGAIN_SECONDS)
 
     def _listen_to(self, host: ProcAddress) -> None:
-        """As long as it answers."""
+        """Receive bulletins from a host for as long as it answers."""
         heard = self._ask(host, 0, 0.0)
         while heard is not None and not self._over.is_set():
             for bulletin in heard.bulletins:

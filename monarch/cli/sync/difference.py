@@ -1,4 +1,4 @@
-"""``monarch sync diff``: how the author's files differ from a generation, as a unified diff."""
+"""``monarch sync diff``: compares the author's files with a generation, as a unified diff."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Read = Callable[[Entry], bytes | None]
 def differences(
     old: Manifest, new: Manifest, read_old: Read, read_new: Read, name: str
 ) -> Iterator[str]:
-    """Lines that lead from ``old``, which is called ``name``, to ``new``."""
+    """Yield the lines of a diff from ``old``, whose name is ``name``, to ``new``."""
     for path in sorted(new.changed_paths(old)):
         before, after = old.get(path), new.get(path)
-        # A folder that has come or gone is seen by what is in it.
+        # An added or removed folder shows by its contents.
         if before is None and new.folder(path).num_entries:
             continue
         if after is None and old.folder(path).num_entries:
@@ -69,7 +69,7 @@ def _of_path(
 
 
 def _text(content: bytes) -> list[str] | None:
-    """Lines; None for what is no text."""
+    """Return the lines of a file; ``None`` if it is no text."""
     if b"\0" in content:
         return None
     try:

@@ -145,8 +145,11 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
 def compared(
     pusher: Pusher, workspace: Workspace, generation: int
 ) -> tuple[Scan, int, Iterator[str]]:
-    """The scan of the folders here, the generation it is compared with (0: what hosts have), and
-    the lines."""
+    """Return the scan of the folders here, the generation it is compared with, and the diff's
+    lines.
+
+    ``generation`` 0 is the hosts' current one.
+    """
     past = pusher.past(pusher.answering())
     held = past.state(generation)
     scanner = Scanner(workspace)
@@ -166,11 +169,11 @@ def compared(
 
 
 def show_differences(found: Iterable[str], terminal: Terminal) -> bool:
-    """Print them; whether there are any."""
+    """Print the lines; return whether there are any."""
     any_found = False
     for line in found:
         any_found = True
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        # The text can be written to a file, or piped, and given to `patch`.
+        # The text can be written to a file, or piped, and applied with `patch`.
         terminal.line(line, colour, is_exact=terminal.width is None)
     return any_found

@@ -1,8 +1,8 @@
-"""Restless files: pushes that follow one another without end, of files that no person edits by
-hand.
+"""Finds hot files: files that change all the time, so that a watch pushes without end, although no
+person edits them.
 
-A job that writes its logs or results into a watched folder has every line of them pushed to every
-host, for ever. The watch tells which files these are, and how to leave them out.
+If a job writes its logs or results into a watched folder, every line is pushed to every host, for
+ever. The watch reports which files these are, and how to leave them out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _CODE = (
 
 
 class LeaveOut(NamedTuple):
-    """``pattern``, in the ignore file ``file``, leaves them out. ``is_sure``: no person changes
-    such files, or so often."""
+    """A ``pattern`` that leaves files out, for the ignore file ``file``.
+
+    ``is_sure``: no person changes such files, or not so often.
+    """
 
     pattern: str
     file: Path
@@ -37,7 +39,7 @@ class LeaveOut(NamedTuple):
 
 
 class HotFiles:
-    """Is told of every push, and says once of some files that they never come to rest."""
+    """Gets every push, and reports once for files that they change all the time."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -74,7 +76,7 @@ class HotFiles:
         return found
 
     def _ways(self, remote: str) -> Iterator[LeaveOut]:
-        """The ways to leave a file out, the best first: folders, if no code is in them."""
+        """Yield the patterns that leave a file out, best first: folders, if they have no code."""
         for folder in self._workspace.folders:
             relative = folder.relative_of(remote)
             if relative is None:
@@ -112,11 +114,12 @@ def _is_log(path: str) -> bool | None:
 
 
 def _is_whole(pattern: str) -> bool:
-    """Whether it is no part of a library's folder of logs, which is left out as a whole."""
+    """Whether the pattern is not for a part of a library's folder of logs, which is left out
+    whole."""
     parts = PurePosixPath(pattern).parts
     return not any(part in LOGS for part in parts[:-1])
 
 
 def is_code(path: str) -> bool:
-    """Whether a person edits such files by hand, by their suffix."""
+    """Whether a person edits such files by hand, judged by the suffix."""
     return path.endswith(_CODE)

@@ -33,7 +33,7 @@ _DEV_HELP = "o  open the dashboard in a browser"
 
 
 class KeyCommands:
-    """The commands of one watch, whose ``push`` brings all of the workspace."""
+    """The commands of one watch; ``push`` sends all of the workspace."""
 
     def __init__(
         self, keys: Keys, output: Output, others: OtherUsers, push: Callable[[], object], *,
@@ -47,12 +47,12 @@ class KeyCommands:
         self.is_quitting = False
 
     def do_all(self, pusher: Pusher | None, workspace: Workspace) -> None:
-        """Carries out the keys that were pressed since the last time."""
+        """Run the commands of the keys that were pressed since the last call."""
         while not self.is_quitting and (key := self._keys.take()):
             self._do(key, pusher, workspace)
 
     def hint(self) -> None:
-        """Say which keys there are; `monarch dev`, which passes on what it hears, has one more."""
+        """Show which keys there are; `monarch dev`, which passes keys on, has one more."""
         self._output.note("keys", DEV_KEYS_HINT if self._keys.is_piped else KEYS_HINT)
 
     def _do(self, key: str, pusher: Pusher | None, workspace: Workspace) -> None:
@@ -74,7 +74,7 @@ class KeyCommands:
             self._look_back(pusher, workspace, undo=key == "b")
 
     def _look_back(self, pusher: Pusher, workspace: Workspace, *, undo: bool) -> None:
-        """Go back to the generation before, or only show how we differ from it."""
+        """Roll back to the previous generation, or only show how the files differ from it."""
         whole = Surroundings(workspace).whole()
         try:
             if undo:

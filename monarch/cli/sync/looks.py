@@ -1,5 +1,4 @@
-"""``monarch sync --dry-run`` and ``--explain``: a first line at once, and then what a push would
-do.
+"""``monarch sync --dry-run`` and ``--explain``: print a line at once, then what a push would do.
 
 Importing the code that asks hosts takes longest, so the scan begins before.
 """
@@ -32,7 +31,7 @@ def explain(options: SyncOptions, path: str) -> NoReturn:
 
 
 def preview(options: SyncOptions, *, allow_empty: bool, lists_all: bool) -> NoReturn:
-    """Say what a push would move, and to which hosts."""
+    """Print what a push would send, and to which hosts."""
     with errors(is_json=options.is_json):
         _preview(
             options,

@@ -1,4 +1,4 @@
-"""Tells a watch, as it happens, of what others do with its allocation."""
+"""Reports to a watch what others do with its allocation, as it happens."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from monarch_sync.words import printable
 
 
 class OtherUsers:
-    """Pushes, rollbacks, runs and watches of others, on the allocation that is listened to.
+    """Pushes, rollbacks, runs and watches of others on the allocation.
 
     ``wake`` is called, on another thread, whenever there is something to `tell`. ``came_to`` is the
-    generation of our own last push; 0 where it did not come through. ``is_theirs``: hosts have what
-    another command brought, or a rollback, since.
+    generation of our own last push; 0 if that was refused. ``is_theirs``: the hosts have another
+    command's push, or a rollback, since.
     """
 
     def __init__(self, output: Output, wake: Callable[[], object], *, tells_runs: bool) -> None:
@@ -36,7 +36,7 @@ class OtherUsers:
         self.is_theirs = False
 
     def listen(self, pusher: Pusher) -> None:
-        """To the allocation that is there now, and tell its other users that we are here."""
+        """Listen to the current allocation, and announce this watch to its other users."""
         self.close()
         self._pusher = pusher
         self._listener = BulletinListener(client().node, lambda: _hosts_of(pusher), self._wake)
@@ -57,7 +57,7 @@ class OtherUsers:
         post(node, _hosts_of(pusher), about_us)
 
     def answer(self, choice: str) -> None:
-        """Answer what a run asks that holds."""
+        """Answer the question of a run that holds."""
         pusher = self._pusher
         if pusher is not None:
             with contextlib.suppress(MonarchError, SyncError):
@@ -66,8 +66,10 @@ class OtherUsers:
                 post(node, _hosts_of(pusher), told)
 
     def pushed(self, generation: int) -> None:
-        """Tells who has made the generations before our own push of this one: numbers that are
-        missing between our own lines look like lost pushes."""
+        """Report who has made the generations before our own push of this one.
+
+        Otherwise numbers that are missing in our own lines look like lost pushes.
+        """
         before, self.came_to, self.is_theirs = self.came_to, generation, False
         if self._pusher is None or not 0 < before < generation - 1:
             return
@@ -77,7 +79,7 @@ class OtherUsers:
             self._output.note("others", text, after=before, before=generation)
 
     def tell(self) -> None:
-        """Tells of all that was heard since the last time."""
+        """Report all bulletins since the last call."""
         brought: dict[int, str] = {}
         ours = client().node.uid
         for told in self._listener.take() if self._listener is not None else ():
@@ -99,7 +101,7 @@ class OtherUsers:
         self._tell_brought(brought)
 
     def _tell_brought(self, brought: dict[int, str]) -> None:
-        """Generations of others, as they come; those before our last push were told with it."""
+        """Report generations of others; those before our last push were reported with it."""
         before, now = self.came_to, max(brought, default=0)
         if self._pusher is None or not 0 < before < now:
             return

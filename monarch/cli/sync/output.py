@@ -21,25 +21,25 @@ from monarch_sync.words import printable, some
 
 
 class Output(Protocol):
-    """The printer of what happens."""
+    """Prints the events of a ``monarch sync`` command."""
 
     def pushed(self, report: SyncReport) -> None:
-        """A push is over, refused or not."""
+        """Report a push that has ended, refused or not."""
 
     def failed(self, error: str) -> None:
-        """A push could not be made; nothing changed."""
+        """Report that a push could not be made; nothing changed."""
 
     def note(self, event: str, text: str, **data: Any) -> None:
-        """Something else that a person should know; ``event`` and ``data`` for programs."""
+        """Report another event to a person; ``event`` and ``data`` are for programs."""
 
     def good(self, event: str, text: str, **data: Any) -> None:
-        """As `note`, of something that was wrong, and is right again."""
+        """Like `note`, for something that was wrong and is right again."""
 
     def alarm(self, event: str, text: str, **data: Any) -> None:
-        """As `note`, of something that a person should act on."""
+        """Like `note`, for something that a person should act on."""
 
     def busy(self, source: Source, *, at_once: bool = False) -> AbstractContextManager[object]:
-        """Shows how far a push is, if it takes long, or ``at_once``."""
+        """Show the progress of a push, if it takes long, or ``at_once``."""
 
 
 class Lines:
@@ -68,7 +68,7 @@ class Lines:
             return
         for line in report.compile_lines():
             terminal.prose(f"  {line}")
-        # News that should not be overlooked, though all went well; a state that may stay so is told
+        # News that should not be overlooked after a good push; a state that may last is reported
         # once.
         told = self._told
         self._told = [*problem_lines(report.problems), *report.notes, *report.audit_kept_lines()]
@@ -84,7 +84,7 @@ class Lines:
                 terminal.prose(f"  {line}", "yellow")
 
     def _followed(self, report: SyncReport) -> Iterator[str]:
-        """Names files that could not be read before, and that hosts have now as they are here."""
+        """Yield a line about files that were unreadable before, and which the hosts now have."""
         before = self._unread
         self._unread = {one.path for one in report.problems if one.is_unreadable}
         if back := sorted(before - self._unread):
@@ -127,7 +127,7 @@ class Lines:
 
 
 class JsonLines:
-    """An object a line, each with ``schema`` and ``event``; see docs/sync.md."""
+    """Prints an object on each line, with ``schema`` and ``event``; see docs/sync.md."""
 
     SCHEMA = 1
 
@@ -164,14 +164,14 @@ class JsonLines:
 
 @contextmanager
 def telling_progress(output: Output) -> Iterator[Progress]:
-    """Within, a person sees how far a look at the workspace is, and Ctrl-C ends it at once."""
+    """Within, show the progress of a look at the workspace; Ctrl-C ends it at once."""
     progress = Progress(step="look")
     with left_at_once(), followed_by(progress), output.busy(lambda: (progress, 0), at_once=True):
         yield progress
 
 
 def listed(names: Sequence[object]) -> str:
-    """Names from outside, fit for a line."""
+    """Return names from outside in one line, with control characters escaped."""
     return ", ".join(printable(str(name)) for name in names)
 
 

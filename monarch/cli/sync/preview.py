@@ -1,4 +1,4 @@
-"""``monarch sync --dry-run``: what a push would move, and to which hosts."""
+"""``monarch sync --dry-run``: computes what a push would send, and to which hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_LARGEST = 5
 
 
 class PathChange(NamedTuple):
-    """One path that a push would change. ``num_bytes`` that would travel, before compression."""
+    """A path that a push would change; ``num_bytes`` would be sent, before compression."""
 
     action: str
     path: str
@@ -36,9 +36,9 @@ class PathChange(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """A push as it would be for hosts that have the same state.
+    """The preview of a push to hosts that have the same state.
 
-    ``generation`` is theirs. No host: a first sync.
+    ``generation`` is theirs. A preview without hosts is for a first sync.
     """
 
     hosts: list[str]
@@ -57,12 +57,12 @@ class Preview(NamedTuple):
 
 
 def first_sync(scan: Scan) -> Preview:
-    """The preview for hosts that have nothing."""
+    """Return the preview for hosts that have nothing."""
     return Preview([], 0, list(_changes(Manifest(), scan.manifest, {})))
 
 
 def over_hosts(states: Mapping[str, StateReply], scan: Scan) -> Scan:
-    """The scan, with what could not be read as the hosts have it that are furthest on."""
+    """Return the scan, with unreadable files replaced by those of the hosts' newest generation."""
     if scan.is_whole or not states:
         return scan
     newest = max(states.values(), key=lambda held: held.generation)
@@ -81,7 +81,7 @@ def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) ->
         held = states[hosts[0]]
         before = Manifest.from_rows(held.rows, held.digest_name)
         wanted = [e.digest for e in diff(before, scan.manifest).files]
-        # Of one that has been there before, the store may still have it.
+        # The host's store may still have a content that was there before.
         lacking = past.missing(hosts[0], list(dict.fromkeys(wanted)))
         here = {digest: 0 for digest in wanted if digest not in lacking}
         changes = list(_changes(before, scan.manifest, here))
@@ -101,7 +101,7 @@ def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Sc
 
 
 def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> Iterator[PathChange]:
-    """In the order of paths. ``here``: contents that need not travel."""
+    """Yield the changes in the order of paths. Contents in ``here`` need not be sent."""
     plan = diff(before, after)
     found = [PathChange("rename", new, source=old) for old, new in plan.folders_moved]
     counted_once: set[bytes] = set()
@@ -171,8 +171,10 @@ def _line_of(change: PathChange) -> str:
 
 
 def _summary(changes: Sequence[PathChange]) -> Iterator[str]:
-    """A line a folder, those that lose something first, then those with the most paths; and a line
-    for each of the largest."""
+    """Yield a line for each folder, those that lose files first, then by number of paths.
+
+    The largest files get a line each.
+    """
     folders: dict[str, Counter[str]] = {}
     sizes: Counter[str] = Counter()
     for change in changes:

@@ -35,7 +35,7 @@ Source = Callable[[], tuple[Progress, int]]
 
 
 class ProgressBar:
-    """Shows a bar from half a second on, or ``at_once``, until it is closed."""
+    """Shows a bar after half a second, or ``at_once``, until it is closed."""
 
     def __init__(self, terminal: Terminal, source: Source, *, at_once: bool = False) -> None:
         self._terminal = terminal
@@ -64,7 +64,7 @@ class ProgressBar:
             self._terminal.change(text)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._is_over.set()
         self._thread.join()
         self._terminal.change("")
@@ -110,8 +110,10 @@ def scan_text(progress: Progress) -> str:
 
 
 class ProgressLines:
-    """Writes a line on standard error within a second, and every few seconds after that, until it
-    is closed: for whom there is no bar."""
+    """Writes progress on standard error where there is no bar, until it is closed.
+
+    The first line comes within a second, then one every few seconds.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Edits of ``monarch.toml`` under a watch: another workspace, another job, mistakes."""
+"""Edits of ``monarch.toml`` during a watch: another workspace, another job, mistakes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is b
 
 
 class ProjectEdits:
-    """Follows one project's file, and reports edits that matter to its users.
+    """Watches one project's file, and reports edits that matter to its users.
 
-    ``workspace`` is the last workspace that the file named without mistakes.
+    ``workspace`` is the last workspace from a file without mistakes.
     """
 
     def __init__(self, project: Project, output: Output) -> None:
@@ -31,11 +31,14 @@ class ProjectEdits:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether an edit is going on."""
+        """Whether an edit is in progress."""
         return self._unsettled[0] != self._mark
 
     def look(self, now: float) -> bool:
-        """Whether it names another workspace now. ``now``: seconds, by any clock that runs on."""
+        """Read the file again; return whether it now names another workspace.
+
+        ``now`` is in seconds, by any clock that never stops.
+        """
         mark = _mark(self._file)
         if mark == self._mark:
             self._unsettled = mark, 0.0

@@ -24,9 +24,9 @@ _EXAMPLE = """
 
 
 def find_project(file: str | None) -> Project:
-    """The project of this folder. Raises ``ConfigError`` where there is none.
+    """Return the project of this folder. Raises ``ConfigError`` if there is none.
 
-    A folder whose allocation was brought up without a ``monarch.toml`` is one as it is.
+    A folder whose allocation was started without a ``monarch.toml`` is a project too.
     """
     here = Path.cwd()
     if file is None and not Path(PROJECT_FILE).exists() and not has_state(DEFAULT_JOB_PATH):
@@ -46,8 +46,11 @@ def find_project(file: str | None) -> Project:
 
 
 def workspace_of(project: Project) -> Workspace:
-    """The project's workspace. Raises ``ConfigError`` for a folder that is not there, by file and
-    line, and where there is none at all: a push would empty the hosts."""
+    """Return the project's workspace.
+
+    Raises ``ConfigError`` for a folder that does not exist, by file and line, and if there are no
+    folders: a push would empty the hosts.
+    """
     if not project.file.workspace.dirs:
         raise ConfigError(
             f"{PROJECT_FILE}: [workspace] dirs is empty, so there is nothing to bring to the "
@@ -67,7 +70,7 @@ def workspace_of(project: Project) -> Workspace:
 
 
 def whole_of(project: Project) -> Workspace:
-    """The project's workspace, with all that a push takes along: editable installs, an
+    """Return the project's workspace with all that a push sends: editable installs, an
     environment."""
     return Surroundings(workspace_of(project)).whole()
 

@@ -53,7 +53,7 @@ def sync(
 
 
 def check_nobody_stands() -> None:
-    """Raise ``JobError`` where a push would wait for a call that stands."""
+    """Raise ``JobError`` if a push would wait for a held call."""
     from monarch.cli.debug.debug import visit_here
 
     holds = [hold for hold in visit_here().holds() if hold.is_waiting]

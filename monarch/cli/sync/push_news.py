@@ -1,8 +1,8 @@
-"""Decides after each push of a watch whether a person is told of it, and whether it is tried again.
+"""Decides after each push of a watch whether it is reported, and whether it is retried.
 
-One save may come as several events: of these pushes one is told. A refusal that may pass by itself
-is tried again without a save: a disk that was full, a host that hung, an actor too busy to stand
-still. Code that was refused stays refused until it is edited.
+One save may cause several events: only one of these pushes is reported. A refusal that may pass by
+itself is retried without a save: a disk that was full, a host that hung, an actor that was too
+busy. Code that was refused stays refused until it is edited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generation
 
 
 class PushNews:
-    """Tells new results of pushes from those that were already reported."""
+    """Decides which results of pushes are new, compared with those that were reported."""
 
     def __init__(self) -> None:
         self._told: tuple[int, str, list[str]] = 0, "", []
@@ -26,11 +26,11 @@ class PushNews:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether something could not be read at the last push."""
+        """Whether some file could not be read at the last push."""
         return any(problem.is_unreadable for problem in self._problems)
 
     def pushed(self, report: SyncReport) -> bool:
-        """Whether it is news."""
+        """Take a push's report; return whether it is news."""
         said, self._told = self._told, (report.generation, report.digest, report.errors)
         self.fixed = ""
         if said[2] and report.ok:
@@ -48,7 +48,7 @@ class PushNews:
 
 
 class Retrying:
-    """When a push that was refused is tried again."""
+    """Decides when a refused push is retried."""
 
     def __init__(self) -> None:
         self._pause = _FIRST_SECONDS
@@ -57,7 +57,7 @@ class Retrying:
 
     @property
     def text(self) -> str:
-        """The line that tells of the next try."""
+        """Return the line that announces the next try."""
         return (
             f"this may pass without a save: trying again in {self._pause:g} s, and then again, at "
             f"least every {_LONGEST_SECONDS:g} s"
@@ -83,7 +83,7 @@ class Retrying:
 
 
 def may_pass(report: SyncReport) -> bool:
-    """Whether the same push may come through later, or reach a host that was left behind."""
+    """Whether the same push may succeed later, or reach a host that was left behind."""
     if any(refusal.path or refusal.traceback for refusal in report.refusals):
         return False  # It is the code.
     return not report.ok or any(host.error for host in report.hosts)

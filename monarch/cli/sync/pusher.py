@@ -1,4 +1,4 @@
-"""Pushes from a command, beside the program that the hosts serve, which switches its own procs."""
+"""Pushes from a command; the program that the hosts serve switches its own procs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _MAX_PARSED_BYTES = 1 << 20
 
 
 def pusher_here(*, partly: bool = False) -> Pusher:
-    """As `find_pusher`. Raises ``JobError`` where there is no allocation."""
+    """Return a pusher as `find_pusher` does. Raises ``JobError`` if there is no allocation."""
     pusher = find_pusher(partly=partly)
     if pusher is None:
         raise no_allocation()
@@ -52,8 +52,10 @@ def pusher_here(*, partly: bool = False) -> Pusher:
 
 
 def find_pusher(*, partly: bool = False) -> Pusher | None:
-    """The pusher to the allocation that runs for this folder; ``partly``: as long as a host of it
-    answers."""
+    """Return the pusher for this folder's running allocation, or ``None``.
+
+    With ``partly`` it is enough that one host answers.
+    """
     job = noted_job()
     if job is None:
         return None
@@ -88,10 +90,10 @@ class Pusher:
         env: bool = False,
         allow_empty: bool = False,
     ) -> SyncReport:
-        """Bring a workspace to all hosts; ``touched`` paths alone may have changed.
+        """Push a workspace to all hosts; only ``touched`` paths may have changed.
 
-        The hosts are asked first whether they are there, unless all have followed the last time,
-        and no host was lost since. A person is told of ``large`` files, or asked.
+        The hosts are asked first whether they run, unless all have followed the last push, and no
+        host was lost since. A person is notified of ``large`` files, or asked.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
@@ -129,7 +131,7 @@ class Pusher:
     def roll_back(
         self, workspace: Workspace, generation: int, output: Output, *, best_effort: bool = False
     ) -> SyncReport:
-        """Have all hosts go back to a generation."""
+        """Roll all hosts back to a generation."""
         found, silent = self._split(best_effort=best_effort)
         past = self.past(found)
         addresses = list(self.addresses().values())
@@ -140,12 +142,11 @@ class Pusher:
             )  # fmt: skip
 
     def post(self, bulletin: Bulletin) -> None:
-        """Tell all hosts."""
+        """Send a bulletin to all hosts."""
         post(self._agent.node, self.addresses().values(), bulletin)
 
     def past(self, found: Mapping[str, HostState] | None = None) -> HostHistory:
-        """The generations that hosts remember; ``found`` is what they have just said of
-        themselves."""
+        """Return the generations that hosts remember; ``found`` are their states, if known."""
         addresses = self.addresses()
         found = found or self.inspect()
         names = {state.host: url for url, state in found.items()}
@@ -154,16 +155,16 @@ class Pusher:
         return HostHistory(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
     def like_now(self, found: Mapping[str, Response[HostState]]) -> dict[str, frozenset[int]]:
-        """Which generations of each host with procs, by URL, were what it has now."""
+        """Return which generations of each host with procs, by URL, equal its current state."""
         addresses = self.addresses()
         asked = {url: addresses[url] for url, state in states_of(found).items() if state.procs}
         told = HostHistory(self._agent.node, asked).histories(WHOLE_HISTORY)
         return {url: like_now(one) for url, one in told.items()}
 
     def made_by_others(self, before: int, now: int) -> str:
-        """The authors of the generations between two of our own.
+        """Describe the authors of the generations between two of our own.
 
-        We may hear of one from the first host that has it: the others get a moment.
+        The first host may have such a generation before the others: these get a moment.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
         made = range(before + 1, now)
@@ -176,8 +177,7 @@ class Pusher:
             time.sleep(_LOOK_SECONDS)
 
     def inspect(self) -> dict[str, HostState]:
-        """The state of each host, by URL. Raises ``JobError`` if one does not
-        answer."""
+        """Return the state of each host, by URL. Raises ``JobError`` if a host does not answer."""
         found = self.ask()
         for url, told in found.items():
             if told.error:
@@ -188,12 +188,14 @@ class Pusher:
         return states_of(found)
 
     def answering(self) -> dict[str, HostState]:
-        """The state of each host that answers, by URL."""
+        """Return the state of each host that answers, by URL."""
         return states_of(self.ask())
 
     def _split(self, *, best_effort: bool) -> tuple[dict[str, HostState], dict[Uid, str]]:
-        """The hosts that answer, and why the others, by uid, do not; all have to, unless it is for
-        the best effort."""
+        """Return the hosts that answer, and by uid why others do not.
+
+        All must answer, unless ``best_effort``.
+        """
         if not best_effort:
             return self.inspect(), {}
         found = self.ask()
@@ -202,21 +204,21 @@ class Pusher:
         return states_of(found), silent
 
     def name_of(self, url: str) -> str:
-        """A host, for people, also one that does not answer any more."""
+        """Return a host's name for people, also of one that no longer answers."""
         return self._names.get(url, url)
 
     def _names_by_uid(self) -> dict[Uid, str]:
         return {address.uid: self.name_of(url) for url, address in self.addresses().items()}
 
     def addresses(self) -> dict[str, ProcAddress]:
-        """The host agents, by URL."""
+        """Return the host agents, by URL."""
         for url in self.job.urls():
             if url not in self._addresses:
                 self._addresses[url] = self.job.visit(url)
         return self._addresses
 
     def generations(self) -> str:
-        """Which generation the hosts have, in words, as far as they answer."""
+        """Describe which generation the hosts have, as far as they answer."""
         found = self.ask()
         states = states_of(found)
         numbers = sorted({state.generation for state in states.values()})
@@ -230,14 +232,14 @@ class Pusher:
         return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
 
     def ask(self) -> dict[str, Response[HostState]]:
-        """The state of each host, by URL; for one that does not answer, the ``error``."""
+        """Return the state of each host, by URL, or the ``error`` of one that does not answer."""
         addresses = self.addresses()
         found = inspect_hosts(
             self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job)
         )
         for url, told in found.items():
             if told.error:
-                # It may be another process that comes up there.
+                # Another process may be started at this URL.
                 self._addresses.pop(url, None)
             else:
                 self._names[url] = told.answer.host
@@ -246,11 +248,11 @@ class Pusher:
         return found
 
     def silence(self) -> list[str]:
-        """Which hosts gave no answer when they were last asked, and why."""
+        """Return which hosts did not answer the last time, and why."""
         return [f"{self.name_of(url)}: {error}" for url, error in self.silent.items()]
 
     def _watch(self, host: ProcAddress, state: HostState) -> None:
-        """Notice when a host is lost, so that its answers are not waited for."""
+        """Watch a host, so that nobody waits for its answers once it is lost."""
         pid = state.pid
         if self._pids.get(host.uid) == pid:
             return
@@ -268,7 +270,7 @@ class Pusher:
         self._num_lost += 1
 
     def proc_generations(self, found: Mapping[str, Response[HostState]]) -> dict[Uid, int]:
-        """What each proc on these hosts runs, by its uid; nothing where it is silent."""
+        """Return the generation of each proc on these hosts, by uid, if it answers."""
         node = self._agent.node
         asked = {}
         for state in states_of(found).values():
@@ -283,7 +285,7 @@ class Pusher:
 
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[Progress]:
-        """Show how far a push is, and what it waits for."""
+        """Show the progress of a push, and what it waits for."""
         progress = Progress(step="")
         node = self._agent.node
         sender = node.bulk_sender
@@ -311,7 +313,7 @@ class Pusher:
 
 
 def states_of(found: Mapping[str, Response[HostState]]) -> dict[str, HostState]:
-    """Of the hosts that have answered."""
+    """Return the states of the hosts that have answered."""
     return {url: told.answer for url, told in found.items() if not told.error}
 
 
@@ -321,8 +323,10 @@ def _patience(num_asked: int) -> float:
 
 @contextmanager
 def interruptions(pusher: Pusher, output: Output) -> Iterator[None]:
-    """End the program after Ctrl-C, and say which generation the hosts have: a push that is
-    interrupted has put everything back."""
+    """End the program after Ctrl-C, and say which generation the hosts have.
+
+    An interrupted push has undone everything.
+    """
     with asked_to_end():
         try:
             yield
@@ -333,7 +337,8 @@ def interruptions(pusher: Pusher, output: Output) -> Iterator[None]:
 
 
 def _faults_in(changed: Sequence[str], workspace: Workspace) -> Iterator[str]:
-    """Pushed files that do not compile; processes look only at what they have loaded."""
+    """Yield errors of pushed files that do not compile; processes check only files they have
+    loaded."""
     code = [path for path in changed if path.endswith(".py")]
     if len(code) > _MAX_PARSED:
         return

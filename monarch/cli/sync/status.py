@@ -1,4 +1,4 @@
-"""``monarch sync status``: which host and which proc runs which generation, and what is stale."""
+"""``monarch sync status``: shows which host and proc runs which generation, and what is stale."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from monarch_sync.words import counted, num_cells
 
 
 class Standing(NamedTuple):
-    """A host, and what its procs run: names by generation, ``None`` for those that do not answer.
+    """A host, and its procs' names by generation; ``None`` is for procs that do not answer.
 
-    ``error``: why nothing is known of a host that does not answer itself.
+    ``error`` says why a host does not answer itself.
     """
 
     host: str
@@ -26,7 +26,7 @@ class Standing(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the files that were pushed there were deleted."""
+        """Whether the pushed files were deleted on the host."""
         return bool(self.generation and not self.digest)
 
 
@@ -36,10 +36,12 @@ def standings(
     like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
     name_of: Callable[[str], str] = str,
 ) -> list[Standing]:
-    """Made of what hosts, by URL, have said of themselves; ``procs`` are the generations of procs,
-    by uid. ``like_now``: by URL, which generations were what a host has
-    now; a proc that runs one of them runs the host's code of now.
-    ``name_of``: how the host at a URL is called that does not say so itself."""
+    """Return the standing of each host, from the hosts' answers by URL.
+
+    ``procs`` are the generations of procs, by uid. ``like_now`` has, by URL, the generations that
+    equal a host's current state: a proc that runs one of them runs the host's current code.
+    ``name_of`` returns the name of a host that does not answer.
+    """
     made = []
     for url, told in found.items():
         if told.error:
@@ -57,7 +59,8 @@ def standings(
 
 
 def status_lines(all_of_them: list[Standing]) -> list[str]:
-    """A row a host and a sentence: all current, or what is stale and what to do."""
+    """Return a row for each host, and a sentence: all are current, or what is stale and what to
+    do."""
     newest = max((one.generation for one in all_of_them), default=0)
     rows = [("host", "generation", "digest", "procs")]
     stale_hosts, stale_procs, silent = 0, 0, 0

@@ -1,4 +1,4 @@
-"""``monarch sync history``: the generations that hosts remember, newest first."""
+"""``monarch sync history``: lists the generations that hosts remember, newest first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _MAX_NAMES = 3
 
 
 class Row(NamedTuple):
-    """A generation. ``hosts`` remember it; ``can_go_back`` if one of them has all of it; the same
-    state as ``same_as``, 0 if it was new. ``is_taken_back`` if a process could not switch to it."""
+    """A generation, and the ``hosts`` that remember it.
+
+    ``can_go_back``: one of them has all its files. ``same_as`` is an earlier generation with the
+    same state, 0 if it was new. ``is_taken_back``: a process could not switch to it.
+    """
 
     told: ToldGeneration
     hosts: list[str]
@@ -48,8 +51,10 @@ class Row(NamedTuple):
 
 
 def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
-    """The generations that all hosts tell of, put together. Where a number was given twice, as the
-    newest has it."""
+    """Return the generations of all hosts in one list.
+
+    If a number was used twice, the newest host's version counts.
+    """
     newest = max((told.generation for told in histories.values()), default=0)
     found: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
     for host, told in histories.items():
@@ -73,9 +78,9 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
 
 
 def goal(rows: list[Row], generation: int | None) -> int:
-    """Which generation to go back to; without one, to the latest that was another state.
+    """Return the generation to roll back to: ``generation``, or the latest with another state.
 
-    A generation that was taken back was never there to go back to. Raises ``JobError``.
+    A generation that was taken back never stayed. Raises ``JobError``.
     """
     if generation is None:
         return _before(rows)
@@ -90,8 +95,10 @@ def goal(rows: list[Row], generation: int | None) -> int:
 
 
 def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | None:
-    """The generation that went well in the run that holds, if one does and it is ``known``: of
-    those between, one may be as bad as another."""
+    """Return the generation that succeeded in the run that holds, if one holds and it is ``known``.
+
+    Generations between may fail in the same way.
+    """
     for one in bulletins:
         good = int(one.data.get("good", 0)) if one.kind == "held" else 0
         if good in known and good < one.generation:
@@ -100,7 +107,7 @@ def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | Non
 
 
 def _before(rows: list[Row]) -> int:
-    """The latest generation that stayed, and was another state than the one that is there."""
+    """Return the latest generation that stayed and had another state than the current one."""
     current = next((row for row in rows if row.is_current), None)
     for row in rows:
         if row.is_taken_back or current is None:
@@ -113,12 +120,12 @@ def _before(rows: list[Row]) -> int:
 
 
 def like_now(told: HistoryReply) -> frozenset[int]:
-    """The generations of a host that were the state that is there now, that one among them."""
+    """Return the generations of a host that had its current state, including the current one."""
     return frozenset(one.generation for one in told.generations if one.digest == told.digest)
 
 
 def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
-    """The origin of generations that another author has made."""
+    """Describe generations that another author has made."""
     rows = [row for row in rows[::-1] if row.told.generation in numbers]
     told = [
         f"gen {row.told.generation} from {printable(row.told.author)}, "
@@ -129,7 +136,7 @@ def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
 
 
 def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | None) -> list[str]:
-    """A line a generation, with as many names of files as there is room for."""
+    """Return a line for each generation, with as many names of files as there is room for."""
     table = [("", "gen", "when", "who", "digest")]
     for row in rows:
         told = row.told

@@ -1,7 +1,7 @@
-"""``monarch sync --watch``: pushes at every save, and outlives what happens meanwhile.
+"""``monarch sync --watch``: pushes at every save, until Ctrl-C.
 
-Allocations end and come back, ``monarch.toml`` changes, the workspace's folder is moved away: each
-is told once, nothing is lost, and the next push brings all that was saved until then.
+It survives allocations that end and return, edits of ``monarch.toml``, and a workspace folder that
+is moved away: each is reported once, nothing is lost, and the next push sends all saves until then.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Watching:
         self._is_pushing = False
 
     def run(self) -> None:
-        """Until interrupted."""
+        """Push and watch until interrupted."""
         try:
             self._missing()  # From here on they are known.
             self._push_all()
@@ -106,7 +106,7 @@ class Watching:
             self._unfollow()
 
     def _step(self) -> None:
-        """Wait for a save, or for what else may have changed."""
+        """Wait for a save, or for another change."""
         self._others.tell()
         self._commands.do_all(self._pusher, self._workspace)
         if self._commands.is_quitting:
@@ -145,8 +145,10 @@ class Watching:
             self._push(frozenset())
 
     def _without_output(self, touched: AbstractSet[Path]) -> AbstractSet[Path]:
-        """These paths, but for the files that processes of ours write their output into, which the
-        workspace has no more from here on."""
+        """Return the paths without files into which our own processes write their output.
+
+        From then on the workspace ignores those files.
+        """
         suspects = {path for path in touched - self._outputs if not is_code(path.name)}
         writers = files_of_our_processes() if suspects else {}
         for path in suspects:
@@ -164,8 +166,8 @@ class Watching:
         return touched - self._outputs
 
     def _is_save(self, path: Path) -> bool:
-        """Whether a touched path makes a push: nothing that stays here brings code back to hosts
-        that a person has had go back."""
+        """Whether a touched path causes a push: ignored files must not push code over a
+        rollback."""
         if is_code(path.name) or not os.path.lexists(path):
             return True
         for folder in self._workspace.folders:
@@ -203,7 +205,7 @@ class Watching:
             if not self._look_at_allocation(is_idle=True) and self._pusher is not None:
                 self._tell_failure(str(error))
         else:
-            # An interrupt of the telling interrupts no push.
+            # An interrupt of the report does not interrupt the push.
             self._is_pushing = self._is_behind = False
             self._failure, self._is_env_wanted = "", False
             self._tell(report, is_first)
@@ -274,7 +276,7 @@ class Watching:
     # The folders
 
     def _follow_if_there(self) -> bool:
-        """Whether all folders are there to be watched."""
+        """Watch the folders, if all of them exist; return whether they do."""
         try:
             self._following = _WatcherThread(session_of(client()).watcher(self._workspace))
         except WorkspaceMissing:
@@ -290,7 +292,7 @@ class Watching:
             following.close()
 
     def _missing(self) -> list[WorkspaceMissing]:
-        """The folders that are not there, and why."""
+        """Return the errors of folders that do not exist."""
         missing = []
         for folder in self._workspace.folders:
             try:
@@ -316,7 +318,7 @@ class Watching:
         if self._missing():
             time.sleep(_TICK_SECONDS)
             return
-        # The working directory may be the folder that was away: names below it are dead.
+        # The working directory may be the folder that was away: paths relative to it are invalid.
         with contextlib.suppress(OSError):
             os.chdir(self._here)
         if self._follow_if_there():
@@ -324,7 +326,7 @@ class Watching:
             self._is_behind = True
 
     def _look_at_project(self) -> bool:
-        """Whether there is another workspace now."""
+        """Read the project's edits; return whether there is another workspace."""
         if not self._edits.look(time.monotonic()):
             return False
         self._workspace = self._edits.workspace
@@ -336,7 +338,7 @@ class Watching:
     # The allocation
 
     def _look_at_allocation(self, *, is_idle: bool) -> bool:
-        """Whether there is another allocation now. Looks only where there is time for it."""
+        """Check the allocation, if there is time for it; return whether there is another one."""
         pusher = self._pusher
         if pusher is not None and not is_idle:
             return False
@@ -355,7 +357,7 @@ class Watching:
             self._output.note("allocation", "another allocation is up")
             self._others.listen(self._pusher)
             return True
-        # The file that tells of it may have been tidied away: the allocation runs all the same.
+        # Its state file may have been deleted: the allocation runs all the same.
         if job is None and not pusher.job.is_running() and not self._goes_on_with_some(pusher):
             self._pusher = None
             self._others.close()
@@ -378,7 +380,7 @@ class Watching:
 
 
 class _WatcherThread:
-    """A watcher on a thread of its own, so that waiting for saves can be cut short."""
+    """A watcher on a thread of its own, so that waiting for saves can be interrupted."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -388,13 +390,17 @@ class _WatcherThread:
 
     @property
     def polls_because(self) -> str:
-        """Why saves are not told but looked for, if so."""
+        """Return why the watcher polls for saves, instead of getting events; "" if it gets
+        events."""
         return self._watcher.polls_because
 
     def next(self, timeout_seconds: float) -> AbstractSet[Path] | None:
-        """The paths touched since the last call, an empty set for a look at everything; None where
-        there were none in time, or the watch was woken. Raises ``WatchEnded`` when a folder is
-        gone, and whatever else has ended the watch."""
+        """Return the paths touched since the last call; an empty set means that everything must be
+        scanned.
+
+        Returns ``None`` if there were none in time, or ``wake`` was called. Raises ``WatchEnded``
+        if a folder is gone, and any other error that has ended the watch.
+        """
         try:
             found = self._found.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -409,7 +415,7 @@ class _WatcherThread:
         return touched
 
     def wake(self) -> None:
-        """Wakes the waiting thread, so that it looks around. From any thread."""
+        """Make `next` return, from any thread, so that its caller checks for other changes."""
         self._found.put(None)
 
     def _checked(self, found: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:

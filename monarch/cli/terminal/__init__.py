@@ -1,8 +1,8 @@
-"""The terminal: where output goes, how wide it is, and what a person presses there.
+"""The terminal: its output, its width, and its keys.
 
 What to open:
 
-    terminal, tables    where output goes, and how wide; columns of text
+    terminal, tables    output and its width; columns of text
     volume              `--quiet` and `--verbose`
     phases              the spinner
     confirm, keys       questions to a person; keys that are pressed while a command runs

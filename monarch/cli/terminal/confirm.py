@@ -8,13 +8,15 @@ import click
 
 
 def ask_before(question: str, is_agreed: bool) -> bool:
-    """Whether a person agrees: by an option, or asked at a terminal; false where there is no person
-    to ask. Raises ``click.Abort`` for a no."""
+    """Return whether a person agrees, by an option or at a terminal; False if there is no terminal.
+
+    Raises ``click.Abort`` for a no.
+    """
     if is_agreed:
         return True
     return is_somebody_there() and click.confirm(question, abort=True)
 
 
 def is_somebody_there() -> bool:
-    """Whether there is a terminal to ask at."""
+    """Whether there is a terminal at which a person can be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()

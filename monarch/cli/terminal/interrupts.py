@@ -47,9 +47,11 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stop_on_interrupt(records: Sequence[Stoppable]) -> Iterator[None]:
-    """The first Ctrl-C asks the recipes to save and return; a second one raises
-    ``KeyboardInterrupt`` where the program is. SIGTERM and SIGHUP ask too, however often they come:
-    a sender often sends one twice. Under ``nohup``, SIGHUP stays ignored."""
+    """Within, the first Ctrl-C asks the recipes to save and return.
+
+    A second one raises ``KeyboardInterrupt``. SIGTERM and SIGHUP ask too, however often they come,
+    as a sender often sends one twice. Under ``nohup``, SIGHUP stays ignored.
+    """
     if not records:
         yield
         return
@@ -79,9 +81,12 @@ def stop_on_interrupt(records: Sequence[Stoppable]) -> Iterator[None]:
 
 @contextmanager
 def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
-    """Ctrl-C ends a push, which then puts everything back; a second one does not disturb that, and
-    a third ends the program at once. So does the first while the push ``only_looks`` at the
-    workspace: hosts drop what they were sent ahead of it when their author is gone."""
+    """Within, Ctrl-C ends a push, which then undoes everything.
+
+    A second Ctrl-C does not disturb that, and a third ends the program at once. So does the first
+    while the push ``only_looks`` at the workspace: hosts drop contents that were sent ahead when
+    their author is gone.
+    """
     num_pressed = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -102,8 +107,10 @@ def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def interrupt_kept() -> Iterator[None]:
-    """Ctrl-C within, if it was swallowed, is raised at the end of the block: there are libraries
-    that are imported in the middle of a `try` that excepts everything."""
+    """Raise a Ctrl-C that was swallowed within at the end of the block.
+
+    Some libraries are imported inside a `try` that catches every exception.
+    """
     before = signal.getsignal(signal.SIGINT)
     if not callable(before):
         yield
@@ -125,8 +132,10 @@ def interrupt_kept() -> Iterator[None]:
 def _handling(
     numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Within, on the main thread, ``handler`` gets these signals: SIGINT always, others where they
-    would end the program."""
+    """Within, on the main thread, ``handler`` handles these signals.
+
+    SIGINT always; others if they would end the program.
+    """
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         before = {number: signal.getsignal(number) for number in numbers}
@@ -142,9 +151,12 @@ def _handling(
 
 @contextmanager
 def asked_to_end() -> Iterator[None]:
-    """SIGTERM and SIGHUP do within what Ctrl-C does there, so that what is half-way is put back;
-    once, since a sender often sends one twice. Then the program ends with 128 and their number, as
-    shells have it, and at once if one more comes. Under ``nohup``, SIGHUP stays ignored."""
+    """Within, SIGTERM and SIGHUP do what Ctrl-C does, so that unfinished work is undone.
+
+    They do so once, as a sender often sends one twice. Then the program exits with 128 plus the
+    signal's number, as in shells; a further signal ends it at once. Under ``nohup``, SIGHUP stays
+    ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -177,8 +189,10 @@ def asked_to_end() -> Iterator[None]:
 
 @contextmanager
 def left_at_once() -> Iterator[None]:
-    """Within, where a command only looks and has nothing to put back, Ctrl-C ends the program: to
-    let go of what a look at very many files has gathered takes seconds."""
+    """Within, Ctrl-C ends the program at once, as the command only looks and has nothing to undo.
+
+    Freeing what a look at very many files has gathered would take seconds.
+    """
     with _handling((signal.SIGINT,), lambda number, frame: _leave_saying(b"\ninterrupted\n")):
         yield
 
@@ -190,13 +204,13 @@ def _leave_saying(line: bytes) -> None:
 
 
 def at_once_from_here() -> None:
-    """From here on Ctrl-C ends the program, without what is left to tell and tidy up."""
+    """Make Ctrl-C end the program at once from here on, without further output or clean-up."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _leaving(130))
 
 
 def _leaving(status: int) -> Callable[[int, FrameType | None], None]:
-    # It holds what it needs: the interpreter, at its very end, takes modules' names away.
+    # It keeps references to what it needs: the interpreter clears modules' names at its end.
     def leave(
         number: int, frame: FrameType | None, end: Callable[[int], NoReturn] = os._exit
     ) -> None:

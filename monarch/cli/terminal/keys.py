@@ -1,6 +1,7 @@
-"""Keys that a person presses while a command runs: each is heard at once, and shown nowhere.
+"""Keys that a person presses while a command runs: each is read at once, and not echoed.
 
-The terminal is as it was again when the command ends, however it ends, and while it is stopped.
+The terminal's settings are restored when the command ends, however it ends, and while it is
+stopped.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ _heard: Keys | None = None  # the one that hears those of the terminal now
 
 
 class Keys:
-    """``on_press`` is called, on another thread, whenever there is something to `take`. Use
-    `listen` to have any; without a terminal there are none, unless ``is_piped``: then another
-    program writes them to our standard input."""
+    """The pressed keys.
+
+    ``on_press`` is called, on another thread, whenever there is something to `take`. Keys are read
+    within `listen`; without a terminal there are none, unless ``is_piped``: then another program
+    writes them to our standard input.
+    """
 
     def __init__(
         self, on_press: Callable[[], object] = lambda: None, *, is_piped: bool = False
@@ -39,14 +43,14 @@ class Keys:
         self._over = threading.Event()
 
     def take(self) -> str:
-        """The next key; "" where no key was pressed."""
+        """Return the next key; "" if none was pressed."""
         with contextlib.suppress(queue.Empty):
             return self._found.get_nowait()
         return ""
 
     @contextmanager
     def listen(self) -> Iterator[bool]:
-        """Within, keys are heard, where there is a person at the terminal; whether that is so."""
+        """Within, read keys if a person is at the terminal; yield whether that is so."""
         if self.is_piped:
             threading.Thread(target=self._run, name="monarch-keys", daemon=True).start()
             yield True
@@ -90,8 +94,10 @@ class Keys:
 
 @contextmanager
 def keys_here() -> Iterator[Keys]:
-    """Within, the person's keys go to this caller, also where another part of the program
-    hears them otherwise, as in ``monarch dev``."""
+    """Within, this caller gets the person's keys, even if another part of the program reads them.
+
+    That is so in ``monarch dev``.
+    """
     heard = _heard
     if heard is None:
         keys = Keys()
@@ -108,7 +114,7 @@ def keys_here() -> Iterator[Keys]:
 
 
 def restore_terminal() -> None:
-    """Set the terminal as it was, for an exit that does not go back through `listen`."""
+    """Restore the terminal's settings, for an exit that does not return through `listen`."""
     global _before
     before, _before = _before, None
     if before is not None and _is_foreground():
@@ -144,6 +150,6 @@ def _set() -> None:
 
 
 def _on_resume(number: int, frame: FrameType | None) -> None:
-    """Stopped with Ctrl-Z, and gone on with ``fg``: the shell has set the terminal its own way."""
+    """Set the terminal again after Ctrl-Z and ``fg``, since the shell has changed it."""
     if _before is not None and _is_foreground():
         _set()

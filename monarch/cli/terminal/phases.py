@@ -1,4 +1,4 @@
-"""A spinner, with words and seconds, while a command has nothing else to show."""
+"""A spinner, with a text and seconds, while a command has nothing else to show."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from monarch.job.waiting import shown_elsewhere
 
 @contextmanager
 def phase(text: str) -> Iterator[Callable[[str], None]]:
-    """Tells within what takes a while, on a terminal only, and takes it away again; gives a
-    function that changes the words. On standard error: what a command prints may be piped."""
+    """Within, show a spinner with the text, on a terminal only; yield a function that changes the
+    text.
+
+    It is on standard error, since a command's output may be piped.
+    """
     console = Console(stderr=True)
     if is_quiet() or not console.is_terminal or console.is_dumb_terminal or not sys.stdout.isatty():
         yield lambda words: None
@@ -27,7 +30,8 @@ def phase(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def spinner(console: Console) -> Progress:
-    """A line for each of its tasks: a spinner, the words, the time since it was added."""
+    """Return a display with a line for each task: a spinner, the text, the time since it was
+    added."""
     words = TextColumn("{task.description}", markup=False)
     return Progress(
         SpinnerColumn(), words, TimeElapsedColumn(), console=console, transient=True, expand=False

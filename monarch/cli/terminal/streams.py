@@ -1,7 +1,7 @@
 """The command's standard streams, which may be closed, or full, when it starts.
 
-A command that cannot tell what it did has a fault of its own, to be told where errors are told,
-once: its work stays done.
+If a command cannot print its results, that is an error of its own, which is reported once on
+standard error: its work stays done.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _WAYS_OUT = ("write", "flush")
 
 
 def open_missing() -> None:
-    """Have the three standard streams lead somewhere.
+    """Open the standard streams that are closed, to ``/dev/null``.
 
-    Where one is closed, the next file or socket that is opened would take its number, and get what
-    is printed.
+    Otherwise the next file or socket that is opened would get such a stream's number, and its
+    output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
@@ -33,7 +33,7 @@ def open_missing() -> None:
 
 
 class WatchedStdout:
-    """Watches whether all that is printed within it gets out. ``fault``: why not, else ""."""
+    """Watches whether all output within it could be written; ``fault`` says why not, or is ""."""
 
     def __init__(self) -> None:
         self.fault = ""
@@ -63,8 +63,8 @@ class WatchedStdout:
         return noted
 
     def end(self) -> None:
-        """Have all of it out, or drop it: neither a later print nor the interpreter at its end
-        is to fail on it again."""
+        """Write all output, or drop it, so that neither a later print nor the interpreter's end
+        fails again."""
         try:
             self._out.flush()
         except (OSError, ValueError):

@@ -10,12 +10,13 @@ _BETWEEN = "  "
 
 
 def terminal_width() -> int | None:
-    """Columns; None where lines may be as long as they like."""
+    """Return the terminal's columns; ``None`` if the output is no terminal, so lines may be
+    long."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def in_columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
-    """Lines; text that is too wide for ``width`` goes on below, with the first column again."""
+    """Yield lines; columns beyond ``width`` follow below, with the first column repeated."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     first, *rest = range(len(widths))
     while True:

@@ -1,4 +1,4 @@
-"""Where a command prints to, and what can be shown there."""
+"""A command's output stream, with what can be shown there: colours, a changing line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ERASE = "\r\x1b[K"
 
 
 class Terminal:
-    """Lines, and below them, where a person looks on, a line that changes.
+    """Prints lines and, on a terminal, a changing line below them.
 
-    Anything else than a terminal gets plain lines: no colour, no control codes, nothing cut off.
-    ``NO_COLOR`` takes the colour away, ``TERM=dumb`` colour and the changing line. Characters that
-    the encoding lacks are escaped, never an error.
+    Other outputs get plain lines: no colour, no control codes, nothing cut off. ``NO_COLOR`` turns
+    colour off, ``TERM=dumb`` colour and the changing line. Characters that the encoding lacks are
+    escaped, never an error.
     """
 
     def __init__(self, out: TextIO | None = None, environ: Mapping[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class Terminal:
 
     @property
     def width(self) -> int | None:
-        """Columns; None where lines may be as long as they like."""
+        """Return the columns; ``None`` if the output is no terminal, so lines may be long."""
         return shutil.get_terminal_size().columns if self._is_terminal else None
 
     def prose(self, text: str, colour: str | None = None, *, dim: bool = False) -> None:
@@ -73,7 +73,7 @@ class Terminal:
             self._changing = shown
 
     def _erased(self) -> str:
-        """The characters that take the changing line away."""
+        """Return the characters that erase the changing line."""
         erase, self._changing = (_ERASE if self._changing else ""), ""
         return erase
 

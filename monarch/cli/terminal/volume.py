@@ -1,7 +1,8 @@
-"""How much a command says: `--quiet` and `--verbose`, which every command takes.
+"""The amount of a command's output: `--quiet` and `--verbose`, which every command accepts.
 
-Quiet, a command says what went wrong, and what it was asked for (a list, a table, a plan), but not
-how it goes on. Verbose, it says more: whole reports, every step of a run, where an error came from.
+A quiet command prints errors, and what it was asked for (a list, a table, a plan), but not its
+progress. A verbose command prints more: whole reports, every step of a run, where an error came
+from.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ def is_verbose() -> bool:
 
 
 def louder() -> list[str]:
-    """The options that have another command say as much."""
+    """Return the options that give another command the same volume."""
     return [f"--{name}" for name in _said]
 
 
 def say(text: str = "") -> None:
-    """Print what is not asked for, unless the command should be quiet."""
+    """Print a message that was not asked for, unless the command is quiet."""
     if not is_quiet():
         click.echo(text)
 
 
 def reset() -> None:
-    """A command line begins."""
+    """Forget the options of an earlier command line."""
     _said.clear()
 
 
@@ -45,8 +46,7 @@ def _note(context: click.Context, option: click.Parameter, is_given: bool) -> No
 
 
 def with_volume(command: click.Command) -> click.Command:
-    """The command, and those below it, with the two options. Behind a command or before it, they
-    mean the same."""
+    """Add the two options to the command, and to its subcommands; they may be given to either."""
     if not any(option.name == _QUIET for option in command.params):
         command.params += options()
         if isinstance(command, click.Group):
@@ -56,7 +56,7 @@ def with_volume(command: click.Command) -> click.Command:
 
 
 def options() -> list[click.Option]:
-    """``--quiet`` and ``--verbose``."""
+    """Return the options ``--quiet`` and ``--verbose``."""
     return [
         click.Option(
             [f"--{name}", f"-{name[0]}"], is_flag=True, expose_value=False, callback=_note,

@@ -1,9 +1,10 @@
-"""Bundles: monarch and what it needs in one archive, for a host that has a Python and no monarch.
+"""Bundles: monarch and its dependencies in one archive, for a host with a Python but no monarch.
 
-The archive holds what wheels would unpack to. Where a host has the same kind of Python as this one,
-it is made of the packages that are installed here; for another kind, pip brings their wheels, into
-the store that ``sync --env`` has. Ours is made of what is imported here, an editable checkout too.
-An archive is known by its digest, and made once for each state of ours and each kind of Python.
+The archive contains what its wheels would unpack to. For a host with the same kind of Python as
+this one it is made of the packages that are installed here; for another kind, pip downloads their
+wheels, into the store of ``sync --env``. monarch's own code is that which is imported here, also
+from an editable checkout. An archive is named by its digest, and made once for each state of our
+code and each kind of Python.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ _OF_OLDER_PYTHONS = ("exceptiongroup", "typing-extensions")
 
 
 class Bundle(NamedTuple):
-    """``path`` is an archive, ``digest`` the name of the folder that a host unpacks it into."""
+    """An archive at ``path``; ``digest`` names the folder into which a host unpacks it."""
 
     digest: str
     path: Path
 
 
 def known_bundles() -> dict[str, str]:
-    """The digests of the bundles of this state of ours that were made, by the kind of Python."""
+    """Return the digests of the bundles that exist for the current state of our code, by kind of
+    Python."""
     state = _state()
     try:
         index = json.loads((_folder() / _INDEX).read_bytes())
@@ -62,9 +64,9 @@ def known_bundles() -> dict[str, str]:
 
 
 def bundle_for(tag: str, platforms: Sequence[str]) -> Bundle:
-    """The bundle for Pythons that say ``tag`` of themselves, and take wheels for ``platforms``.
+    """Return the bundle for Pythons with the tag ``tag`` that take wheels for ``platforms``.
 
-    Raises ``JobError`` in one line where the packages cannot be had for it.
+    Raises ``JobError`` in one line if the packages cannot be found for it.
     """
     with _making:
         digest = known_bundles().get(tag, "")
@@ -81,7 +83,7 @@ def _folder() -> Path:
 
 @functools.cache
 def _state() -> str:
-    """The digest of our code as it is imported here: an edit of any file makes another."""
+    """Return the digest of our code as it is imported here; an edit of any file changes it."""
     known = hashlib.sha256(f"{__version__} {_dependencies()}".encode())
     for name, path in _our_files():
         status = path.stat()
@@ -102,7 +104,7 @@ def _our_files() -> list[tuple[str, Path]]:
 
 @functools.cache
 def _dependencies() -> tuple[str, ...]:
-    """Our base dependencies, as our metadata has them."""
+    """Return our base dependencies, as the package's metadata lists them."""
     return tuple(one for one in metadata.requires(_NAME) or () if "extra ==" not in one)
 
 
@@ -135,7 +137,8 @@ def _make(tag: str, platforms: Sequence[str]) -> str:
 
 
 def _archive(files: Sequence[tuple[str, Path]]) -> bytes:
-    """The same bytes for the same files, whichever process makes it, and when."""
+    """Return the archive's bytes, which depend on the files only, not on the process or the
+    time."""
     out = io.BytesIO()
     about = f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {__version__}\n"
     entries = "[monarch.recipes]\n" + "".join(
@@ -158,7 +161,7 @@ def _archive(files: Sequence[tuple[str, Path]]) -> bytes:
 
 
 def _takes_ours(platforms: Sequence[str]) -> bool:
-    """Whether the packages that are installed here would run on these platforms, too."""
+    """Whether the packages that are installed here would also run on these platforms."""
     for found in _closure():
         tags = re.findall(r"^Tag: (\S+)", found.read_text("WHEEL") or "", re.MULTILINE)
         if not tags or not any(_fits(tag, platforms) for tag in tags):
@@ -172,7 +175,8 @@ def _fits(tag: str, platforms: Sequence[str]) -> bool:
 
 @functools.cache
 def _closure() -> tuple[metadata.Distribution, ...]:
-    """The distributions here that ours needs, and what they need. Raises ``JobError``."""
+    """Return the installed distributions that monarch needs, directly or not. Raises
+    ``JobError``."""
     found: dict[str, metadata.Distribution] = {}
     wanted = list(_dependencies())
     while wanted:
@@ -193,7 +197,8 @@ def _closure() -> tuple[metadata.Distribution, ...]:
 
 
 def _is_for(requirement: str, version: tuple[int, ...]) -> bool:
-    """Whether a Python of this version needs it, as far as its marker speaks of that."""
+    """Whether a Python of this version needs the requirement, as far as its marker tests the
+    version."""
     marker = re.search(r"python_version\s*(<|>=)\s*[\"'](\d+)\.(\d+)", requirement)
     if marker is None:
         return True

@@ -1,8 +1,7 @@
-"""Bundles for hosts that a scheduler starts: a command that can do without monarch, and their
-delivery.
+"""Bundles for hosts that a scheduler starts: a command that needs no monarch, and the delivery.
 
-Over ssh a bundle goes through the login (`login_session.py`). There is no login to a node or a pod,
-so the program started there waits at the host's port, and this side looks whether one does.
+Over ssh a bundle goes through the login (`login_session.py`). A node or a pod has no login: the
+program that is started there waits at the host's port, and this side checks whether one waits.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _CONNECT_SECONDS = 3.0
 _SEND_SECONDS = 600.0
 _MAX_AT_ONCE = 16
 
-# Any Python is to be able to read this, and to say that it is too old.
+# Any Python must be able to read this, and to say that it is too old.
 _BEGIN = (
     f"{ALONE}import zlib,base64;"
     "sys.version_info<(3,10) and sys.exit('it has %s, which is Python %d.%d; Python 3.10 or later "
@@ -52,8 +51,10 @@ load("bundle_seeker", {seeker!r}).become_host(
 
 
 def python_arguments(task: str, port: int) -> list[str]:
-    """The arguments with which a Python runs ``task``, a module of ours, with ``port``, once it has
-    been brought what it lacks of ours."""
+    """Return the arguments with which a Python runs ``task``, a module of ours, with ``port``.
+
+    A Python without our code waits for a bundle first.
+    """
     rest = _REST.format(
         place=_text_of(bundle_place.__file__), seeker=_text_of(bundle_seeker.__file__),
         task=task, port=port, version=__version__, known=known_bundles(),
@@ -68,7 +69,7 @@ def _text_of(file: str) -> str:
 
 
 def bring_bundles(urls: Sequence[str], secret: bytes, gateway: Gateway | None) -> list[str]:
-    """Give each host a bundle that waits for one; those that did. Raises ``JobError``."""
+    """Send a bundle to each host that waits for one; return their URLs. Raises ``JobError``."""
     if not urls:
         return []
     with ThreadPoolExecutor(min(len(urls), _MAX_AT_ONCE)) as pool:
@@ -96,7 +97,7 @@ def _bring(url: str, secret: bytes, gateway: Gateway | None) -> bool:
 
 
 def _line_for(wish: dict[str, Any]) -> tuple[bytes, str]:
-    """The line to send, and the reason where it is no bundle."""
+    """Return the line to send; and if that is no bundle, the reason."""
     try:
         bundle = bundle_for(str(wish["tag"]), [str(one) for one in wish["platforms"]])
     except JobError as error:

@@ -1,10 +1,10 @@
-"""``monarch doctor``: what would fail on an allocation, found before anything is started.
+"""``monarch doctor``: checks that find what would fail on an allocation, before it is started.
 
 What to open:
 
-    probe           what is looked at on a host, by a script for any Python from 3.7 on
-    probe_session   how a probe gets to a host, and answers
-    clusters        what a cluster says of a job, before there is a host
-    findings        what the answers mean, and how to fix it
+    probe           the checks on a host, a script for any Python from 3.7 on
+    probe_session   how a probe is started on a host, and answers
+    clusters        questions to a cluster about a job, before it has a host
+    findings        what the answers mean, and how to fix problems
     examination     all hosts together
 """

@@ -1,5 +1,4 @@
-"""Questions to a cluster about a job before it is started: nothing is made, and nothing is
-queued."""
+"""Questions to a cluster about a job before it starts: nothing is made, and nothing is queued."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ _SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "m": 1e-3, "k":
 
 
 def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
-    """Whether the API server answers, what this user may do there, and what it would refuse."""
+    """Check whether the API server answers, what this user may do, and what the server would
+    refuse."""
     try:
         with job._api() as api:
             answers = f"the API server {api.server} answers: {api.version()}"
@@ -63,8 +63,8 @@ def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
 
 
 def _refused(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
-    """The server's refusals of the job's manifests, and of one pod of each mesh, without making
-    them."""
+    """Ask the server, in a dry run, which manifests of the job it refuses, and which pod of each
+    mesh."""
     trial = copy.copy(job)
     trial._allocation, trial._secret = "doctor", bytes(32)
     orders = trial.render()
@@ -88,7 +88,8 @@ def _refused(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
 
 
 def _places(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
-    """Whether any node is as large as a pod wants it, as far as nodes may be looked at."""
+    """Check whether some node is large enough for each mesh's pods, if this user may see the
+    nodes."""
     nodes: list[Mapping[str, Any]] = []
     with contextlib.suppress(JobError):
         nodes = [node["status"].get("allocatable", {}) for node in api.nodes()]
@@ -106,7 +107,7 @@ def _places(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
 
 
 def _amount(text: str) -> float:
-    """A quantity as Kubernetes writes it."""
+    """Return a quantity in Kubernetes' notation, such as "64Gi", as a number."""
     for suffix, factor in _SUFFIXES.items():
         if str(text).endswith(suffix):
             return float(str(text)[: -len(suffix)]) * factor
@@ -114,7 +115,7 @@ def _amount(text: str) -> float:
 
 
 def of_ray(job: RayJob) -> Iterator[Finding]:
-    """Whether Ray answers, and has as many nodes as the job wants hosts."""
+    """Check whether Ray answers, and has as many nodes as the job needs hosts."""
     try:
         nodes = job.nodes()
     except JobError as error:
@@ -133,7 +134,8 @@ def of_ray(job: RayJob) -> Iterator[Finding]:
 
 
 def of_cloud(job: LightningJob | SkyPilotJob) -> Iterator[Finding]:
-    """Whether the library is there: what else would be wrong only its cloud knows."""
+    """Check whether the cloud's library is installed: other problems are known to the cloud
+    only."""
     try:
         (lightning_sdk if isinstance(job, LightningJob) else skypilot_sdk)()
     except JobError as error:

@@ -1,4 +1,4 @@
-"""All hosts looked at together: each by itself, then whether they reach each other."""
+"""The examination of all hosts: each by itself, then whether they reach each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OpenProbe = Callable[[], ProbeSession]
 
 
 class Examination:
-    """``told`` has what each host said of itself; ``findings`` what is made of it."""
+    """The examination of a job's hosts: ``told`` is each host's answer; ``findings`` are the
+    results."""
 
     def __init__(self, seconds: float, *, port: int = 0, brings_monarch: bool = False) -> None:
         self._seconds, self._port = seconds, port
@@ -26,8 +27,10 @@ class Examination:
         self.findings: list[Finding] = []
 
     def run(self, probes: Mapping[str, OpenProbe], mend: Mapping[str, str]) -> None:
-        """Look at the hosts that these lead to; ``mend`` says what to do where one cannot be
-        reached. Takes ``seconds`` for each of its three steps at most."""
+        """Examine the hosts of these probes; each of the three steps takes at most ``seconds``.
+
+        ``mend`` gives, by host, the advice for a host that cannot be reached.
+        """
         sessions = self._open(probes, mend)
         try:
             here = {name: one for name, one in sessions.items() if self._look(name, one, mend)}
@@ -68,8 +71,8 @@ class Examination:
             )
             return False
         self.told[name] = told
-        # Of the time between question and answer nothing is known but that the host looked at its
-        # clock within.
+        # The host looked at its clock at some moment between the question and the
+        # answer.
         skew = 0.0
         if "time" in told:
             skew = max(told["time"] - session.answered_at, 0.0) or min(
@@ -79,7 +82,7 @@ class Examination:
         return "time" in told
 
     def _reach(self, sessions: Mapping[str, ProbeSession]) -> None:
-        """Each listens at a port, and the others knock at all of its addresses."""
+        """Make each host listen at a port, and have the others connect to all of its addresses."""
         deadline = time.monotonic() + self._seconds
         for session in sessions.values():
             session.order({"do": "listen"})
@@ -141,7 +144,7 @@ def _of_reach(
 
 
 def mend_for(words: str, otherwise: str) -> str:
-    """The advice for a failure that ssh has put into these words."""
+    """Return the advice for an error message of ssh, or ``otherwise``."""
     for part, mend in _MENDS.items():
         if part in words:
             return mend

@@ -1,4 +1,4 @@
-"""The findings of a probe's answer, one a line, each with a way to fix it."""
+"""Turns a probe's answer into findings, one a line, each with a way to fix it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAY_DIFFER = ("the number of GPUs", "the GPU", "the driver")
 
 
 class Finding(NamedTuple):
-    """``where`` is a host, or what it is about; ``mend`` says what to do."""
+    """One finding: ``where`` is a host or a topic; ``mend`` says how to fix it."""
 
     level: Level
     where: str
@@ -34,7 +34,8 @@ class Finding(NamedTuple):
 def of_host(
     name: str, told: Mapping[str, Any], skew_seconds: float, *, brings_monarch: bool
 ) -> Iterator[Finding]:
-    """The findings of one host's answer. ``brings_monarch``: a host without it gets it."""
+    """Yield the findings of one host's answer. ``brings_monarch``: a host without monarch gets
+    it."""
     python = tuple(told.get("python", (0, 0, 0)))
     version = ".".join(map(str, python))
     if python[:2] < _OLDEST_PYTHON:
@@ -145,7 +146,7 @@ def _share(gpu: Mapping[str, str]) -> float:
 
 
 def of_all(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    """Where hosts differ that should not."""
+    """Yield the differences between hosts that should be equal."""
     whole = {name: one for name, one in told.items() if "time" in one}
 
     def of(take: Callable[[Mapping[str, Any]], str]) -> dict[str, str]:
@@ -180,7 +181,7 @@ def _first(gpus: list[Mapping[str, str]], field: str) -> str:
 
 
 def summary(told: Mapping[str, Any]) -> str:
-    """A host in a few words."""
+    """Describe a host in one line: its Python, CPUs, memory, GPUs and network."""
     if "time" not in told:
         return f"Python {'.'.join(map(str, told.get('python', ())))}"
     gpus = told["gpus"]["found"]

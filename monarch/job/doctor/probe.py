@@ -1,7 +1,7 @@
-"""Looks at one host: a script of its own, for any Python from 3.7 on.
+"""Examines one host: a script that imports nothing of ours, for any Python from 3.7 on.
 
-Orders come as lines of JSON, and answers go as lines of JSON behind the mark that is the first
-argument. It starts nothing that lives on, and changes nothing.
+It reads orders as lines of JSON, and writes answers as lines of JSON; each answer begins with the
+mark that is the first argument. It leaves no process behind, and changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KNOCK_SECONDS = 3.0
 
 
 def main(mark: str) -> None:
-    """Take orders until there are none."""
+    """Answer orders until standard input ends."""
     listeners: list[socket.socket] = []
     while True:
         line = sys.stdin.readline()
@@ -47,7 +47,7 @@ def main(mark: str) -> None:
 
 
 def look(port: int) -> dict[str, Any]:
-    """The state of this host, as JSON data."""
+    """Return the facts of this host, as JSON data."""
     return {
         "time": time.time(),
         "host": socket.gethostname(),
@@ -90,7 +90,8 @@ def _free(folder: str) -> int:
 
 
 def _folders() -> dict[str, Any]:
-    """Home, and where temporary files go: free bytes, inodes, and why they cannot be written."""
+    """Return the free bytes and inodes of home and of the temporary folder, or why they cannot be
+    written."""
     found = {}
     for name, folder in (("home", os.path.expanduser("~")), ("tmp", tempfile.gettempdir())):
         problem, inodes = "", -1
@@ -108,7 +109,7 @@ def _folders() -> dict[str, Any]:
 
 
 def _run(command: Sequence[str]) -> tuple[str, str]:
-    """The output of a command, and its error; nothing where it is not there."""
+    """Return the output and the error of a command; both are "" if it does not exist."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -141,7 +142,8 @@ def _gpus() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    """Versions of what matters, read and not imported."""
+    """Return the versions of monarch, torch and NCCL, from their metadata, without importing
+    them."""
     found: dict[str, str] = {}
     try:
         from importlib.metadata import PackageNotFoundError, version
@@ -158,7 +160,7 @@ def _packages() -> dict[str, str]:
 
 
 def _addresses() -> list[list[str]]:
-    """IPv4 addresses by interface, but for loopback."""
+    """Return pairs (interface, IPv4 address), without loopback."""
     out, _ = _run(["ip", "-o", "-4", "addr", "show", "up"])
     found = []
     for line in out.splitlines():
@@ -178,7 +180,7 @@ def _addresses() -> list[list[str]]:
 
 
 def _port_state(port: int) -> str:
-    """Why it cannot be listened at; empty if it can."""
+    """Return why the port cannot be listened at; "" if it can."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -199,7 +201,7 @@ def _listen(listeners: list[socket.socket]) -> dict[str, Any]:
 
 
 def _knock(addresses: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Which of these ports can be connected to; with how long it took, or why not."""
+    """Connect to these ports; return, for each, the seconds it took, or why it failed."""
     found: dict[str, Any] = {}
 
     def knock(address: str, port: int) -> None:

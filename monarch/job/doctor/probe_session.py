@@ -1,4 +1,4 @@
-"""A probe on its way to a host, and its answers: over a login, a host agent, or here."""
+"""Starts a probe on a host, by a login, a host agent or here, and receives its answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from monarch.runtime.node import Node
 from monarch.runtime.programs.remote_program import RemoteProgram
 from monarch.wire.address import ProcAddress
 
-# As a login does it: all that a shell there gets to see.
+# The whole command line that a shell there sees, as in a login.
 _REMOTE = f"exec {{python}} -c '{ALONE}exec(eval(sys.stdin.readline()))'"
 _FIRST_LINE = """
 import sys
@@ -38,7 +38,7 @@ _WORDS_SECONDS = 5.0
 
 
 class ProbeSession:
-    """``write`` sends to the probe, ``words`` says why it has ended, ``end`` ends it."""
+    """A running probe: ``write`` sends to it, ``words`` says why it ended, ``end`` ends it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ProbeSession:
         self.asked_at = self.answered_at = 0.0
 
     def take(self, data: bytes) -> None:
-        """Takes the output of the probe, or of a shell around it, for the answers in it."""
+        """Collect the answers from the output of the probe, or of a shell around it."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(self._mark):
@@ -63,17 +63,17 @@ class ProbeSession:
                     self._answers.put(json.loads(line[len(self._mark) :]))
 
     def over(self) -> None:
-        """Notes that the probe prints nothing more."""
+        """Note that the probe's output has ended."""
         self._answers.put(None)
 
     def order(self, order: Mapping[str, Any]) -> None:
-        """Ask for something."""
+        """Send an order to the probe."""
         self.asked_at = time.time()
         with contextlib.suppress(OSError):  # It has ended; the reason is in its answer.
             self._write(json.dumps(order).encode() + b"\n")
 
     def answer(self, deadline: float) -> dict[str, Any]:
-        """The next answer; or an ``error``."""
+        """Return the next answer, or a dictionary with an ``error``."""
         try:
             answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
@@ -82,7 +82,8 @@ class ProbeSession:
 
 
 def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
-    """``command`` logs in, and runs the shell command behind it. Raises ``OSError``."""
+    """Start a probe with ``command``, which logs in and runs a shell command. Raises
+    ``OSError``."""
     mark = _new_mark()
     errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the login)
     process = subprocess.Popen(
@@ -94,7 +95,7 @@ def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
         try:
             status = process.wait(_WORDS_SECONDS)
         except subprocess.TimeoutExpired:
-            # It has closed its output, and stays: as with what a login leaves in the background.
+            # It has closed its output but does not end, like a process that a login left behind.
             return "the login says nothing more, and does not end"
         errors.seek(0)
         lines = errors.read().decode(errors="replace").splitlines()
@@ -129,12 +130,12 @@ def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
 
 
 def probe_here() -> ProbeSession:
-    """On this machine, with this Python."""
+    """Start a probe on this machine, with this Python."""
     return probe_by_login(["sh", "-c"], sys.executable)
 
 
 def probe_by_agent(node: Node, host: ProcAddress) -> ProbeSession:
-    """A probe that the agent of a host runs."""
+    """Start a probe that a host's agent runs."""
     mark = _new_mark()
     program = RemoteProgram(node, host, lambda stream, data: None)
     session = ProbeSession(mark, program.write, lambda: program.ended.value.reason, program.leave)

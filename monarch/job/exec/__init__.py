@@ -3,6 +3,6 @@
 What to open:
 
     commands            commands, a shell and forwarded ports, for programs
-    exec_run, ranks     one command on many ranks; which ranks, and what each is told
+    exec_run, ranks     one command on many ranks; the ranks and their variables
     terminal_session    a person's terminal on a host
 """

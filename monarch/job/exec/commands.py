@@ -27,7 +27,8 @@ _PASSED_ON = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "NO_COLOR")
 
 
 def python_or_not(cmd: Sequence[str], *, is_module: bool = False) -> tuple[tuple[str, ...], bool]:
-    """The arguments, and whether they are the host's Python's: for ``-m module`` and ``x.py``."""
+    """Return the arguments, and whether the host's Python runs them: for ``-m module`` and
+    ``x.py``."""
     words = (("-m",) if is_module else ()) + tuple(cmd)
     return words, bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
 
@@ -42,13 +43,14 @@ def exec_command(
     point: Mapping[str, int] | Point | None = None,
     per_host: Mapping[str, int] | None = None,
 ) -> Future[int]:
-    """Run ``cmd`` on each host of a mesh, ``per_host`` times; the largest exit status.
+    """Run ``cmd`` on each host of a mesh, ``per_host`` times; the future has the largest exit
+    status.
 
     A list is a program with its arguments, a text is one for the shell. ``script.py`` and ``-m
-    module`` are run by the host's Python. What is printed is shown while it runs, each line with
-    its host and rank in front; ``output_dir`` gets it too, in a folder of its own. ``rank``, or
-    ``point``, chooses one. Each process has MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>. They end
-    with this program. Raises ``JobError`` for a point that is not there.
+    module`` are run by the host's Python. Output is shown while it runs, each line with its host
+    and rank in front; ``output_dir`` gets it too, in a folder of its own. ``rank``, or ``point``,
+    chooses one. Each process has MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>. The processes end with
+    this program. Raises ``JobError`` for a point outside the mesh.
     """
     words = ["sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
     arguments, is_python = python_or_not(words)
@@ -84,9 +86,10 @@ def _value_or_raise(value: int | BaseException) -> int:
 def shell(
     host_mesh: HostMesh, *, env: Mapping[str, str] | None = None, workdir: str | None = None
 ) -> int:
-    """An interactive shell on the one host of ``host_mesh``, in this terminal; its exit status.
+    """Open an interactive shell on the only host of ``host_mesh``, in this terminal; return its
+    status.
 
-    Raises ``ValueError`` for several hosts, ``JobError`` where there is no terminal.
+    Raises ``ValueError`` for several hosts, ``JobError`` if there is no terminal.
     """
     if host_mesh.size() != 1:
         raise ValueError(
@@ -103,7 +106,8 @@ def open_shell(
     directory: str = "",
     command: Sequence[str] = (),
 ) -> int:
-    """A shell, or a ``command`` that needs a terminal, on the host of this agent."""
+    """Run a shell, or a ``command`` that needs a terminal, on an agent's host; return the exit
+    status."""
     session = TerminalSession(process.current().node, host)
     variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     program = session.program
@@ -121,14 +125,14 @@ def open_shell(
 
 
 def _agents(mesh: HostMesh) -> list[ProcAddress]:
-    """The agents of hosts; ours serves programs from here on, where this host is one of them."""
+    """Return the agents of the mesh's hosts; if ours is one, it serves programs from now on."""
     found = mesh._sync_hosts()
     _serve_here(found)
     return found
 
 
 def _serve_here(hosts: Sequence[ProcAddress]) -> None:
-    """Serve programs from here on, where the agent of one of the hosts is this client's."""
+    """Start serving programs, if one of the hosts has this client's own agent."""
     agent = process.current()
     if not isinstance(agent, ClientAgent) or hasattr(agent, "_own_programs"):
         return
@@ -139,7 +143,7 @@ def _serve_here(hosts: Sequence[ProcAddress]) -> None:
 
 
 class _Listener(Actor):
-    """In a proc: ports that lead to other hosts."""
+    """An actor that listens at ports of its host and forwards them to other hosts."""
 
     def __init__(self) -> None:
         self._forwards: list[PortForward] = []
@@ -148,7 +152,7 @@ class _Listener(Actor):
     async def listen(
         self, host: ProcAddress, port: int, bind: tuple[str, int], is_shared: bool
     ) -> tuple[str, int]:
-        """Where it listens; its connections lead to ``port`` of ``host``."""
+        """Listen at ``bind``, forward connections to ``port`` of ``host``; return the address."""
         node = process.current().node
         forward = PortForward(node, host, port, bind=bind, is_shared=is_shared)
         self._forwards.append(forward)
@@ -161,10 +165,10 @@ class _Listener(Actor):
 
 
 class PortForwarder(Actor):
-    """An actor that leads addresses of procs' hosts to ports of other procs' hosts, until it stops.
+    """An actor that forwards ports of procs' hosts to ports of other procs' hosts, until it stops.
 
-    ``forwarder = this_proc().spawn("forwarder", PortForwarder)``. Bytes go through the connections
-    that there are; nothing else is opened between the hosts.
+    ``forwarder = this_proc().spawn("forwarder", PortForwarder)``. The bytes use monarch's own
+    connections; no others are opened between the hosts.
     """
 
     @endpoint
@@ -175,12 +179,13 @@ class PortForwarder(Actor):
         src_proc_mesh: ProcMesh,
         src_address: str | Callable[[Point], str] = "127.0.0.1:0",
     ) -> list[str]:
-        """Have each proc of ``src_proc_mesh`` listen at ``src_address``, and lead to ``dst_port``
-        on the host of the ``dst_proc_mesh`` proc of the same rank, or of its only one.
+        """Make each proc of ``src_proc_mesh`` listen at ``src_address``, and forward to
+        ``dst_port``.
 
-        A function is asked for each point. Gives the addresses that they listen at, by rank. Raises
-        ``ValueError`` for meshes that do not fit, and for ports and addresses that are none; if one
-        proc cannot listen, ``ActorError``, and none does.
+        The port is on the host of the ``dst_proc_mesh`` proc of the same rank, or of its only proc.
+        A function is called for each point. Returns the addresses that they listen at, by rank.
+        Raises ``ValueError`` for meshes that do not fit, and for invalid ports and addresses; if
+        one proc cannot listen, raises ``ActorError``, and none listens.
         """
         far, near = dst_proc_mesh._procs, src_proc_mesh._procs
         if len(far) != 1 and dst_proc_mesh.extent != src_proc_mesh.extent:
@@ -223,7 +228,7 @@ def _text(address: tuple[str, int]) -> str:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``ADDRESS:PORT``, or ``PORT`` at loopback. Raises ``ValueError``."""
+    """Parse ``ADDRESS:PORT``, or ``PORT`` at loopback. Raises ``ValueError``."""
     host, _, port = text.removeprefix("tcp://").rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise ValueError(f"{text!r} is no address to listen at: give one as 127.0.0.1:6006")

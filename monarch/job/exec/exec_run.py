@@ -1,4 +1,4 @@
-"""A command on many ranks: started together, shown while it runs, ended together."""
+"""A command on many ranks: the processes are started, shown and ended together."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _VARIABLE = re.compile(r"[^\s=\0]+")
 class Program(NamedTuple):
     """The program that each rank runs.
 
-    ``directory`` "" is the host's workspace; ``script`` is a text of ours that the arguments belong
-    to.
+    ``directory`` "" is the host's workspace; ``script`` is a script of ours, run with the
+    arguments.
     """
 
     arguments: tuple[str, ...]
@@ -45,7 +45,8 @@ class Program(NamedTuple):
 
 
 def check_program(program: Program) -> None:
-    """Raises ``JobError`` for what can be seen to be wrong before anything is started."""
+    """Raise ``JobError`` if the program is invalid: no command, a bad variable name, or a zero
+    byte."""
     if not program.arguments and program.script is None:
         raise JobError("no command was given")
     for name in program.env:
@@ -56,11 +57,11 @@ def check_program(program: Program) -> None:
 
 
 class ExecRun:
-    """The programs of one command. Lines of several ranks have the rank in front, and are
-    aggregated over ``window_seconds`` where that is given; what one rank alone prints is passed on
-    as it is.
+    """The processes of one command, on one or more ranks.
 
-    ``folder`` gets what each rank prints, too: ``rank0.stdout`` and so on.
+    Lines of several ranks get the rank in front, and are aggregated over ``window_seconds`` if that
+    is not 0; the output of a single rank is passed on as it is. ``folder`` also gets each rank's
+    output: ``rank0.stdout`` and so on.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class ExecRun:
                 self._print(one, stream, last)
 
     def feed(self, fd: int) -> None:
-        """Pass on what can be read there as standard input, where there is one rank."""
+        """Pass on the data of a file descriptor as standard input, for a single rank."""
 
         def read() -> None:
             one = self.programs[0]
@@ -158,18 +159,18 @@ class ExecRun:
         threading.Thread(target=read, name="monarch-stdin", daemon=True).start()
 
     def end_input(self) -> None:
-        """None of them gets any input."""
+        """Close the standard input of all processes."""
         for one in self.programs:
             one.end_input()
 
     def signal(self, number: int) -> None:
-        """For all that are still there."""
+        """Send a signal to all processes that still run."""
         for one in self.programs:
             if not one.ended.is_set:
                 one.signal(number)
 
     def wait(self, write: Callable[[int, bytes], object]) -> list[ProgramEnd]:
-        """Until all have ended; ``write(stream, data)`` shows what one rank alone prints."""
+        """Wait until all have ended; ``write(stream, data)`` shows the output of a single rank."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             self.write_some(write)
@@ -184,7 +185,7 @@ class ExecRun:
         return [one.ended.value for one in self.programs]
 
     def write_some(self, write: Callable[[int, bytes], object]) -> None:
-        """Show what is there, after a moment where nothing is."""
+        """Show available output; wait a moment if there is none."""
         if not self._is_alone:
             left = next((one for one in self.programs if not one.ended.is_set), None)
             if left is not None:
@@ -198,14 +199,14 @@ class ExecRun:
                 one.shown(stream, len(data))
 
     def close(self) -> None:
-        """End what is still there."""
+        """End the processes that still run."""
         for one in self.programs:
             one.leave()
         self._printer.close()
 
 
 def write_through(stream: int, data: bytes) -> None:
-    """To our own standard output or error, byte by byte as it came."""
+    """Write bytes unchanged to our own standard output or error."""
     file = sys.stdout if stream == 1 else sys.stderr
     binary = getattr(file, "buffer", None)
     if binary is None:  # A notebook's.
@@ -226,9 +227,9 @@ def run_and_show(
     folder: Path | None = None,
     tell: Callable[[str], object] = lambda text: None,
 ) -> int:
-    """Run a command on all ranks, and show what they print; the largest status.
+    """Run a command on all ranks and show its output; return the largest exit status.
 
-    Ctrl-C is passed on; a second one ends the programs at once, and so does all that ends this
+    Ctrl-C is passed on; a second one ends the programs at once, and so does the end of this
     process.
     """
     run = ExecRun(node, ranks, program, window_seconds=window_seconds, folder=folder)

@@ -1,4 +1,4 @@
-"""Which processes a command starts: on which hosts, how many on each, and what each is told."""
+"""The processes that a command starts: their hosts, their number on each, and their variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTS = "hosts"  # the dimension of a mesh of hosts
 
 
 class JobHost(NamedTuple):
-    """A host of a job: the ``place`` in its mesh, and the URL of its agent."""
+    """A host of a job: ``place`` is its index in the mesh, ``url`` the address of its agent."""
 
     mesh: str
     place: int
@@ -24,7 +24,7 @@ class JobHost(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """One process: its place, and its host."""
+    """One process of a command: its rank, its point, and its host."""
 
     number: int
     point: Mapping[str, int]
@@ -34,7 +34,7 @@ class Rank(NamedTuple):
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variables that tell a process its rank."""
+        """Return the environment variables from which the process learns its rank."""
         found = {"MONARCH_RANK": str(self.number), "MONARCH_SIZE": str(prod(self.sizes.values()))}
         for dim, index in self.point.items():
             found[f"MONARCH_RANK_{dim}"] = str(index)
@@ -43,7 +43,7 @@ class Rank(NamedTuple):
 
 
 def hosts_of(job: JobTrait) -> list[JobHost]:
-    """The hosts of a job, mesh by mesh, as its state tells of them."""
+    """Return the hosts of a job, mesh by mesh, from its state."""
     found: list[JobHost] = []
     num: dict[str, int] = {}
     for host in getattr(job, "hosts", ()):
@@ -54,7 +54,8 @@ def hosts_of(job: JobTrait) -> list[JobHost]:
 
 
 def chosen(hosts: Sequence[JobHost], mesh: str | None, *, only_one: bool) -> list[JobHost]:
-    """The hosts of ``mesh``, or of all meshes; ``only_one``: the first. Raises ``JobError``."""
+    """Return the hosts of ``mesh``, or of all meshes; with ``only_one`` the first. Raises
+    ``JobError``."""
     names = list(dict.fromkeys(host.mesh for host in hosts))
     if mesh is not None and mesh not in names:
         raise JobError(f"there is no mesh {mesh!r} in this allocation; it has: {', '.join(names)}")
@@ -67,8 +68,10 @@ def ranks_on(
     per_host: Mapping[str, int],
     point: Mapping[str, int] | None = None,
 ) -> list[Rank]:
-    """The processes on these hosts, each an address with a name; of them those at ``point``, which
-    may leave dimensions out. Raises ``JobError``."""
+    """Return the processes on these hosts, given as pairs of address and name.
+
+    With ``point``, which may leave dimensions out, only those at it. Raises ``JobError``.
+    """
     if HOSTS in per_host:
         raise JobError(f"{HOSTS!r} is the dimension of the hosts; name another, as in gpus=4")
     if wrong := [dim for dim, size in per_host.items() if size < 1]:
@@ -92,7 +95,7 @@ def ranks_on(
 
 
 def parse_point(text: str) -> dict[str, int]:
-    """``hosts=1,gpus=0``, or the number of a host. Raises ``JobError``."""
+    """Parse ``hosts=1,gpus=0``, or the number of a host. Raises ``JobError``."""
     found: dict[str, int] = {}
     for part in text.split(","):
         dim, equals, number = part.strip().rpartition("=")

@@ -1,4 +1,4 @@
-"""A person's terminal, and a program on a host that has it: keys there, output here."""
+"""Connects a person's terminal with a program on a host: keys go there, output comes here."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _RESET = b"\x1b[?1049l\x1b[?1l\x1b>\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1006l\x1
 
 
 def terminal_size() -> tuple[int, int]:
-    """Rows and columns."""
+    """Return the terminal's rows and columns."""
     size = shutil.get_terminal_size()
     return size.lines, size.columns
 
 
 class TerminalSession:
-    """``on_keys`` sees what is typed, and gives what to pass on. Raises ``JobError`` where standard
-    input and output are no terminal."""
+    """A program on a host in this terminal; ``on_keys`` may change what is typed before it is sent.
+
+    Raises ``JobError`` if standard input and output are no terminal.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,8 @@ class TerminalSession:
         )
 
     def serve(self, until: Callable[[], bool] = lambda: False) -> ProgramEnd | None:
-        """Until the program has ended, which is given; nothing where ``until`` came first."""
+        """Show the program until it ends, and return its end; ``None`` if ``until`` was true
+        before."""
         program = self.program
         if not program.started.wait(_START_SECONDS):
             program.leave()
@@ -84,7 +87,7 @@ class TerminalSession:
                 reader.join(1.0)
 
     def _show(self) -> bool:
-        """Whether there was anything to show."""
+        """Show a piece of output; return False if none came for a moment."""
         try:
             stream, data = self._output.get(timeout=_LOOK_SECONDS)
         except queue.Empty:

@@ -3,15 +3,15 @@
 What to open:
 
     local                        this machine as an allocation
-    process                      local processes as hosts, and how lost ones are brought up again
-    remote                       hosts on other machines: asked, attached to, known by name
+    process                      local processes as hosts, and how lost ones are restarted
+    remote                       the common part of hosts on other machines
     login                        hosts that are started by a login
     login_session, ssh           one login; how ssh is called
     scheduled                    hosts that a scheduler places
     batch                        the job of a client script that its own job has started
-    slurm                        what Slurm is asked, and what its states mean
+    slurm                        jobs on Slurm, and what its states mean
     kubernetes, kube_pods        jobs on Kubernetes; what the states of pods mean
     kube_manifests, kube_api     the manifests of a job; how the API server is asked
-    ray                          nodes of a Ray cluster
+    ray                          jobs on nodes of a Ray cluster
     skypilot, lightning, cloud   machines of clouds; the command that these run
 """

@@ -11,8 +11,11 @@ BATCH_VARIABLE = "MONARCH_BATCH_JOB"
 
 
 class BatchJob(JobTrait):
-    """In a program that ``job`` itself has started (``apply(client_script)``), stands for ``job``,
-    whatever job the program asks for. No other program may use it."""
+    """In a program that ``job`` has started (``apply(client_script)``), every job is ``job``
+    itself.
+
+    No other program may use it.
+    """
 
     kind = "batch"
 
@@ -33,15 +36,15 @@ class BatchJob(JobTrait):
         self.job._kill()
 
     def urls(self) -> list[str]:
-        """Those of the job that runs the program."""
+        """Return the URLs of the job that runs the program."""
         return self.job.urls()
 
     def names_by_url(self) -> dict[str, str]:
-        """Those of the job that runs the program."""
+        """Return the host names of the job that runs the program, by URL."""
         return self.job.names_by_url()
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether this program is the one that the job runs; then it serves for any ``spec``."""
+        """Whether this program is the one that the job runs; then any ``spec`` fits."""
         return os.environ.get(BATCH_VARIABLE) == "1"
 
     def _to_data(self) -> dict[str, Any]:

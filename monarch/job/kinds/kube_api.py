@@ -1,4 +1,4 @@
-"""One namespace of a Kubernetes API server: orders, looks, and its refusals in its own words."""
+"""One namespace of a Kubernetes API server: requests, and its refusals in its own words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TAIL_LINES = 8
 
 
 class KubeConfig:
-    """An API server and a user of it: a kubeconfig file, or the contents of one."""
+    """An API server and its user: a kubeconfig file, or the contents of one."""
 
     def __init__(
         self,
@@ -48,32 +48,34 @@ class KubeConfig:
 
     @classmethod
     def from_path(cls, path: str, context: str | None = None) -> KubeConfig:
-        """The API server and user of a kubeconfig file."""
+        """Use the API server and user of a kubeconfig file."""
         return cls(path=path, context=context)
 
     @classmethod
     def from_config(cls, config: Any, context: str | None = None) -> KubeConfig:
-        """The API server and user of a mapping that has what a kubeconfig file has, or of a
-        ``kubernetes.client.Configuration``, with the token that it has now."""
+        """Use the API server and user of a mapping with the contents of a kubeconfig file.
+
+        Or of a ``kubernetes.client.Configuration``, with the token that it has now.
+        """
         mapping = config if isinstance(config, Mapping) else _kubeconfig_of(config)
         return cls(config=mapping, context=context)
 
     def pinned(self, context: str) -> KubeConfig:
-        """The same, in one of its contexts."""
+        """Return the same configuration in one of its contexts."""
         return KubeConfig(self.path, self.config, context)
 
     @property
     def is_in_cluster(self) -> bool:
-        """Whether it is that of the pod that this runs in."""
+        """Whether it is the configuration of the pod in which this program runs."""
         return self.path is None and self.config is None
 
     @property
     def out_of_cluster(self) -> bool:
-        """Whether it is not."""
+        """Whether it is not the configuration of the pod in which this program runs."""
         return not self.is_in_cluster
 
     def kubectl(self) -> list[str]:
-        """The command that speaks to the same API server, as the same user. Raises ``JobError``."""
+        """Return the kubectl command for the same API server and user. Raises ``JobError``."""
         if shutil.which("kubectl") is None:
             raise JobError(
                 "this machine does not reach the pods themselves, and has no `kubectl` on the path "
@@ -85,14 +87,16 @@ class KubeConfig:
         return [*words, "--context", self.context] if self.context else words
 
     def to_data(self) -> dict[str, Any]:
-        """The settings as JSON data. Credentials in a mapping are part of it; those in a file are
-        not."""
+        """Return the settings as JSON data, with the credentials of a mapping, but not those of a
+        file."""
         return {"path": self.path, "config": self.config, "context": self.context}
 
 
 def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
-    """The contents of a kubeconfig file, made of a configuration of the client library. Raises
-    ``TypeError`` for anything else."""
+    """Return a configuration of the client library as the contents of a kubeconfig file.
+
+    Raises ``TypeError`` for other objects.
+    """
     if not hasattr(configuration, "ssl_ca_cert"):
         raise TypeError(
             "from_config takes a mapping, as a kubeconfig file has, or a "
@@ -120,7 +124,7 @@ def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
 
 @functools.cache
 def _as_file(text: str) -> str:
-    """A file that only its owner may read, for as long as this program runs."""
+    """Write the text to a file that only its owner may read, until this program ends."""
     with tempfile.NamedTemporaryFile("w", prefix="monarch-kube-", delete=False) as file:
         file.write(text)
 
@@ -133,7 +137,8 @@ def _as_file(text: str) -> str:
 
 
 class KubeApi:
-    """Answers are plain data. Everything raises ``JobError`` with the words of the server."""
+    """A client of the API server. Answers are plain data; errors are ``JobError`` in the server's
+    words."""
 
     def __init__(self, settings: KubeConfig, namespace: str) -> None:
         try:
@@ -180,15 +185,15 @@ class KubeApi:
             self._close()
 
     def plain(self, model: Any) -> Any:
-        """A model of the client library as the data that it stands for."""
+        """Return a model of the client library as plain data."""
         return self._plain(model)
 
     def version(self) -> str:
-        """The version of the server."""
+        """Return the version of the server."""
         return str(self._ask(self._version.get_code)["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str) -> bool:
-        """Whether this user may do that in the namespace."""
+        """Whether this user may do ``verb`` with such resources in the namespace."""
         resource, _, part = resource.partition("/")
         asked = {
             "namespace": self.namespace, "verb": verb, "group": group, "resource": resource,
@@ -202,12 +207,12 @@ class KubeApi:
         return bool(answer["status"]["allowed"])
 
     def nodes(self) -> list[Manifest]:
-        """The nodes of the cluster, for users who may look at them."""
+        """Return the nodes of the cluster, if this user may list them."""
         return list(self._ask(self._core.list_node)["items"])
 
     def create(self, manifest: Manifest, *, is_trial: bool = False) -> None:
-        """Raises where there is one of its name already, too. ``is_trial``: the server only says
-        what it would."""
+        """Create an object; raise ``JobError`` if one of its name exists. ``is_trial`` makes a dry
+        run."""
         trial = {"dry_run": "All"} if is_trial else {}
         kind, core, apps = manifest["kind"], self._core, self._apps
         if kind == "MonarchMesh":
@@ -225,7 +230,7 @@ class KubeApi:
         self._ask(order, self.namespace, manifest, **trial)
 
     def has_operator(self) -> bool:
-        """Whether the cluster knows what a MonarchMesh is, and we may have some."""
+        """Whether the cluster has the MonarchMesh resource, and this user may list it."""
         try:
             self._ask(
                 self._custom.list_namespaced_custom_object,
@@ -236,7 +241,7 @@ class KubeApi:
         return True
 
     def exists(self, kind: str, name: str) -> bool:
-        """Whether there is a StatefulSet, or a MonarchMesh, of that name that stays."""
+        """Whether a StatefulSet, or a MonarchMesh, of that name exists and is not being deleted."""
         try:
             if kind == "MonarchMesh":
                 found = self._ask(
@@ -252,14 +257,14 @@ class KubeApi:
         return "deletionTimestamp" not in found["metadata"]
 
     def pods(self, selector: str) -> list[Manifest]:
-        """The pods that labels select."""
+        """Return the pods that the label selector matches."""
         found = self._ask(self._core.list_namespaced_pod, self.namespace, label_selector=selector)[
             "items"
         ]
         return list(found)
 
     def refusals(self, owner: str) -> str:
-        """Why no pods are made for what is called so, as its controller has last said."""
+        """Return the last message of why the controller of ``owner`` could not create pods."""
         events = self._ask(
             self._core.list_namespaced_event, self.namespace,
             field_selector=f"involvedObject.name={owner},reason=FailedCreate",
@@ -267,7 +272,8 @@ class KubeApi:
         return str(events[-1]["message"]) if events else ""
 
     def log(self, pod: str, container: str, *, before: bool) -> str:
-        """The last lines that a container, or the one ``before`` it, has printed."""
+        """Return the last lines that a container, or its previous run with ``before``, has
+        printed."""
         try:
             done = self._core.read_namespaced_pod_log(
                 pod, self.namespace, container=container, previous=before, tail_lines=_TAIL_LINES,
@@ -279,7 +285,7 @@ class KubeApi:
             return ""  # It is an extra: what went wrong is told in any case.
 
     def secret(self, name: str, key: str) -> str:
-        """The text under ``key`` in a Secret."""
+        """Return the text under ``key`` in a Secret. Raises ``JobError`` if it is missing."""
         found = self._ask(self._core.read_namespaced_secret, name, self.namespace)
         try:
             return base64.b64decode(found["data"][key]).decode()
@@ -287,7 +293,8 @@ class KubeApi:
             raise JobError(f"the Secret {name} has no {key!r}") from None
 
     def delete_allocation(self, allocation: str) -> None:
-        """Order the end of all that has this label; what is gone already is no error."""
+        """Delete all objects with this allocation's label; objects that are gone already are no
+        error."""
         selector = f"{ALLOCATION_LABEL}={allocation}"
         core, apps, custom = self._core, self._apps, self._custom
         with contextlib.suppress(_NotThere):
@@ -315,14 +322,14 @@ class KubeApi:
                     )  # fmt: skip
         for pod in self.pods(selector):
             with contextlib.suppress(_NotThere):
-                # The end of a job does not wait until what runs there is saved.
+                # The end of a job does not wait until running programs have saved.
                 self._ask(
                     core.delete_namespaced_pod, pod["metadata"]["name"], self.namespace,
                     grace_period_seconds=_end_seconds(pod),
                 )  # fmt: skip
 
     def left_of(self, allocation: str) -> list[str]:
-        """The objects of an allocation that are still there, in words."""
+        """Return the objects of an allocation that still exist, as "kind name"."""
         selector = f"{ALLOCATION_LABEL}={allocation}"
         found = []
         for kind, listed in (
@@ -357,8 +364,11 @@ class KubeApi:
 
 
 def _end_seconds(pod: Manifest) -> int:
-    """How long a pod may take to end. Where no container has an image, nothing runs, and the node
-    need not be waited for, which takes its time to clean up."""
+    """Return how many seconds a pod may take to end.
+
+    It is 0 if no container has its image: nothing runs, and the node's clean-up need not be waited
+    for.
+    """
     statuses = pod["status"].get("containerStatuses", ())
     reasons = [one.get("state", {}).get("waiting", {}).get("reason", "") for one in statuses]
     has_none = reasons and all(reason in _WITHOUT_IMAGE for reason in reasons)
@@ -372,7 +382,7 @@ class _Refused(JobError):
 
 
 class _NotThere(_Refused):
-    """There is no such thing."""
+    """The object does not exist."""
 
 
 def _words(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""The manifests that a Kubernetes job sends to the API server. Nothing here speaks to it."""
+"""The manifests that a Kubernetes job sends to the API server. Nothing here connects to it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Manifest = dict[str, Any]
 
 
 class PodMesh(NamedTuple):
-    """The description of one mesh of hosts. ``template`` is a pod template, or empty where pods
-    that others have made are attached to, which ``selector`` finds."""
+    """The description of one mesh of hosts.
+
+    ``template`` is a pod template; it is empty if the mesh attaches to existing pods, which
+    ``selector`` finds.
+    """
 
     num_hosts: int
     port: int
@@ -32,7 +35,10 @@ class PodMesh(NamedTuple):
 def image_template(
     image: str, resources: Mapping[str, Any] | None, shm_size: str | None = None, fuse: bool = False
 ) -> Manifest:
-    """Pods of one container of an image; one for FUSE is privileged, and has the host's device."""
+    """Return the template of pods with one container of an image.
+
+    With ``fuse`` it is privileged and gets the host's device.
+    """
     # Kubernetes gives 64 MiB, too little for tensors between processes.
     shm: Manifest = {"medium": "Memory"}
     if shm_size is not None:
@@ -60,7 +66,7 @@ def image_template(
 
 
 def secret(name: str, secret: str, labels: Mapping[str, str]) -> Manifest:
-    """The job's secret, for the pods of an allocation, and those that may read it."""
+    """Return the Secret with the job's secret, for the allocation's pods."""
     return {
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": {"name": name, "labels": dict(labels)},
@@ -76,7 +82,7 @@ def pod_template(
     command: Sequence[str],
     grace_seconds: int,
 ) -> Manifest:
-    """The template of a mesh's pods, with all that a host agent needs."""
+    """Return the template of a mesh's pods, with all that a host agent needs."""
     template = copy.deepcopy(mesh.template)
     meta = template.setdefault("metadata", {})
     meta["labels"] = {**meta.get("labels", {}), **mesh.labels, **labels}
@@ -107,7 +113,8 @@ def pod_template(
 
 
 def stateful_set(name: str, mesh: PodMesh, template: Manifest) -> Manifest:
-    """Pods ``name``-0, -1, ..., started at once, each made again under its name when it is lost."""
+    """Return a StatefulSet of pods ``name``-0, -1, ..., which start at once and are replaced when
+    lost."""
     labels = template["metadata"]["labels"]
     return {
         "apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -120,7 +127,7 @@ def stateful_set(name: str, mesh: PodMesh, template: Manifest) -> Manifest:
 
 
 def headless_service(name: str, mesh: PodMesh, labels: Mapping[str, str]) -> Manifest:
-    """Gives each pod a name in the cluster, also before it is ready."""
+    """Return the service that gives each pod a name in the cluster, also before it is ready."""
     return {
         "apiVersion": "v1", "kind": "Service",
         "metadata": _meta(name, labels, mesh),
@@ -132,7 +139,7 @@ def headless_service(name: str, mesh: PodMesh, labels: Mapping[str, str]) -> Man
 
 
 def monarch_mesh(name: str, mesh: PodMesh, template: Manifest) -> Manifest:
-    """The custom resource of which Monarch's operator makes pods, where a cluster has that."""
+    """Return the custom resource from which Monarch's operator makes pods, if a cluster has it."""
     return {
         "apiVersion": f"{CRD_GROUP}/{CRD_VERSION}", "kind": "MonarchMesh",
         "metadata": _meta(name, template["metadata"]["labels"], mesh),
@@ -141,7 +148,7 @@ def monarch_mesh(name: str, mesh: PodMesh, template: Manifest) -> Manifest:
 
 
 def worker_of(pod: Mapping[str, Any]) -> Manifest:
-    """The container of a pod, or of a template, that the host agent runs in."""
+    """Return the container that runs the host agent, from a pod or a pod template."""
     containers: list[Manifest] = pod["spec"]["containers"]
     return next((one for one in containers if one.get("name") == WORKER), containers[0])
 

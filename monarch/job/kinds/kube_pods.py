@@ -1,4 +1,4 @@
-"""Pods as the API server describes them: which host each is, and what it waits for."""
+"""Pods as the API server describes them: which host each is, and why it waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch.job.kinds.kube_manifests import Manifest, PodMesh, worker_of
 
 _REACH_SECONDS = 2.0
 
-# Why a container will not start, however long one waits.
+# Reasons for which a container never starts.
 _HOPELESS = {
     "CreateContainerConfigError", "CreateContainerError", "ErrImageNeverPull", "ErrImagePull",
     "ImagePullBackOff", "InvalidImageName",
@@ -20,7 +20,8 @@ _HOPELESS = {
 
 
 def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Manifest]:
-    """The pods that stay. Raises ``JobError`` where two claim one rank."""
+    """Return the pods that are not ending, by rank. Raises ``JobError`` if two have the same
+    rank."""
     found: dict[int, Manifest] = {}
     for pod in pods:
         meta = pod["metadata"]
@@ -44,7 +45,10 @@ def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Man
 
 
 def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
-    """The reason why a pod waits; "" if it does not. Raises ``JobError`` for what will never be."""
+    """Return the reason why a pod waits; "" if it does not.
+
+    Raises ``JobError`` if it will never start.
+    """
     name, status = pod["metadata"]["name"], pod["status"]
     worker = worker_of(pod)["name"]
     for container in [
@@ -81,7 +85,8 @@ def port_of(pod: Manifest, port: int) -> int:
 
 
 def is_in_reach(url: str) -> bool:
-    """Whether packets get to a pod and back: it answers, if only that the port is closed still."""
+    """Whether packets reach a pod and come back: it answers, even if only that the port is
+    closed."""
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()

@@ -1,4 +1,4 @@
-"""Pods of a Kubernetes cluster: those that others have made, or a StatefulSet for each mesh."""
+"""Jobs on Kubernetes: a StatefulSet for each mesh, or pods that exist already."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ _GRACE_SECONDS = 30
 
 
 class ImageSpec(NamedTuple):
-    """The image of a mesh's pods, which must have a Python; one without monarch is given ours. And
-    what each pod is given: ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``.
+    """The image of a mesh's pods, which must have a Python; without monarch it gets ours.
+    ``resources`` are each pod's: ``{"nvidia.com/gpu": 8, "memory": "64Gi"}``.
 
     ``/dev/shm`` takes memory up to ``shared_memory_size`` ("16Gi"), or all that the pod has.
-    ``enable_fuse`` makes the container privileged and gives it the node's ``/dev/fuse``."""
+    ``enable_fuse`` makes the container privileged and gives it the node's ``/dev/fuse``.
+    """
 
     image: str
     resources: Mapping[str, Any] | None = None
@@ -63,15 +64,15 @@ class ImageSpec(NamedTuple):
 class KubernetesJob(ScheduledJob):
     """``job = KubernetesJob("team-a")``, and ``job.add_mesh("trainers", 2, image_spec=...)``.
 
-    ``timeout`` is how many seconds pods may take to get a place; ``None`` is any time.
-    ``kubeconfig`` is the user's own, if it is not given, and inside the cluster the pod's. A pod
-    that goes has ``grace_seconds`` left, in which those who use it are warned and may save.
-    ``python_exe`` is the Python in the image. ``env`` is added to the pods' environment,
-    ``preload`` names modules that each host imports ahead.
+    ``timeout`` is how many seconds pods may take to be scheduled; ``None`` is no limit.
+    ``kubeconfig`` is by default the user's own, and inside the cluster the pod's. A pod that is
+    being deleted has ``grace_seconds`` left; its users are warned and may save. ``python_exe`` is
+    the Python in the image. ``env`` is added to the pods' environment, ``preload`` names modules
+    that each host imports ahead.
 
-    Where this machine does not reach the pods, all messages pass through one ``kubectl exec`` into
-    one of them, the first; ``attach_to`` names another, as MESH-RANK, or any pod of the namespace
-    that has a Python and reaches the others.
+    If this machine does not reach the pods, all messages pass through one ``kubectl exec`` into one
+    of them, the first; ``attach_to`` names another, as MESH-RANK, or any pod of the namespace that
+    has a Python and reaches the others.
     """
 
     kind = "kubernetes"
@@ -115,13 +116,13 @@ class KubernetesJob(ScheduledJob):
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """A mesh of ``num_replicas`` pods.
+        """Add a mesh of ``num_replicas`` pods.
 
         They are made from ``image_spec``, or from ``pod_template`` (data, or a model of the client
         library), whose container ``worker``, or first one, becomes the host. With neither of them,
-        pods that run are attached to: those of ``label_selector``, by default the labels that
-        Monarch gives a mesh of this name. ``pod_rank_label`` says which of them is which; without
-        it, the number at the end of a pod's name does. Raises ``ValueError``.
+        the job attaches to running pods: those of ``label_selector``, by default the labels that
+        Monarch gives a mesh of this name. The label ``pod_rank_label`` has a pod's rank; without
+        it, the number at the end of the pod's name is the rank. Raises ``ValueError``.
         """
         makes = image_spec is not None or pod_template is not None
         longest = _MAX_NAME if makes else _MAX_LABEL
@@ -161,20 +162,20 @@ class KubernetesJob(ScheduledJob):
         )
 
     def _command(self, port: int) -> list[str]:
-        """The command of a host; a Python that lacks monarch waits with it for a bundle."""
+        """Return the command of a host; a Python without monarch waits for a bundle."""
         return [self.python_exe, *python_arguments("monarch.runtime.entry.pod_task", port)]
 
     @property
     def _made(self) -> dict[str, PodMesh]:
-        """The meshes whose pods are ours to make, and to end."""
+        """Return the meshes whose pods this job makes, and ends."""
         return {name: mesh for name, mesh in self._pods.items() if mesh.template}
 
     def _full_name(self, mesh: str) -> str:
-        """The name of the mesh in the cluster: others may have one of the same name."""
+        """Return the mesh's name in the cluster, which no other job's mesh has."""
         return f"{mesh}-{self._allocation}"
 
     def render(self, *, with_operator: bool = False) -> list[Manifest]:
-        """The manifests that are sent to the API server, in this order."""
+        """Return the manifests that are sent to the API server, in this order."""
         allocation = {ALLOCATION_LABEL: self._allocation, **NAME_LABEL}
         secret_name = f"monarch-{self._allocation}"
         rendered = [manifests.secret(secret_name, self._secret.hex(), allocation)]
@@ -221,7 +222,8 @@ class KubernetesJob(ScheduledJob):
         return KubeApi(self._config(), self.namespace)
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """The way to the gateway pod by the user's own kubectl."""
+        """Return the login to the gateway pod, by the user's own kubectl; ``None`` if none is
+        needed."""
         if not self._hosts:
             return None
         if self._is_outside is None:
@@ -249,7 +251,7 @@ class KubernetesJob(ScheduledJob):
         return self._pods[mesh].selector
 
     def _secret_of(self, api: KubeApi, pod: Manifest) -> bytes:
-        """The secret that the host of a pod that others have made asks for."""
+        """Return the secret that the host of an existing pod requires."""
         name, worker = pod["metadata"]["name"], manifests.worker_of(pod)
         found = [one for one in worker.get("env") or () if one["name"] == SECRET_VARIABLE]
         reference = found[0].get("valueFrom", {}).get("secretKeyRef") if found else None
@@ -300,7 +302,7 @@ class KubernetesJob(ScheduledJob):
         return bool(waiting) or [host.url for host in hosts] != self.urls()
 
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
-        """The hosts that have a place, and what the others wait for."""
+        """Return the hosts that are running, and what the others wait for."""
         hosts, waits = [], []
         for name, mesh in self._pods.items():
             pods = by_rank(name, mesh, api.pods(self._selector(name)))
@@ -348,8 +350,7 @@ class KubernetesJob(ScheduledJob):
         return told
 
     def _kill(self) -> None:
-        """Delete what is ours, and wait until the API server has none of it. Pods that others have
-        made go on."""
+        """Delete the job's objects, and wait until they are gone. Pods that others made go on."""
         if process.is_bootstrapped():
             self._forget_links()
         if self._allocation and self._made:
@@ -373,7 +374,7 @@ class KubernetesJob(ScheduledJob):
 
     def _placement(self) -> dict[str, Any]:
         names = ("_allocation", "_owner_kind", "_context", "_containers")
-        # That pods are in reach is seen quickly, and may be otherwise elsewhere.
+        # Not kept: it is quick to see whether pods are in reach, and another machine may differ.
         return {name: getattr(self, name) for name in names} | {
             "_is_outside": self._is_outside or None
         }
@@ -389,7 +390,7 @@ class KubernetesJob(ScheduledJob):
 
 
 def _as_template(given: Any, name: str) -> Manifest:
-    """A pod template, of data or of a model; a pod's spec alone is taken for one."""
+    """Return a pod template from data or a model; a pod's spec alone is accepted too."""
     if not isinstance(given, Mapping):
         from kubernetes import client
 

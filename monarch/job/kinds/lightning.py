@@ -1,4 +1,4 @@
-"""Machines of Lightning's Multi-Machine Training, as one job of it."""
+"""Jobs on machines of Lightning's Multi-Machine Training."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class LightningJob(ScheduledJob):
     ``machine`` is one of ``lightning_sdk.Machine``, or its name. ``studio`` is the Studio whose
     environment the machines get, by default the one that this runs in; ``image`` is an image
     instead. ``options`` are more arguments of ``MMT.run``, such as ``teamspace``, ``org``,
-    ``user``, ``interruptible`` and ``max_runtime``. To get the machines may take ``timeout``
-    seconds. This must run where the machines' private addresses can be reached, as in a Studio.
+    ``user``, ``interruptible`` and ``max_runtime``. Getting the machines may take ``timeout``
+    seconds. The program must run where the machines' private addresses can be reached, as in a
+    Studio.
     """
 
     kind = "lightning"
@@ -90,7 +91,7 @@ class LightningJob(ScheduledJob):
         self._job_name = name
 
     def _job(self) -> Any:
-        """The job, as Lightning has it now."""
+        """Return the job's current state at Lightning."""
         sdk = lightning_sdk()
         where = {key: self.options[key] for key in ("teamspace", "org", "user")
                  if key in self.options}  # fmt: skip
@@ -136,7 +137,7 @@ class LightningJob(ScheduledJob):
         return bool(self._job_name) and _status_of(self._job()) not in {*_OVER, "Stopping"}
 
     def _kill(self) -> None:
-        """Stop it, and wait until Lightning says that it is over."""
+        """Stop the job, and wait until Lightning says that it has ended."""
         if process.is_bootstrapped():
             self._forget_links()
         if self._job_name:
@@ -166,7 +167,7 @@ def _status_of(job: Any) -> str:
 
 
 def lightning_sdk() -> Any:
-    """The library `lightning_sdk`. Raises ``JobError`` where it is not installed."""
+    """Import the library `lightning_sdk`. Raises ``JobError`` if it is not installed."""
     try:
         import lightning_sdk as sdk
     except ImportError:

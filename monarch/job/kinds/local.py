@@ -1,4 +1,4 @@
-"""This machine as an allocation: nothing to bring up, nothing that outlives the program."""
+"""This machine as an allocation: nothing is started, and nothing outlives the program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TERM_SECONDS = 5.0
 
 
 class LocalJob(JobTrait):
-    """Each name in ``hosts`` is a mesh that consists of ``this_host()``."""
+    """A job on this machine: each name in ``hosts`` is a mesh that consists of ``this_host()``."""
 
     kind = "local"
 
@@ -47,7 +47,7 @@ class LocalJob(JobTrait):
         return True
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Never: its hosts live in this program."""
+        """Return False: the hosts are in this program, so no later program can use them."""
         # It ends with its program: no later one can use it.
         return False
 

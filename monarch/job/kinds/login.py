@@ -1,4 +1,4 @@
-"""Allocations on machines that one logs in to: a host agent is started there, and kept."""
+"""Allocations on machines with a login, through which a host agent is started and kept."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _REACH_SECONDS = 3.0
 
 
 class LoginHost(NamedTuple):
-    """A host agent on a machine that one logs in to. ``started`` tells it from a later process
-    with the same pid; ``directory`` is its own folder there."""
+    """A host agent on a machine with a login.
+
+    ``started`` is its start time, which a later process with the same pid does not have;
+    ``directory`` is its own folder there.
+    """
 
     mesh: str
     name: str
@@ -37,7 +40,8 @@ class LoginHost(NamedTuple):
 
 
 class LoginJob(RemoteJob):
-    """Subclasses say how one logs in to a host, and at what address it is reached then."""
+    """A job on machines with a login; subclasses define the login command and the hosts'
+    addresses."""
 
     def __init__(
         self,
@@ -60,18 +64,19 @@ class LoginJob(RemoteJob):
 
     @abstractmethod
     def _login(self, host: str) -> list[str]:
-        """The command that logs in to ``host`` and runs the shell command that is appended."""
+        """Return the command that logs in to ``host`` and runs the shell command that is
+        appended."""
 
     @abstractmethod
     def _address(self, host: str) -> str:
-        """The name or address at which ``host`` is reached over TCP."""
+        """Return the name or address at which ``host`` is reached over TCP."""
 
     def _why_unreachable(self, host: str) -> str:
-        """A guess why ``host`` is not reached, where its login works and its port does not."""
+        """Return a guess why ``host`` cannot be reached at its port although its login works."""
         return "is there a firewall? Other hosts and this machine must reach that port"
 
     def add_mesh(self, name: str, hosts: Sequence[str]) -> None:
-        """``hosts`` are the names by which one logs in. Raises ``ValueError``."""
+        """Add a mesh; ``hosts`` are the names used for the login. Raises ``ValueError``."""
         if not hosts:
             raise ValueError(f"mesh {name!r} needs at least one host")
         known = [*(host for names in self.names.values() for host in names)]
@@ -85,12 +90,12 @@ class LoginJob(RemoteJob):
 
     @property
     def meshes(self) -> dict[str, int]:
-        """The number of hosts of each mesh, by its name."""
+        """Return the number of hosts of each mesh, by its name."""
         return {name: len(hosts) for name, hosts in self.names.items()}
 
     @property
     def hosts(self) -> Sequence[LoginHost]:
-        """The hosts that are up, mesh by mesh; none before the job is applied."""
+        """Return the started hosts, mesh by mesh; none before the job is applied."""
         return self._hosts
 
     def _begin(self, client_script: str | None) -> None:
@@ -119,7 +124,7 @@ class LoginJob(RemoteJob):
         }  # fmt: skip
 
     def _start(self, orders: Mapping[str, dict[str, Any]], meshes: Mapping[str, str]) -> None:
-        """Have all start at once. They stay only once they are kept."""
+        """Start all host agents at once. They outlive their logins only after ``_keep``."""
         for host in orders:
             self._logins[host] = LoginSession(self._login(host), self.python_exe)
         answers = ask_all(self._logins, orders, _START_SECONDS)
@@ -129,7 +134,7 @@ class LoginJob(RemoteJob):
         self._starting = [LoginHost(meshes[host], host, **answers[host]) for host in orders]
 
     def _reach(self, hosts: Sequence[LoginHost]) -> None:
-        """Raises ``JobError`` for hosts that this machine cannot reach at their ports."""
+        """Raise ``JobError`` for hosts whose ports this machine cannot reach."""
         addresses = {host.url: host.name for host in hosts}
         found = self.ask(list(addresses), patiently=True)
         wrong = {
@@ -145,7 +150,7 @@ class LoginJob(RemoteJob):
         self._keep()
 
     def _keep(self) -> None:
-        """From here on they stay, though the logins end."""
+        """Make the started hosts permanent, and end the logins."""
         self._hosts = [host for host in self._hosts if host.name not in self._logins]
         self._hosts += self._starting
         order = [host for names in self.names.values() for host in names]
@@ -160,8 +165,10 @@ class LoginJob(RemoteJob):
             raise JobError(_told("the login ended too soon on", wrong))
 
     def repair(self) -> list[str]:
-        """Starts the agents of hosts that have ended again, at their ports; returns the hosts'
-        names. Raises ``JobError``."""
+        """Restart the agents of hosts that have ended, at their ports; return the hosts' names.
+
+        Raises ``JobError``.
+        """
         gone = set(self.ended())
         ended = [host for host in self._hosts if host.url in gone]
         orders = {}
@@ -182,7 +189,7 @@ class LoginJob(RemoteJob):
         return [host.name for host in ended]
 
     def why_ended(self) -> str:
-        """A line for each host that has ended, asked by a login to it."""
+        """Log in to each host that has ended, and return a line for each about why."""
         gone = set(self.ended())
         ended = [host for host in self._hosts if host.url in gone]
         answers = self._log_in_and({
@@ -220,14 +227,14 @@ class LoginJob(RemoteJob):
             )
 
     def _abandon(self) -> None:
-        """End what was started and is not kept: it ends as its login does."""
+        """End the agents that were started and not kept, by ending their logins."""
         left = end_all(self._logins)
         self._starting = []
         if left:
             raise JobError(_told("cannot see whether the host agent has ended on", left))
 
     def _log_in_and(self, orders: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Give each host an order, and have its answer, or the ``error``."""
+        """Log in to each host and give it an order; return the answers, or an ``error`` each."""
         logins = {}
         try:
             for host in orders:
@@ -249,7 +256,7 @@ class LoginJob(RemoteJob):
         return self._made_as or self._wanted()
 
     def _wanted(self) -> dict[str, Any]:
-        """All that makes the hosts what they are, as JSON data."""
+        """Return all settings that affect the hosts, as JSON data."""
         return {
             "python_exe": self.python_exe, "monarch_port": self.monarch_port,
             "env": self.env, "preload": self.preload, "names": self.names,
@@ -277,7 +284,7 @@ class LoginJob(RemoteJob):
 
 
 def _told(what: str, hosts: Mapping[str, str]) -> str:
-    """One host a line, and those together that say the same."""
+    """Return an error message with a line for each distinct reason, and the hosts that have it."""
     by_words: dict[str, list[str]] = {}
     for host, words in hosts.items():
         by_words.setdefault(words, []).append(host)

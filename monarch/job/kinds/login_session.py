@@ -1,4 +1,4 @@
-"""One login to a machine: a Python there that reads orders, and answers."""
+"""One login to a machine: a Python there reads orders, and answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORDS_SECONDS = 5.0
 _BUNDLE_SECONDS = 600.0
 """Beyond what a bundle takes over a slow link."""
 
-# All that a login shell gets to see: no shell reads anything else into it. The command to run comes
+# The whole command line that a login shell sees, so that no shell misreads it. The command comes
 # as the first line of standard input.
 _REMOTE = f"exec {{python}} -c '{ALONE}exec(eval(sys.stdin.readline()))'"
 
@@ -68,19 +68,19 @@ _MAX_AT_ONCE = 64
 
 @functools.cache
 def _bundle_place() -> str:
-    """The text of the module that finds and unpacks bundles, for a Python that has nothing of
-    ours."""
+    """Return the source of the module that finds and unpacks bundles, for a Python without our
+    code."""
     return Path(bundle_place.__file__).read_text(encoding="utf-8")
 
 
 class LoginSession:
-    """One login, its orders and answers. The Python that reads them is started at once."""
+    """One login, which starts a Python there at once; its orders and answers."""
 
     def __init__(self, command: Sequence[str], python: str) -> None:
         self.has_answered = False
         self._mark = f"monarch-{secrets.token_hex(8)} "
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        # A file: what a login leaves in the background may keep it open for long.
+        # A file: a process that the login left in the background may keep it open for long.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             # In a session of its own: Ctrl-C in this terminal is for us to act upon.
@@ -115,7 +115,7 @@ class LoginSession:
         self._answers.put(None)
 
     def _bring_bundle(self, wanted: Mapping[str, Any]) -> None:
-        """Send what the host needs to be one of ours, for it has nothing that fits."""
+        """Send the bundle that fits the host's Python, or the error that there is none."""
         try:
             bundle = bundle_for(str(wanted["tag"]), [str(one) for one in wanted["platforms"]])
         except JobError as error:
@@ -141,7 +141,7 @@ class LoginSession:
         return answer
 
     def _words(self) -> str:
-        """Why the login ended, in its own words."""
+        """Return why the login ended, in its own words."""
         try:
             status = self._process.wait(_WORDS_SECONDS)
         except subprocess.TimeoutExpired:
@@ -152,13 +152,14 @@ class LoginSession:
         return "\n".join(told[-_MAX_WORDS:]) or f"the login ended with status {status}"
 
     def hang_up(self) -> None:
-        """The far end hears that there will be no more orders."""
+        """Close the login's input: the other end learns that no more orders follow."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def has_ended(self, deadline: float) -> bool:
-        """After ``hang_up``; a login that does not end by then is cut off."""
+        """Wait for the login to end, after ``hang_up``; at the deadline kill it and return
+        False."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
             return True
@@ -176,7 +177,7 @@ class LoginSession:
 def ask_all(
     logins: Mapping[str, LoginSession], orders: Mapping[str, Mapping[str, Any]], seconds: float
 ) -> dict[str, dict[str, Any]]:
-    """An order to each, all at once; and the answers, or an ``error`` each."""
+    """Give each login an order, all at once; return the answers, or an ``error`` each."""
     deadline = time.monotonic() + seconds
     for host, order in orders.items():
         logins[host].order(order)
@@ -189,13 +190,13 @@ def ask_all(
 
 
 def end_all(logins: dict[str, LoginSession]) -> dict[str, str]:
-    """End logins, all at once; those that had to be cut off, with words."""
+    """End all logins at once; return the hosts whose logins had to be killed, with the reason."""
     now = time.monotonic()
     for login in logins.values():
         login.hang_up()
     left = {}
     for host, login in logins.items():
-        # One that has not come through yet is cut off soon: should it, the far end notices.
+        # A login that is not through yet is killed soon: if it gets through, the far end notices.
         seconds = END_SECONDS if login.has_answered else _CUT_OFF_SECONDS
         if not login.has_ended(now + seconds) and login.has_answered:
             left[host] = f"its login did not end within {seconds:.0f} s"

@@ -1,6 +1,6 @@
 """An allocation of local processes: each is a host of its own, with its own workspace folder.
 
-The whole of a cluster on one machine. The host agents outlive the program that started them.
+It behaves as a cluster on one machine. The host agents outlive the program that started them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _started_here: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class HostProcess(NamedTuple):
-    """A host agent's process. ``started`` tells it from a later one with the same pid."""
+    """A host agent's process. ``started`` is its start time, which a later one with its pid has
+    not."""
 
     mesh: str
     url: str
@@ -53,12 +54,12 @@ class HostProcess(NamedTuple):
 
     @property
     def channel(self) -> str:
-        """Upstream's name for ``url``."""
+        """Return ``url``, under upstream's name."""
         return self.url
 
     @property
     def name(self) -> str:
-        """How it calls itself."""
+        """Return the host's own name, which is that of its folder."""
         return os.path.basename(os.path.dirname(self.log))
 
     @property
@@ -67,19 +68,19 @@ class HostProcess(NamedTuple):
 
     @property
     def words(self) -> tuple[str, str]:
-        """What its command has, and no other process's."""
+        """Return words of its command line that no other process's has."""
         return AGENT_PROGRAM, self.url
 
     def how_ended(self) -> str:
-        """The exit status of the host, if this program started it, and the last lines of its
-        log."""
+        """Return how the host ended, if this program started it, and the last lines of its log."""
         lines = last_lines(self.log)
         told = f"; the last lines of {self.log}:\n{lines}" if lines else ""
         return f"{self.name} (pid {self.pid}) {_status_words(self.pid)}{told}"
 
 
 class ProcessJob(JobTrait):
-    """``meshes`` gives the number of hosts by mesh name: ``ProcessJob({"trainers": 2})``.
+    """Hosts that are processes of this machine, as in ``ProcessJob({"trainers": 2})``. ``meshes``
+    has the number of hosts by mesh name.
 
     ``env`` is added to the hosts' environment. ``preload`` names modules (``["torch"]``) that
     each host imports ahead, so that its procs have them at once.
@@ -106,7 +107,8 @@ class ProcessJob(JobTrait):
 
     @property
     def _host_to_pid(self) -> dict[str, HostProcess]:
-        """The hosts as upstream names them, ``trainers_0``; programs ask it for their ``pid``."""
+        """Return the hosts by upstream's names, such as ``trainers_0``; programs read their
+        ``pid``."""
         of_mesh = {mesh: [host for host in self.hosts if host.mesh == mesh] for mesh in self.meshes}
         return {
             f"{mesh}_{index}": host
@@ -128,7 +130,8 @@ class ProcessJob(JobTrait):
             raise
 
     def _start(self, mesh: str, name: str, before: HostProcess | None = None) -> HostProcess:
-        """A host agent; or again, with the workspace and the log of the one ``before`` it."""
+        """Start a host agent, with the workspace and the log of ``before`` if it replaces that
+        one."""
         folder = os.path.join(self._directory, name)
         if before is None:
             os.mkdir(folder, 0o700)
@@ -166,7 +169,8 @@ class ProcessJob(JobTrait):
         return JobState(hosts)
 
     def _process_at(self, url: str) -> HostProcess | None:
-        """The agent at ``url``; another program may have brought it up again."""
+        """Return the agent at ``url``; if it has ended, look whether another program has restarted
+        it."""
         found = self._find(url)
         if found is not None and not found.is_running:
             self._reread()
@@ -177,14 +181,16 @@ class ProcessJob(JobTrait):
         return next((host for host in self.hosts if host.url == url), None)
 
     def _reread(self) -> None:
-        """Take over which processes the hosts are by now."""
+        """Read from the kept state which processes the hosts now are."""
         noted = self._noted()
         if isinstance(noted, ProcessJob):
             self.hosts = noted.hosts
 
     def repair(self) -> list[str]:
-        """Starts hosts that have ended again, at their addresses; returns their names. Raises
-        ``JobError`` where the allocation was ended."""
+        """Restart hosts that have ended, at their addresses; return their names.
+
+        Raises ``JobError`` if the allocation was ended.
+        """
         if not os.path.isdir(self._directory):
             raise JobError("the allocation has been ended: bring one up with `monarch apply`")
         self._check_ours("started")
@@ -201,22 +207,22 @@ class ProcessJob(JobTrait):
             return [host.name for host in ended]
 
     def running_urls(self) -> list[str]:
-        """The URLs of the hosts with a running process."""
+        """Return the URLs of the hosts with a running process."""
         return [host.url for host in self.hosts if host.is_running]
 
     def _is_running(self) -> bool:
         return bool(self.hosts) and all(host.is_running for host in self.hosts)
 
     def urls(self) -> list[str]:
-        """The URLs of all hosts, mesh by mesh."""
+        """Return the URLs of all hosts, mesh by mesh."""
         return [host.url for host in self.hosts]
 
     def names_by_url(self) -> dict[str, str]:
-        """The names of all hosts, by URL."""
+        """Return the names of all hosts, by URL."""
         return {host.url: host.name for host in self.hosts}
 
     def why_ended(self) -> str:
-        """A line for each host that has ended: how, and its last words."""
+        """Return how each ended host ended, with the last lines of its log."""
         return "\n".join(host.how_ended() for host in self.hosts if not host.is_running)
 
     def can_run(self, spec: JobTrait) -> bool:
@@ -229,7 +235,7 @@ class ProcessJob(JobTrait):
         )
 
     def _check_ours(self, what: str) -> None:
-        """Raise ``JobError`` where the state names a folder that no job of ours made."""
+        """Raise ``JobError`` if the state names a folder that no job of ours made."""
         try:
             check_job_directory(self._directory)
         except NotOurs as error:
@@ -302,7 +308,7 @@ def _status_words(pid: int) -> str:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """One program at a time; where the file system has no locks, this is not ensured."""
+    """Let one program in at a time; a file system without locks does not ensure this."""
     file = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -321,7 +327,7 @@ def last_lines(path: str, num_lines: int = 5) -> str:
 
 
 def end_processes(hosts: Sequence[HostProcess]) -> None:
-    """SIGTERM, and SIGKILL for those that are still there after two seconds."""
+    """Send SIGTERM, and after two seconds SIGKILL to those that still run."""
     for host in hosts:
         signal_process(host.pid, host.started, signal.SIGTERM, *host.words)
     deadline = time.monotonic() + _TERM_SECONDS

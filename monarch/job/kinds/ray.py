@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster: an actor of Ray's on each holds the host agent of it."""
+"""Jobs on nodes of a Ray cluster: on each node, an actor of Ray's runs the host agent."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _TERM_SECONDS = 5.0
 
 
 class RayHost:
-    """Lives on a node of Ray's, as an actor there. Where the agent dies, it does too, and Ray makes
-    another one."""
+    """An actor of Ray's on a node, which runs a host agent.
+
+    If the agent dies, the actor ends too, and Ray starts another.
+    """
 
     def __init__(self, name: str, secret: str, port: int, env: Mapping[str, str]) -> None:
         import ray
@@ -46,7 +48,7 @@ class RayHost:
             listener.listen(1024)
             self._url = f"tcp://{address}:{listener.getsockname()[1]}"
             fd = listener.fileno()
-            # Our end is the end of the agent; and what the agent has started ends with that.
+            # When this actor ends, the agent ends, and with it all that the agent has started.
             self._agent = start_agent(
                 f"tcp://{address}:fd{fd}", name, secret=secret, ends_with_us=True,
                 env={**os.environ, **env}, pass_fds=[fd],
@@ -60,11 +62,11 @@ class RayHost:
             os._exit(abs(status) or 1)
 
     def url(self) -> str:
-        """Where the agent listens."""
+        """Return the URL at which the agent listens."""
         return self._url
 
     def stop(self) -> None:
-        """End the agent, and wait for that."""
+        """End the agent, and wait for its end."""
         self._is_stopping = True
         self._agent.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -76,9 +78,9 @@ class RayJob(ScheduledJob):
     """``RayJob({"trainers": 2}, "10.0.0.1:6379")``: a number of nodes for each mesh.
 
     ``address`` is as ``ray.init`` has it, by default that of ``RAY_ADDRESS``, or of the cluster of
-    this machine. ``resources`` is what each host takes of its node: ``{"CPU": 1, "GPU": 8}``. The
-    nodes need monarch for the Python that Ray runs there. To get the nodes may take ``timeout``
-    seconds. Each host listens at ``monarch_port``, 0 for any that is free.
+    this machine. ``resources`` is each host's share of its node: ``{"CPU": 1, "GPU": 8}``. The
+    nodes need monarch for the Python that Ray runs there. Getting the nodes may take ``timeout``
+    seconds. Each host listens at ``monarch_port``; 0 is any free port.
     """
 
     kind = "ray"
@@ -103,7 +105,7 @@ class RayJob(ScheduledJob):
         self._allocation = ""
 
     def _names(self) -> list[str]:
-        """The names of the actors that hold the hosts."""
+        """Return the names of the actors that run the hosts."""
         return [
             f"{mesh}{rank}-{self._allocation}"
             for mesh, num_hosts in self._meshes.items() for rank in range(num_hosts)
@@ -146,7 +148,7 @@ class RayJob(ScheduledJob):
             ).remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
 
     def nodes(self) -> list[dict[str, float]]:
-        """The resources of each node of the cluster. Raises ``JobError``."""
+        """Return the resources of each live node of the cluster. Raises ``JobError``."""
         return [node["Resources"] for node in self._connect().nodes() if node["Alive"]]
 
     def _connect(self) -> Any:
@@ -169,7 +171,7 @@ class RayJob(ScheduledJob):
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise JobError(f"cannot reach Ray at {address}: {error}") from None
             finally:
-                # Ray would have the program end in its own way.
+                # Ray would otherwise end the program in its own way.
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGTERM, before)
         import ray.util.scheduling_strategies
@@ -177,7 +179,8 @@ class RayJob(ScheduledJob):
         return ray
 
     def _knock(self, address: str) -> None:
-        """Ray itself would try for minutes."""
+        """Raise ``JobError`` if Ray's address cannot be reached; Ray itself would try for
+        minutes."""
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if not port.isdigit():
             return
@@ -223,8 +226,8 @@ class RayJob(ScheduledJob):
         return True
 
     def _kill(self) -> None:
-        """End the actors and their agents, and give the placement group back; wait until Ray has
-        neither."""
+        """End the actors and their agents, and remove the placement group; wait until both are
+        gone."""
         if process.is_bootstrapped():
             self._forget_links()
         if self._allocation:
@@ -260,5 +263,5 @@ class RayJob(ScheduledJob):
 
 
 def _host_name(actor: str) -> str:
-    """How the host is called that an actor holds."""
+    """Return the name of the host that an actor runs."""
     return actor.rpartition("-")[0]

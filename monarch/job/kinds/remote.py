@@ -1,6 +1,6 @@
 """The common part of allocations on other machines.
 
-Their hosts listen at TCP addresses, and let in only processes that have the job's secret.
+Their hosts listen at TCP addresses, and accept only processes that have the job's secret.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class RemoteHost(Protocol):
 
 
 class GatewayLogin(NamedTuple):
-    """``command`` runs the shell command that is appended to it on the gateway, with our standard
-    input and output, and ``python`` is a Python there. ``name`` is for errors."""
+    """A login to the gateway: ``command`` runs there the shell command that is appended to it.
+
+    It uses our standard input and output; ``python`` is a Python there. ``name`` is for errors.
+    """
 
     name: str
     command: Sequence[str]
@@ -43,10 +45,10 @@ class GatewayLogin(NamedTuple):
 
 
 class RemoteJob(JobTrait):
-    """Subclasses fill ``hosts`` and ``_secret``.
+    """A job on other machines; subclasses fill ``hosts`` and ``_secret``.
 
-    Whether a host still runs, its agent is asked: one at whose port no process listens has ended.
-    One that gives no answer may be behind a broken link, and counts as running.
+    To learn whether a host runs, its agent is asked. A host at whose port no process listens has
+    ended. A host that does not answer may be behind a broken link, and counts as running.
     """
 
     def __init__(self, preload: Sequence[str] = ()) -> None:
@@ -57,20 +59,19 @@ class RemoteJob(JobTrait):
     @property
     @abstractmethod
     def meshes(self) -> dict[str, int]:
-        """How many hosts each mesh has, by its name."""
+        """Return how many hosts each mesh has, by its name."""
 
     @property
     @abstractmethod
     def hosts(self) -> Sequence[RemoteHost]:
-        """The hosts that are known, mesh by mesh."""
+        """Return the known hosts, mesh by mesh."""
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """How to log in to the machine through which this one reaches the hosts; ``None`` where it
-        reaches them itself."""
+        """Return the login to the gateway; ``None`` if this machine reaches the hosts itself."""
         return None
 
     def _enter(self) -> None:
-        """Be a member of the job, and reach its hosts. Raises ``JobError``."""
+        """Join the job with its secret, through its gateway if it has one. Raises ``JobError``."""
         client().use_secret(self._secret)
         login = self._gateway_login()
         node = client().node
@@ -111,9 +112,9 @@ class RemoteJob(JobTrait):
     def ask(
         self, urls: Sequence[str], *, patiently: bool = False
     ) -> dict[str, Response[HostState]]:
-        """The state of host agents, by URL.
+        """Return the state of host agents, by URL.
 
-        ``patiently`` where the first connection is still to be made, perhaps over a long way.
+        ``patiently`` allows time for a first connection, perhaps over a long way.
         """
         if not urls:
             return {}
@@ -121,7 +122,7 @@ class RemoteJob(JobTrait):
         return inspect_hosts(client().node, addresses, silent=() if patiently else urls)
 
     def ended(self) -> list[str]:
-        """The URLs at which no process listens any more."""
+        """Return the URLs at which no process listens any more."""
         found = self.ask(self.urls())
         closed = closed_of([url for url, answer in found.items() if answer.error], client().node)
         return [url for url in found if url in closed]
@@ -138,15 +139,15 @@ class RemoteJob(JobTrait):
         return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
 
     def _forget_links(self) -> None:
-        """Forgets the links to the hosts: their end is no failure from now on."""
+        """Drop the links to the hosts, so that their end is no failure from now on."""
         for host in self.hosts:
             client().unlink(host.url)
 
 
 def job_secret() -> bytes:
-    """The secret of the job that this program speaks to already; a new one, if there is none.
+    """Return the secret of the job that this program uses already, or a new one.
 
-    A program speaks with one secret over TCP, so the jobs that it makes share it.
+    A program has one secret for TCP, so all jobs that it makes share it.
     """
     keys = client().node.keys
     return keys.secret if keys is not None else new_secret()

@@ -1,4 +1,4 @@
-"""Allocations whose hosts a scheduler places, and places again where they are lost."""
+"""Allocations whose hosts a scheduler places, and places again if they are lost."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _UP_SECONDS = 120.0
 
 
 class PlacedHost(NamedTuple):
-    """A host agent where its scheduler has placed it. ``name`` is the scheduler's for the place,
-    and stays with it; ``url`` may change."""
+    """A host agent where its scheduler has placed it.
+
+    ``name`` is the scheduler's name and does not change; ``url`` may change.
+    """
 
     mesh: str
     name: str
@@ -32,11 +34,11 @@ class PlacedHost(NamedTuple):
 
 
 class ScheduledJob(RemoteJob):
-    """Subclasses order hosts in ``_create``, and say where they are in ``_place``.
+    """A job whose hosts a scheduler places.
 
-    It runs for as long as the scheduler keeps it: a host that is lost is its business, and comes
-    again under its name. ``_KEPT`` names the attributes that make a job what it is; its constructor
-    takes them, and ``meshes``.
+    Subclasses order hosts in ``_create``, and return where they are in ``_place``. The job runs for
+    as long as the scheduler keeps it; the scheduler replaces a lost host under its name. ``_KEPT``
+    names the attributes that define a job; its constructor takes them, and ``meshes``.
     """
 
     _KEPT: tuple[str, ...] = ()
@@ -55,7 +57,7 @@ class ScheduledJob(RemoteJob):
         self._has_been_up = False  # All have answered: one that fails now is lost, not wrong.
 
     def _add(self, name: str, num_hosts: int) -> None:
-        """Raises ``ValueError`` for a name that is taken, or no host."""
+        """Add a mesh. Raises ``ValueError`` for a name that is taken, or without hosts."""
         if name in self._meshes:
             raise ValueError(f"there is a mesh {name!r} already")
         if num_hosts < 1:
@@ -76,8 +78,10 @@ class ScheduledJob(RemoteJob):
 
     @abstractmethod
     def _place(self) -> list[PlacedHost]:
-        """Where the hosts are, mesh by mesh, once all have a place. Raises ``JobError`` in the
-        scheduler's words where that will never be."""
+        """Wait until all hosts have a place, and return them, mesh by mesh.
+
+        Raises ``JobError`` in the scheduler's words if that can never be.
+        """
 
     @abstractmethod
     def _is_kept(self) -> bool:
@@ -85,30 +89,30 @@ class ScheduledJob(RemoteJob):
 
     @abstractmethod
     def _title(self) -> str:
-        """The job, as its scheduler calls it."""
+        """Return the scheduler's name for the job, for messages."""
 
     def _waits_for(self) -> str:
         title = self._title() if self._is_asked_for() else f"a {self.kind} job"
         return f"{counted(self.num_hosts, 'host')} of {title}"
 
     def _is_asked_for(self) -> bool:
-        """Whether the scheduler has been asked for it, so that it has a name."""
+        """Whether the job has been submitted to the scheduler, so that it has a name there."""
         return any(self._placement().values())
 
     def _why_over(self) -> str:
-        """Why the scheduler does not have it any more."""
+        """Return why the scheduler no longer has the job."""
         return f"{self._title()} has ended"
 
     def _last_words(self) -> str:
-        """The ends of what its hosts printed, on lines of their own, as far as that is known."""
+        """Return the last lines of its hosts' output, as far as they are known."""
         return ""
 
     def _slots(self) -> list[str]:
-        """The mesh of each host."""
+        """Return the mesh of each host, host by host."""
         return [mesh for mesh, num_hosts in self._meshes.items() for _ in range(num_hosts)]
 
     def _state(self) -> JobState:
-        """Waits until all hosts have a place, and their agents answer."""
+        """Wait until all hosts have a place and their agents answer; return the hosts."""
         before = self.urls()
         self._wait_for_agents()
         if self.urls() != before and self._state_path is not None:
@@ -118,7 +122,7 @@ class ScheduledJob(RemoteJob):
     def _wait_for_agents(self) -> None:
         deadline = time.monotonic() + _UP_SECONDS
         while True:
-            # Each time: a host that is lost meanwhile may come up elsewhere.
+            # Each time: a host that is lost meanwhile may be started elsewhere.
             self._hosts = self._place()
             self._bring_bundles()
             found = self.ask(self.urls())
@@ -133,13 +137,13 @@ class ScheduledJob(RemoteJob):
             time.sleep(SHORTEST_LOOK_SECONDS)
 
     def _bring_bundles(self) -> None:
-        """Brings bundles to hosts whose Python has no monarch. Hosts are asked after that: each has
-        ours."""
+        """Send bundles to hosts whose Python has no monarch, before the hosts are asked
+        anything."""
         self._enter()
         bring_bundles(self.urls(), self._secret, client().node.gateway)
 
     def repair(self) -> list[str]:
-        """Wait for the scheduler to bring lost hosts up again."""
+        """Wait for the scheduler to replace lost hosts; return their names."""
         gone = set(self.ended())
         before = {host.name: host.url for host in self._hosts}
         names = list(before)
@@ -160,8 +164,10 @@ class ScheduledJob(RemoteJob):
         return self.is_running() and not self._has_moved() and not self.ended()
 
     def _has_moved(self) -> bool:
-        """Whether the scheduler has a host elsewhere, or nowhere, by now: where its machine is
-        gone, no refusal comes that would tell."""
+        """Whether the scheduler has a host elsewhere, or nowhere, by now.
+
+        If a host's machine is gone, no refused connection shows that it has ended.
+        """
         return False
 
     def _is_running(self) -> bool:
@@ -177,12 +183,12 @@ class ScheduledJob(RemoteJob):
         return isinstance(spec, type(self)) and self._wanted() == spec._wanted()
 
     def _wanted(self) -> dict[str, Any]:
-        """All that makes the job what it is, as JSON data."""
+        """Return all settings that define the job, as JSON data."""
         kept = {name: getattr(self, name) for name in (*self._KEPT, "env", "preload")}
         return {"meshes": self.meshes} | kept
 
     def _placement(self) -> dict[str, Any]:
-        """How its scheduler knows it, as JSON data: attributes."""
+        """Return the attributes by which the scheduler knows the job, as JSON data."""
         return {}
 
     def _to_data(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Machines that SkyPilot gets, from whichever cloud has them, as one cluster of it."""
+"""Jobs on machines that SkyPilot gets, from whichever cloud has them, as one cluster."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OWN_ADDRESS = '$(echo "$SKYPILOT_NODE_IPS" | sed -n "$((SKYPILOT_NODE_RANK + 1)
 
 class SkyPilotJob(ScheduledJob):
     """``SkyPilotJob({"trainers": 2}, resources={"accelerators": "H100:8"})``: all meshes are one
-    cluster of SkyPilot's, one machine a host.
+    SkyPilot cluster, with one machine for each host.
 
-    ``resources`` is a ``sky.Resources``, or what one is made of. ``cluster_name`` is by default a
-    name of its own. With ``idle_minutes_to_autostop`` SkyPilot ends it when it is idle: takes it
-    down, or with ``down_on_autostop=False`` stops it. ``setup_commands`` run on each machine first,
-    and ``workdir`` is brought there. This must run where the machines' internal addresses can be
+    ``resources`` is a ``sky.Resources``, or its arguments. ``cluster_name`` is by default a name of
+    its own. With ``idle_minutes_to_autostop`` SkyPilot ends it when it is idle: takes it down, or
+    with ``down_on_autostop=False`` stops it. ``setup_commands`` run on each machine first, and
+    ``workdir`` is brought there. The program must run where the machines' internal addresses can be
     reached.
     """
 
@@ -97,7 +97,7 @@ class SkyPilotJob(ScheduledJob):
             raise JobError(f"{what}: {error or type(error).__name__}") from error
 
     def _record(self) -> Any:
-        """SkyPilot's record of the cluster; ``None`` where it knows none."""
+        """Return SkyPilot's record of the cluster; ``None`` if it knows none."""
         sky = skypilot_sdk()
         found = self._told(
             lambda: sky.get(sky.status([self._cluster], refresh=sky.StatusRefreshMode.AUTO)),
@@ -132,7 +132,7 @@ class SkyPilotJob(ScheduledJob):
         return record is not None and _state_of(record) == "UP"
 
     def _kill(self) -> None:
-        """Take it down, and look that SkyPilot has it no more."""
+        """Take the cluster down. Raises ``JobError`` if SkyPilot still has it."""
         if process.is_bootstrapped():
             self._forget_links()
         if self._cluster:
@@ -154,7 +154,7 @@ class SkyPilotJob(ScheduledJob):
 
 
 def _internal(handle: Any) -> list[str]:
-    """The addresses at which the machines reach each other, by rank."""
+    """Return the addresses at which the machines reach each other, by rank."""
     pairs = getattr(handle, "stable_internal_external_ips", None) or ()
     return [str(internal) for internal, _ in pairs]
 
@@ -165,7 +165,7 @@ def _state_of(record: Any) -> str:
 
 
 def skypilot_sdk() -> Any:
-    """The library `sky`. Raises ``JobError`` where it is not installed."""
+    """Import the library `sky`. Raises ``JobError`` if it is not installed."""
     try:
         import sky
     except ImportError:

@@ -1,4 +1,4 @@
-"""Nodes of a Slurm cluster, as one job of it."""
+"""Jobs on nodes of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TAIL_LINES = 8
 
 
 class _Seen(NamedTuple):
-    """A job's state by squeue; a ``state`` of "" is that it knows no such job any more."""
+    """A job's state from squeue; ``state`` is "" if squeue does not know the job any more."""
 
     state: str
     nodes: str = ""
@@ -59,21 +59,21 @@ class _Seen(NamedTuple):
 class SlurmJob(ScheduledJob):
     """``SlurmJob(meshes={"trainers": 2})``: a number of nodes for each mesh, in one job of Slurm.
 
-    ``python_exe`` is the Python on the nodes, 3.10 or later; one without monarch is given ours.
-    Each host listens at ``monarch_port``, of all interfaces unless ``bind_to`` is the IP address of
-    one. ``time_limit``, ``partition``, ``account``, ``qos``,
-    ``mem``, ``gpus_per_node``, ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are what
-    sbatch calls so; ``slurm_args`` are more of its options. The output of the nodes is in
-    ``log_dir``, by default ``.monarch/logs``, which must be a folder that they share with this
-    machine. To wait in the queue takes at most ``job_start_timeout`` seconds. ``env`` is added to
-    the hosts' environment, ``preload`` names modules that each imports ahead.
+    ``python_exe`` is the Python on the nodes, 3.10 or later; without monarch it gets ours. Each
+    host listens at ``monarch_port``, of all interfaces unless ``bind_to`` is the IP address of one.
+    ``time_limit``, ``partition``, ``account``, ``qos``, ``mem``, ``gpus_per_node``,
+    ``cpus_per_task``, ``ntasks_per_node`` and ``exclusive`` are sbatch's options of these names;
+    ``slurm_args`` are further options. The nodes' output is in ``log_dir``, by default
+    ``.monarch/logs``, which must be a folder that they share with this machine. Waiting in the
+    queue ends with an error after ``job_start_timeout`` seconds. ``env`` is added to the hosts'
+    environment, ``preload`` names modules that each imports ahead.
 
-    Where this machine runs Slurm's commands and does not reach the nodes, ``attach_to`` names one
-    that does, as ssh knows it, a login node for example: all messages pass through one connection
-    to it. ``out_of_cluster=True`` alone takes the job's first node for that.
+    If this machine has Slurm's commands but does not reach the nodes, ``attach_to`` is the ssh name
+    of a machine that does, such as a login node: all messages pass through one connection to it.
+    ``out_of_cluster=True`` alone uses the job's first node.
 
-    ``apply("train.py")`` has the job run that program on its first node: there the same
-    ``SlurmJob`` finds its own nodes, and the job ends with the program.
+    ``apply("train.py")`` runs that program on the job's first node: there the same ``SlurmJob``
+    finds its own nodes, and the job ends with the program.
     """
 
     kind = "slurm"
@@ -137,12 +137,14 @@ class SlurmJob(ScheduledJob):
         self._nodes = ""  # where the hosts that are known are
 
     def add_mesh(self, name: str, num_nodes: int) -> None:
-        """Raises ``ValueError`` for a name that is taken, or no node."""
+        """Add a mesh of nodes. Raises ``ValueError`` for a name that is taken, or without nodes."""
         self._add(name, num_nodes)
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
-        """As ``JobTrait.state``. A program in a batch job of Slurm runs on the nodes of that job,
-        whatever state is kept."""
+        """Return the job's hosts, as ``JobTrait.state``.
+
+        A program in a batch job of Slurm gets the nodes of that job, whatever state is kept.
+        """
         # In its own batch job, a program runs on the nodes of that, whatever else is noted.
         return super().state(None if _own_job_id() else cached_path)
 
@@ -182,13 +184,13 @@ class SlurmJob(ScheduledJob):
         self._logs = f"{logs}/slurm_{self.job_id}_{self.job_name}"
 
     def _warning_seconds(self) -> int:
-        """How long before its time limit the hosts are to warn of that."""
+        """Return how many seconds before the time limit the hosts warn of it."""
         limit = limit_seconds(self.time_limit or "")
         return int(min(_WARNING_SECONDS, limit / 4 if limit else _WARNING_SECONDS))
 
     def _script(self, client_script: str | None) -> str:
         num = self.num_hosts
-        # To a Python that lacks monarch, a bundle of it is brought.
+        # A Python without monarch gets a bundle.
         hosts = (
             f"srun --nodes={num} --ntasks={num} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 "
             f"--cpu-bind=none --export=ALL {self.python_exe} "
@@ -205,7 +207,10 @@ class SlurmJob(ScheduledJob):
         )
 
     def _gateway_login(self) -> GatewayLogin | None:
-        """The way to a node by the user's own ssh, which knows names, users and jump hosts."""
+        """Return the login to a node by the user's own ssh, which has names, users and jump hosts.
+
+        ``None`` if no gateway is needed.
+        """
         if not (self.out_of_cluster or self.attach_to) or _own_job_id() or not self._hosts:
             return None
         name = self.attach_to or self._hosts[0].name
@@ -258,7 +263,8 @@ class SlurmJob(ScheduledJob):
         ]
 
     def _look(self) -> _Seen:
-        """The state by squeue; it is asked again for a while if it cannot reach the controller."""
+        """Return the job's state from squeue, which is asked again for a while if Slurm does not
+        answer."""
         deadline = time.monotonic() + _UNANSWERED_SECONDS
         while True:
             try:
@@ -289,7 +295,7 @@ class SlurmJob(ScheduledJob):
         return f"Slurm job {self.job_id} {over}{self._last_words()}"
 
     def _last_words(self) -> str:
-        """The ends of what it printed, as far as this machine sees the files."""
+        """Return the last lines of the job's output files, as far as this machine sees them."""
         told = ""
         for path in sorted(glob.glob(f"{glob.escape(self._logs)}.*")) if self._logs else ():
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -301,7 +307,7 @@ class SlurmJob(ScheduledJob):
         return bool(self.job_id) and self._look().is_live
 
     def _kill(self) -> None:
-        """scancel, and wait until Slurm says that it is over."""
+        """Call scancel, and wait until Slurm says that the job has ended."""
         if process.is_bootstrapped():
             self._forget_links()
         job_id = self.job_id
@@ -323,8 +329,8 @@ class SlurmJob(ScheduledJob):
 
 
 def in_places(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """The nodes that a job has ``now``, such that those that it has kept are where they were, and
-    new ones take the places of those that are lost."""
+    """Order the nodes that a job has ``now``: kept nodes stay in place, new ones replace lost
+    ones."""
     if len(before) != len(now):
         return list(now)
     new = iter([name for name in now if name not in before])
@@ -343,7 +349,7 @@ def _ip_address(text: str | None) -> str | None:
 
 
 def _own_job_id() -> str:
-    """The Slurm job that this program is the client script of."""
+    """Return the Slurm job whose client script this program is; "" if it is none."""
     return os.environ.get("SLURM_JOB_ID", "") if os.environ.get("MONARCH_BATCH_JOB") else ""
 
 
@@ -353,7 +359,7 @@ def _run(
     script: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """The output of a command of Slurm's. Raises ``JobError`` with its own words."""
+    """Run a command of Slurm's and return its output. Raises ``JobError`` with its own words."""
     try:
         done = subprocess.run(
             command, input=script or "", capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""Hosts that are reached with the user's own ``ssh``."""
+"""Jobs on hosts that are reached with the user's own ``ssh``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CONNECT_SECONDS = 10
 class SSHJob(LoginJob):
     """``job = SSHJob(); job.add_mesh("trainers", ["gpu1", "gpu2"])``
 
-    ``ssh`` is the one on the path, with the user's configuration, agent and jump hosts; it does
-    not ask for passwords. ``ssh_args`` come before the host. ``python_exe`` is the Python to use
-    there, 3.10 or later: where it has no monarch, or another version, it is given ours. Each host
-    listens at ``monarch_port``, 0 for any that is free, at the interface that ssh comes in by;
-    ``transport`` is "tcp". ``env`` is added to the hosts' environment, ``preload`` names modules
-    that each imports ahead.
+    ``ssh`` is the one on the path, with the user's configuration, agent and jump hosts; it does not
+    ask for passwords. ``ssh_args`` come before the host. ``python_exe`` is the Python to use there,
+    3.10 or later: if it has no monarch, or another version, it gets ours. Each host listens at
+    ``monarch_port`` (0: any free port), on the interface at which ssh arrives; ``transport`` is
+    "tcp". ``env`` is added to the hosts' environment, ``preload`` names modules that each imports
+    ahead.
 
-    ``gateway`` is the one machine that is reached from here, a host of the job or another: ssh
-    jumps over it to the hosts, and all messages pass through one connection to it. Where ssh has a
-    jump host or a proxy command for a host, the first host is the gateway without being named.
+    ``gateway`` is the only machine that this one reaches, a host of the job or another: ssh jumps
+    over it to the hosts, and all messages pass through one connection to it. If ssh has a jump host
+    or a proxy command for a host, the first host is the gateway by default.
     """
 
     kind = "ssh"
@@ -53,7 +53,7 @@ class SSHJob(LoginJob):
         names = [name for hosts in self.names.values() for name in hosts]
         gateway = self.gateway
         if gateway is None:
-            # Where ssh itself needs a way around, nothing else gets there directly either. The
+            # If ssh itself needs a jump host, nothing else gets there directly either. The
             # machine that it jumps over may have no Python; a host has.
             gateway = next((names[0] for name in names if self._is_behind(name)), None)
         if gateway is None:
@@ -101,8 +101,8 @@ class SSHJob(LoginJob):
 
 @functools.lru_cache(maxsize=1024)
 def _settings_for(host: str, ssh_args: tuple[str, ...]) -> dict[str, str]:
-    """The settings that ``ssh`` would use for a host: its files are read, nothing is connected
-    to."""
+    """Return the settings that ``ssh`` would use for a host: it reads its files and does not
+    connect."""
     try:
         done = subprocess.run(
             ["ssh", *ssh_args, "-G", "--", host],

@@ -1,7 +1,7 @@
-"""Locks on single bytes of a file, which the kernel gives back if their holder dies.
+"""Locks on single bytes of a file, which the kernel releases if their holder dies.
 
-They belong to the open file (OFD locks): two descriptors that were opened apart exclude each other,
-also within one process.
+They belong to the open file (OFD locks): two descriptors from separate calls of ``open`` exclude
+each other, also within one process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ _LONGEST_PAUSE_SECONDS = 0.02
 
 
 def lock(fd: int, place: int, kind: int, deadline: float) -> None:
-    """Lock the byte, ``SHARED`` with others or ``ALONE``. Raises ``TimeoutError`` at the
-    deadline, in ``time.monotonic()``'s seconds."""
+    """Lock the byte, ``SHARED`` with others or ``ALONE``, and wait for it if needed.
+
+    Raises ``TimeoutError`` at the deadline, a time of ``time.monotonic()``.
+    """
     pause = _PAUSE_SECONDS
     while not try_lock(fd, place, kind):
         if time.monotonic() > deadline:
@@ -33,7 +35,7 @@ def lock(fd: int, place: int, kind: int, deadline: float) -> None:
 
 
 def try_lock(fd: int, place: int, kind: int) -> bool:
-    """Lock the byte if that needs no waiting; whether it is locked."""
+    """Lock the byte if no waiting is needed; return whether it is locked."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(kind, place))
     except (BlockingIOError, PermissionError):

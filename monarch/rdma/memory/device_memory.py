@@ -1,7 +1,7 @@
-"""Memory of GPUs, copied from device to device, or to and from memory of this host.
+"""Copies of GPU memory, from device to device, or to and from memory of this host.
 
-To memory of the host that is not pinned it goes in chunks, by pinned memory: several threads each
-take one, so that the device copies one chunk while others are on their way.
+Copies to host memory that is not pinned go in chunks, through pinned memory: several threads each
+take a chunk, so that the device copies one while others are on their way.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ AT_ONCE = 8
 
 
 class DevicePart:
-    """Bytes on GPUs, in the order of ``places``, which are of this process's address space.
+    """Bytes on GPUs, in the order of ``places``, whose addresses are valid in this process.
 
-    ``after`` are marks that a copy has to come after.
+    A copy waits for the marks of ``after``.
     """
 
     def __init__(self, places: Iterable[StoragePlace], after: Sequence[GpuMark] = ()) -> None:
@@ -38,7 +38,7 @@ class DevicePart:
         self.nbytes = sum(place.layout.nbytes for place in self.places)
 
     def cut(self, start: int, stop: int) -> DevicePart:
-        """The bytes ``start`` to ``stop`` of it."""
+        """Return the bytes ``start`` to ``stop`` of the part."""
         places: list[StoragePlace] = []
         begin = 0
         for place in self.places:
@@ -49,23 +49,25 @@ class DevicePart:
 
 
 def part_of(memory: LocalMemory, num_bytes: int | None = None) -> DevicePart:
-    """Memory of a GPU that this process has: as it is when its program's work until now is done."""
+    """Describe GPU memory of this process, as it is when the work its program has queued is
+    done."""
     whole = StoragePlace(memory.keep, memory.address, memory.layout)
     stop = memory.nbytes if num_bytes is None else num_bytes
     return DevicePart(whole.cut(0, stop), memory.ready)
 
 
 def registered_part(found: Registration, held: object, ranges: Iterable[Run]) -> DevicePart:
-    """Bytes of a registration of this process that lies on a GPU, counted as its elements are.
+    """Describe byte ranges of a registration of this process on a GPU, in the order of its
+    elements.
 
-    A copy comes after all that was queued here: which thread did that, nobody knows.
+    It waits for all queued work of the device, since it cannot know which thread queued it.
     """
     gpu().finish(gpu().device_of(held))
     return DevicePart(places_in(StoragePlace(held, found.address, found.layout), ranges))
 
 
 def places_in(whole: StoragePlace, ranges: Iterable[Run]) -> Iterator[StoragePlace]:
-    """Ranges of its bytes, counted in the order of the elements."""
+    """Yield the places of byte ranges of ``whole``, counted in the order of the elements."""
     for start, size in ranges:
         yield from whole.cut(start, start + size)
 
@@ -73,7 +75,7 @@ def places_in(whole: StoragePlace, ranges: Iterable[Run]) -> Iterator[StoragePla
 def copy_across(source: DevicePart, target: DevicePart) -> None:
     """Copy from device to device, and wait for it.
 
-    Between two devices torch asks for peer access; without it the driver goes by the host.
+    Between two devices torch asks for peer access; without it the driver copies through the host.
     """
     streams: dict[int, GpuStream] = {}
     for given, wanted in paired(source.places, target.places):
@@ -96,12 +98,12 @@ def _stream_for(
 
 
 def copy_to_host(source: DevicePart, into: Sequence[Run], workers: Workers) -> None:
-    """Copy to memory of this host, and wait for it."""
+    """Copy from GPUs to memory of this host, and wait for it."""
     _by_host(source, into, workers, is_read=True)
 
 
 def copy_from_host(given: Sequence[Run], target: DevicePart, workers: Workers) -> None:
-    """The other way."""
+    """Copy from memory of this host to GPUs, and wait for it."""
     _by_host(target, given, workers, is_read=False)
 
 
@@ -129,13 +131,13 @@ def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read
 
 
 def chunks_of(num_bytes: int) -> list[Run]:
-    """Where the chunks begin and end that go by pinned memory beside each other."""
+    """Return the runs of the chunks into which a copy through pinned memory is divided."""
     size = min(max(num_bytes // _NUM_CHUNKS, _LEAST_CHUNK_BYTES), _MOST_CHUNK_BYTES)
     return [(start, min(start + size, num_bytes)) for start in range(0, num_bytes, size)]
 
 
 def _pinned_places(runs: Sequence[Run]) -> list[StoragePlace] | None:
-    """Runs of this host's memory, where all of them are pinned."""
+    """Return runs of this host's memory as places; ``None`` unless all of them are pinned."""
     places = []
     for address, size in runs:
         storage = gpu().pinned_at(address, size)
@@ -159,9 +161,9 @@ def _move(part: DevicePart, host: Sequence[StoragePlace], *, is_read: bool) -> N
 def on_host(
     found: Registration, held: object, start: int, stop: int, *, is_read: bool, is_written: bool
 ) -> Iterator[Sequence[Run]]:
-    """Runs of this host's memory with the bytes ``start`` to ``stop`` of a registration.
+    """Yield runs of host memory with the bytes ``start`` to ``stop`` of a registration.
 
-    They are the memory itself, or a pinned copy of it, which is copied back if ``is_written``.
+    They are the memory itself or, for a GPU, a pinned copy, which is copied back if ``is_written``.
     """
     if found.device == "cpu":
         yield list(at(found.address, found.layout.runs(start, stop)))
@@ -173,9 +175,10 @@ def on_host(
 
 @contextlib.contextmanager
 def staged(part: DevicePart, *, is_read: bool, is_written: bool) -> Iterator[Sequence[Run]]:
-    """A copy of it in pinned memory, as one run.
+    """Yield a copy of the part in pinned memory, as one run.
 
-    ``is_read``: it begins with what the device holds; ``is_written``: that gets what it ends with.
+    ``is_read``: the part is copied there at the begin; ``is_written``: it is copied back at the
+    end.
     """
     storage, address = gpu().pinned(part.nbytes)
     here = [StoragePlace(storage, address, Layout(part.nbytes))]

@@ -1,8 +1,8 @@
-"""A small interface to CUDA, and torch, which serves it.
+"""A small interface to CUDA, with torch as its implementation.
 
-A *storage* is an allocation: this process's own, one of another process that was opened, or memory
-of the host. Copies are queued on a stream of their own and waited for by a *mark*, a place in a
-stream's order. Without a GPU ``monarch/testing/fake_gpu.py`` serves it.
+A *storage* is an allocation: this process's own, an opened one of another process, or memory of the
+host. Copies are queued on streams of their own. A *mark* is a place in a stream's order; waiting
+for it waits for all earlier work. Without a GPU ``monarch/testing/fake_gpu.py`` implements it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from monarch.rdma.memory.layout import Layout, StoragePlace
 
 
 class GpuArray(NamedTuple):
-    """Where an array of a GPU lies; ``storage`` holds it, ``device`` is torch's name."""
+    """The place of an array in GPU memory; ``storage`` keeps it, ``device`` is torch's name of the
+    GPU."""
 
     address: int
     layout: Layout
@@ -29,44 +30,48 @@ class GpuArray(NamedTuple):
 
 
 class GpuMark(Protocol):
-    """A place in a stream's order."""
+    """A place in a stream's order, to be waited for."""
 
     def wait(self) -> None:
-        """Return when all that is before it is done. Raises ``RuntimeError`` where the GPU cannot
-        do it."""
+        """Wait until all work before the mark is done. Raises ``RuntimeError`` if the GPU fails."""
         ...
 
 
 class GpuStream(Protocol):
-    """Copies, in their order, beside what the program has the GPU do."""
+    """A queue of copies, which runs beside the program's own work on the GPU."""
 
     def follow(self, mark: GpuMark) -> None:
-        """What is queued from now on comes after the mark, of whatever stream or process."""
+        """Make later work of this stream wait for the mark, of whatever stream or process."""
         ...
 
     def copy(self, source: StoragePlace, target: StoragePlace) -> None:
-        """Queue a copy of as many bytes, in the order of their elements. Memory of the host must
-        be pinned."""
+        """Queue a copy between places of equal size, in the order of their elements.
+
+        Host memory must be pinned.
+        """
         ...
 
     def mark(self) -> GpuMark: ...
 
 
 class GpuFence(Protocol):
-    """A mark of a process that others of its host can follow: always the last one that was set."""
+    """A mark that other processes of the host can follow: it is always at the last place it was
+    set."""
 
     def handle(self) -> bytes: ...
 
     def set(self) -> None:
-        """Put it behind all that the calling thread has the device do until now, and behind where
-        it was."""
+        """Move the fence behind all work that the calling thread has queued on the device so far.
+
+        It stays behind its earlier place too.
+        """
         ...
 
 
 class GpuLibrary(Protocol):
-    """The operations that this process asks of CUDA. Those on devices raise ``RuntimeError``.
+    """The functions of CUDA that this process uses; those on devices raise ``RuntimeError``.
 
-    ``fences`` are those that other processes follow, by device.
+    ``fences`` are the fences that other processes follow, by device.
     """
 
     fences: dict[int, GpuFence]
@@ -76,83 +81,91 @@ class GpuLibrary(Protocol):
         ...
 
     def devices(self) -> Sequence[str]:
-        """The names, good for all processes of this host, of the GPUs that this one sees, by its
+        """Return names of the visible GPUs that are valid in all processes of this host, by
         index."""
         ...
 
     def describe(self, data: Any) -> GpuArray:
-        """An array of a GPU that is no tensor. Raises ``TypeError`` where it cannot tell."""
+        """Describe a GPU array that is no tensor. Raises ``TypeError`` if it has no such
+        description."""
         ...
 
     def tensor_at(self, tensor: Any) -> tuple[int, Any, str]:
-        """The address of its first element, its storage, and torch's name of the device."""
+        """Return the address of a tensor's first element, its storage, and torch's name of the
+        device."""
         ...
 
     def address_of(self, storage: Any) -> int:
-        """Where the storage begins, as this process sees it."""
+        """Return the address at which the storage begins, in this process."""
         ...
 
     def device_of(self, storage: Any) -> int:
-        """The index of its device; -1 for memory of this host."""
+        """Return the index of the storage's device; -1 for memory of this host."""
         ...
 
     def share(self, storage: Any) -> list[Any]:
-        """A handle by which one process of this host opens the storage, once. What the device has
-        been given to do is done."""
+        """Return a handle by which one process of this host can open the storage, once.
+
+        It waits for the device's queued work.
+        """
         ...
 
     def open(self, handle: Sequence[Any], device: int) -> Any:
-        """The storage of another process, on the device that has this index here: mapped until the
-        last reference to what this gives is gone."""
+        """Map another process's storage, on the device that has this index here.
+
+        It stays mapped until the last reference to the result is gone.
+        """
         ...
 
     def fence(self, device: int) -> GpuFence: ...
 
     def open_fence(self, handle: bytes, device: int) -> GpuMark:
-        """The fence of another process, to be followed."""
+        """Open another process's fence, so that streams here can follow it."""
         ...
 
     def stream(self, device: int) -> GpuStream:
-        """The stream of a device on which copies are queued."""
+        """Return the device's stream on which copies are queued."""
         ...
 
     def mark(self, device: int) -> GpuMark:
-        """Behind all that the calling thread has the device do until now."""
+        """Return a mark behind all work that the calling thread has queued on the device."""
         ...
 
     def finish(self, device: int) -> None:
-        """Wait for all that the device was given to do."""
+        """Wait for all queued work of the device."""
         ...
 
     def free_bytes(self, device: int) -> int: ...
 
     def allocate(self, num_bytes: int, device: int) -> Any:
-        """An array of bytes on the device, with a storage of its own: a ``RDMABuffer`` is made of
-        it."""
+        """Allocate an array of bytes on the device, with a storage of its own, as ``RDMABuffer``
+        needs it."""
         ...
 
     def pinned(self, num_bytes: int) -> tuple[Any, int]:
-        """A storage of this host's memory that a GPU can copy to, and its address."""
+        """Return a storage of pinned host memory, to which a GPU can copy, and its address."""
         ...
 
     def pinned_at(self, address: int, num_bytes: int) -> Any:
-        """A storage of memory of this host that is there and pinned, ``None`` where it is not."""
+        """Return a storage of existing host memory if it is pinned, else ``None``."""
         ...
 
     def pin(self, address: int, num_bytes: int) -> bool:
-        """Pin memory that is there; whether it is, until ``unpin``."""
+        """Pin existing host memory until ``unpin``; return whether that worked."""
         ...
 
     def unpin(self, address: int) -> None: ...
 
     def driver(self) -> Any:
-        """The driver's own library, of which the two calls are used that export memory. Raises
-        ``OSError``."""
+        """Load the CUDA driver's own library, for the two functions that export memory.
+
+        Raises ``OSError`` if there is none.
+        """
         ...
 
 
 class TorchGpu:
-    """CUDA, by torch."""
+    """CUDA through torch."""
 
     def __init__(self) -> None:
         self.fences: dict[int, GpuFence] = {}
@@ -281,7 +294,7 @@ class _TorchStream:
 
 
 class _TorchFence:
-    """On a stream of its own, so that streams of the program do not wait for each other."""
+    """A fence on a stream of its own, so that the program's streams do not wait for each other."""
 
     def __init__(self, device: int) -> None:
         torch = _torch()
@@ -300,7 +313,7 @@ class _TorchFence:
 
 
 def copy_places(source: StoragePlace, target: StoragePlace, stream: Any = None) -> None:
-    """Copy by torch, on ``stream``; of memory of this host alone, without one."""
+    """Copy with torch, on ``stream``; without a stream both places must be host memory."""
     torch = _torch()
     unit = math.gcd(8, _grain(source), _grain(target))
     with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
@@ -314,7 +327,7 @@ def copy_places(source: StoragePlace, target: StoragePlace, stream: Any = None) 
 
 
 def _grain(place: StoragePlace) -> int:
-    """How many bytes may be one element of a tensor that shows the place."""
+    """Return the largest element size, in bytes, with which a tensor can view the place."""
     start = place.address - place.storage.data_ptr()
     return math.gcd(start, place.layout.run, *place.layout.strides)
 
@@ -333,12 +346,12 @@ _library: GpuLibrary = TorchGpu()
 
 
 def gpu() -> GpuLibrary:
-    """The library of this process."""
+    """Return the GPU library of this process."""
     return _library
 
 
 def use_gpu(library: GpuLibrary) -> GpuLibrary:
-    """Ask this one from now on: for tests. Gives the one before."""
+    """Replace the GPU library of this process, for tests; return the previous one."""
     global _library
     before, _library = _library, library
     return before

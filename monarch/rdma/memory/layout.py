@@ -1,4 +1,4 @@
-"""Where the bytes of a tensor lie: runs of memory, in the order of its elements. Pure.
+"""The layout of a tensor's bytes: runs of memory, in the order of its elements. Pure.
 
 A *layout* is relative to the address of the first element: ``run`` bytes that lie together, and the
 dimensions around them, outermost first, with their strides. A *run* is ``(offset, length)``.
@@ -15,7 +15,8 @@ Run = tuple[int, int]
 
 
 class Layout(NamedTuple):
-    """``sizes`` and ``strides`` (in bytes) are those of the dimensions around a run."""
+    """The layout of an array: ``sizes`` and ``strides`` (in bytes) are of the dimensions around a
+    run."""
 
     run: int
     sizes: tuple[int, ...] = ()
@@ -31,17 +32,18 @@ class Layout(NamedTuple):
 
     @property
     def has_shared_places(self) -> bool:
-        """Whether several elements are one in memory, as in an expanded tensor."""
+        """Whether several elements share a place in memory, as in an expanded tensor."""
         return 0 in self.strides
 
     def span(self) -> Run:
-        """The lowest and the highest byte that the layout touches, as one run."""
+        """Return the smallest run that contains all bytes of the layout."""
         reach = [stride * (size - 1) for size, stride in zip(self.sizes, self.strides, strict=True)]
         low = sum(min(0, step) for step in reach)
         return low, sum(max(0, step) for step in reach) + self.run - low
 
     def runs(self, start: int = 0, stop: int | None = None) -> Iterator[Run]:
-        """The runs of the bytes ``start`` to ``stop``, counted in the order of the elements."""
+        """Yield the runs of the bytes ``start`` to ``stop``, counted in the order of the
+        elements."""
         stop = self.nbytes if stop is None else stop
         while start < stop:
             number, within = divmod(start, self.run)
@@ -55,7 +57,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Layout:
-    """The layout of an array whose strides are in bytes; elements that lie together are one run."""
+    """Return the layout of an array whose strides are in bytes; adjacent elements form one run."""
     run = itemsize
     around: list[tuple[int, int]] = []
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
@@ -72,12 +74,12 @@ def layout_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> La
 
 
 def at(address: int, runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs relative to ``address``, as absolute ones."""
+    """Yield the runs with ``address`` added to their offsets."""
     return ((address + offset, length) for offset, length in runs)
 
 
 def joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """The same bytes, with neighbours that touch as one run."""
+    """Yield the same bytes, with adjacent runs joined into one."""
     before: Run | None = None
     for offset, length in runs:
         if before is not None and before[0] + before[1] == offset:
@@ -93,7 +95,8 @@ def joined(runs: Iterable[Run]) -> Iterator[Run]:
 def batches(
     runs: Iterable[Run], most_runs: int, most_bytes: int
 ) -> Iterator[tuple[list[Run], int]]:
-    """The runs in groups of at most so many runs and bytes, each with its number of bytes."""
+    """Yield groups of at most ``most_runs`` runs and ``most_bytes`` bytes, each with its number of
+    bytes."""
     batch: list[Run] = []
     total = 0
     for offset, length in runs:
@@ -110,20 +113,20 @@ def batches(
 
 
 class StoragePlace(NamedTuple):
-    """Bytes of a storage; ``address`` is that of the first element."""
+    """Bytes of a storage; ``address`` is the address of the first element."""
 
     storage: Any
     address: int
     layout: Layout
 
     def cut(self, start: int, stop: int) -> Iterator[StoragePlace]:
-        """The bytes ``start`` to ``stop``, in the order of the elements, as few places."""
+        """Yield the bytes ``start`` to ``stop``, in the order of the elements, as few places."""
         for offset, layout in blocks(self.layout, start, stop):
             yield StoragePlace(self.storage, self.address + offset, layout)
 
 
 def blocks(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, Layout]]:
-    """The bytes ``start`` to ``stop``, in the order of the elements, as few layouts, with their
+    """Yield the bytes ``start`` to ``stop``, in the order of the elements, as few layouts with
     offsets."""
     if start >= stop:
         return
@@ -150,8 +153,10 @@ def _moved(by: int, found: Iterable[tuple[int, Layout]]) -> Iterator[tuple[int, 
 def paired(
     source: Iterable[StoragePlace], target: Iterable[StoragePlace]
 ) -> Iterator[tuple[StoragePlace, StoragePlace]]:
-    """Places of as many bytes each, as one copy moves them. Raises ``ValueError`` where ``source``
-    has fewer."""
+    """Cut both sides into pairs of places of equal size, each for one copy.
+
+    Raises ``ValueError`` if ``source`` has fewer bytes than ``target``.
+    """
     given, wanted = deque(source), deque(target)
     while wanted:
         if not given:
@@ -167,15 +172,15 @@ def paired(
 
 
 class RunReader:
-    """Hands out runs by number of bytes: what must be filled beside something else."""
+    """Takes runs from a sequence, a given number of bytes at a time."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = iter(runs)
         self._left: Run = (0, 0)
 
     def take(self, num_bytes: int) -> list[Run]:
-        """The next runs that have ``num_bytes`` together. Raises ``ValueError`` if there are no
-        more."""
+        """Return the next runs with ``num_bytes`` in total. Raises ``ValueError`` if too few are
+        left."""
         taken = []
         while num_bytes:
             offset, length = self._left

@@ -1,6 +1,7 @@
-"""Memory of this process that may be read or written: where it lies, and its owner.
+"""Memory of this process that may be read or written: its address, layout and owner.
 
-Tensors, and all that has Python's buffer protocol: ``memoryview``, ``bytearray``, numpy's arrays.
+It may be of tensors, and of objects with Python's buffer protocol: ``memoryview``, ``bytearray``,
+numpy's arrays.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from monarch.rdma.memory.layout import Layout, Run, RunReader, at, layout_of
 
 
 class LocalMemory(NamedTuple):
-    """``keep`` holds the bytes where they are; ``root`` is the object whose end frees them.
+    """The address and layout of some memory of this process.
 
-    ``device`` is torch's name of where they lie; on a GPU, copies come after the marks of
-    ``ready``.
+    While ``keep`` exists, the memory stays in its place; ``root`` is the object whose end frees it.
+    ``device`` is torch's name of the device; on a GPU, copies wait for the marks of ``ready``.
     """
 
     address: int
@@ -35,18 +36,19 @@ class LocalMemory(NamedTuple):
         return self.layout.nbytes
 
     def runs(self, start: int = 0, stop: int | None = None) -> list[Run]:
-        """Addresses and lengths of the bytes ``start`` to ``stop``."""
+        """Return the addresses and lengths of the bytes ``start`` to ``stop``."""
         return list(at(self.address, self.layout.runs(start, stop)))
 
     def as_of_now(self) -> LocalMemory:
-        """The same; copies come after what the calling thread has the GPU do until now."""
+        """Return the memory with a mark, so that copies wait for the GPU work that this thread has
+        queued."""
         if self.device == "cpu":
             return self
         return self._replace(ready=(gpu().mark(gpu().device_of(self.keep)),))
 
 
 def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
-    """Copy memory of this host."""
+    """Copy host memory from runs to runs."""
     given = RunReader(source)
     for address, size in target:
         place = address
@@ -56,7 +58,7 @@ def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
 
 
 def memory_of(data: Any) -> LocalMemory:
-    """Raises ``TypeError`` for what is neither a tensor nor a buffer."""
+    """Describe the memory of a tensor or a buffer. Raises ``TypeError`` for other objects."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(data, torch.Tensor):
         return _of_tensor(data)
@@ -132,7 +134,11 @@ _STRIDED_READ_ONLY = 0x10 | 0x08  # PyBUF_STRIDES
 
 
 def _address_of(view: memoryview) -> int:
-    """``ctypes`` itself gives the address of writable memory only."""
+    """Return the address of a view's memory, also if it is read-only, which ``ctypes`` does not
+    give.
+
+    Raises ``TypeError`` if it has none.
+    """
     buffer = _PyBuffer()
     get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
     if get(ctypes.py_object(view), ctypes.byref(buffer), _STRIDED_READ_ONLY) != 0:
@@ -152,7 +158,7 @@ def _of_view(view: memoryview) -> LocalMemory:
 
 
 def _root_of(owner: Any) -> object:
-    """The object that has the memory which an array, or another object, shows."""
+    """Return the object that owns the memory which an array, or another object, views."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
         while isinstance(owner, numpy.ndarray) and owner.base is not None:
@@ -163,11 +169,10 @@ def _root_of(owner: Any) -> object:
 
 
 class Life:
-    """Notices that nothing of this process refers to some memory any longer, and lets go of it.
+    """Notices when nothing in this process refers to some memory any longer.
 
-    Tensors and numpy's arrays can tell: for them ``freed`` is called before the memory is given
-    back. Other memory is held, so that it can neither move nor go, until ``has_ended`` finds that
-    nothing else holds it.
+    For tensors and numpy's arrays, ``freed`` is called before the memory is freed. Other memory is
+    kept, so that it can neither move nor be freed, until ``has_ended`` finds no other reference.
     """
 
     def __init__(self, memory: LocalMemory, freed: Callable[[], None]) -> None:
@@ -178,11 +183,11 @@ class Life:
             self._watch = weakref.finalize(memory.root, freed)
             self._watch.atexit = False
         else:
-            # A view of its own: `keep` may share its hold on the memory with the user's view.
+            # A second view: `keep` may share its buffer with the user's view.
             self._held = _view_of_its_own(root, memory.keep)
 
     def has_ended(self) -> bool:
-        """Whether only this still holds the memory."""
+        """Whether only this object still keeps the memory."""
         if self._held is None or not isinstance(self._held, memoryview):
             return False
         root = self._held.obj
@@ -190,7 +195,8 @@ class Life:
         return sys.getrefcount(root) <= 3
 
     def hold(self) -> object:
-        """Something that keeps the memory where it is for as long as it is held."""
+        """Return an object that keeps the memory in its place while it exists; ``None`` if it is
+        freed."""
         if self._held is not None:
             return self._held
         found = self._watch.peek() if self._watch is not None else None

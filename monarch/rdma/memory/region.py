@@ -1,4 +1,4 @@
-"""The description of memory in another process: its owner, where it lies, and its layout."""
+"""The description of memory in another process: its owner, address and layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from monarch.wire.address import ProcAddress
 
 @dataclass(frozen=True)
 class RemoteRegion:
-    """Registered memory. ``key`` tells the registration from all others, at whatever address."""
+    """Registered memory of a process. ``key`` is unique to the registration, at whatever
+    address."""
 
     owner: ProcAddress
     owner_name: str
@@ -36,7 +37,8 @@ class RemoteRegion:
         return self.device == "cpu"
 
     def runs(self, start: int = 0, stop: int | None = None) -> Iterator[Run]:
-        """Addresses there and lengths of the bytes ``start`` to ``stop``."""
+        """Yield the addresses in the owner's process, and lengths, of the bytes ``start`` to
+        ``stop``."""
         return at(self.address, self.layout.runs(start, stop))
 
     def check(self, entry: TableEntry) -> None:
@@ -48,7 +50,7 @@ class RemoteRegion:
         return RemoteMemoryError(str(self), self.owner_name, why)
 
     def orphaned(self, how: str) -> RemoteMemoryError:
-        """The error for memory whose process has ended, as ``how`` tells."""
+        """Return the error for memory whose process has ended; ``how`` says how."""
         return self.error(f"{how}. Spawn its owner again, and have it make a new buffer")
 
     def __str__(self) -> str:
@@ -56,7 +58,7 @@ class RemoteRegion:
 
 
 def why_not(entry: TableEntry, key: int) -> str:
-    """Why a registration is not live any longer, by what its place in the table has now."""
+    """Return why a registration has ended, from what its slot in the table now contains."""
     if entry.key != key:
         return f"it was dropped or freed, and its place has been given to another. {_MAKE_ANEW}"
     return _WHY.get(entry.state, f"it is about to be dropped. {_MAKE_ANEW}")
@@ -74,7 +76,7 @@ refers(RemoteRegion, lambda region: (region.owner.uid,))
 
 @dataclass(frozen=True)
 class Ranges:
-    """Several ranges of a contiguous region's bytes, in the order in which they are wanted."""
+    """Several byte ranges of a contiguous region, in the order in which they are read."""
 
     region: RemoteRegion
     ranges: tuple[Run, ...]
@@ -107,7 +109,7 @@ class Part:
         return self.region.runs(self.start, self.stop)
 
     def cut(self, most_bytes: int) -> list[Part]:
-        """This part in pieces of about one size, each of at most so many bytes."""
+        """Cut the part into pieces of about equal size, each of at most ``most_bytes``."""
         num = max(1, math.ceil(self.nbytes / most_bytes))
         step = -(-self.nbytes // num)
         step += -step % 64

@@ -1,8 +1,8 @@
 """The registry of this process: the memory that others may read and write.
 
-A registration ends when it is dropped, or before its memory is freed. Either way the table says so
-first, and writers that are at work at that moment are waited for; so no process reads or writes
-what comes to lie there later.
+A registration ends when it is dropped, or before its memory is freed. The table is updated first,
+and then writers that are still at work are waited for. So no process reads or writes memory that is
+used for something else later.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PTRACER_ANY = ctypes.c_ulong(-1)
 
 
 class Registration:
-    """Memory of this process, under its entry of the table."""
+    """Memory of this process that is registered, in a slot of the table."""
 
     def __init__(self, slot: int, key: int, memory: LocalMemory, freed: Callable[[], None]) -> None:
         self.slot = slot
@@ -56,12 +56,12 @@ class Registration:
         self.device = memory.device
         self.is_readonly = memory.is_readonly
         self.life = Life(memory, freed)
-        # Resources that backends have made for it, and give back as it ends: keys of network cards.
+        # Resources of backends, released when it ends, such as keys of network cards.
         self.at_end: list[Callable[[], None]] = []
 
 
 class Registrations:
-    """All registrations of this process. Any thread may call it."""
+    """All registrations of this process. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -84,7 +84,8 @@ class Registrations:
         return len(self._live)
 
     def register(self, memory: LocalMemory, owner: ProcAddress, owner_name: str) -> RemoteRegion:
-        """Raises ``MemoryError`` when the table is full."""
+        """Register memory and return its description. Raises ``MemoryError`` if the table is
+        full."""
         if len(self._live) > self._num_watched:
             self.sweep()
             self._num_watched = 2 * len(self._live) + _FEW
@@ -115,34 +116,36 @@ class Registrations:
         return self._resting.popleft()
 
     def find(self, region: RemoteRegion) -> Registration:
-        """Raises ``RemoteMemoryError`` where it has ended."""
+        """Return the registration of a region. Raises ``RemoteMemoryError`` if it has ended."""
         try:
             return self.find_entry(region.slot, region.key)
         except RemoteMemoryError as error:
             raise region.error(error.reason) from None
 
     def find_entry(self, slot: int, key: int) -> Registration:
-        """Raises ``RemoteMemoryError``, without names, where it has ended."""
+        """Return the registration in a slot. Raises ``RemoteMemoryError``, without names, if it has
+        ended."""
         found = self._live.get(slot)
         if found is None or found.key != key:
             raise RemoteMemoryError("", "", why_not(self.table.read(slot), key))
         return found
 
     def hold(self, region: RemoteRegion) -> object:
-        """An object that keeps the memory in its place while it is held. Raises
-        ``RemoteMemoryError``."""
+        """Return an object that keeps the region's memory in its place while it exists.
+
+        Raises ``RemoteMemoryError`` if the memory is gone.
+        """
         held = self.find(region).life.hold()
         if held is None:
             raise region.error(FREED_MEMORY)
         return held
 
     def drop(self, slot: int, key: int) -> bool:
-        """Ends a registration; returns whether there was one. Waits for a process that writes into
-        it."""
+        """End a registration, after waiting for writers; return whether there was one."""
         return self._end(slot, key, DROPPED)
 
     def _freed(self, slot: int, key: int) -> None:
-        # Runs wherever garbage is collected, and before the memory is given back: no locks of ours.
+        # Runs wherever garbage is collected, before the memory is freed: it takes no lock of ours.
         if os.getpid() == self.pid:
             self._end(slot, key, FREED)
 
@@ -162,12 +165,12 @@ class Registrations:
         return True
 
     def sweep(self) -> None:
-        """End what nothing in this process refers to any longer, where only looking tells."""
+        """End the registrations of kept memory to which nothing else in this process refers."""
         for found in list(self._live.values()):
             self.look_at(found.slot, found.key)
 
     def look_at(self, slot: int, key: int) -> None:
-        """End this one if nothing in this process refers to its memory any longer."""
+        """End this registration if nothing in this process refers to its memory any longer."""
         found = self._live.get(slot)
         if found is not None and found.key == key and found.life.has_ended():
             self._end(slot, key, FREED)
@@ -183,7 +186,7 @@ _making = threading.Lock()
 
 
 def registry() -> Registrations:
-    """The registry of this process, made on first use."""
+    """Return the registry of this process, made at its first use."""
     global _registry
     if _registry is None:
         with _making:
@@ -197,7 +200,7 @@ def is_registry_made() -> bool:
 
 
 def close_registry() -> None:
-    """This process leaves the network: what it has registered ends."""
+    """End all registrations of this process, when it leaves the network."""
     global _registry
     with _making:
         found, _registry = _registry, None
@@ -206,7 +209,7 @@ def close_registry() -> None:
 
 
 def _forget() -> None:
-    """A forked child has the memory, but requests of others do not come to it."""
+    """Drop the registry in a forked child: it has the memory, but gets no requests of others."""
     global _registry, _making
     _registry = None
     _making = threading.Lock()
@@ -216,7 +219,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _let_others_in() -> None:
-    """Where only a parent may look into a process (Yama), allow it to all of this user's."""
+    """Allow all processes of this user to read this process, where Yama allows it to parents
+    only."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = file.read().strip()

@@ -1,12 +1,12 @@
 """The table of a process's registrations, which other processes read without its help.
 
-It lies in anonymous shared memory. A reader copies an entry together with the bytes that it is
-about, before them and behind: where the entry's key was the same both times, so were they. A
-writer takes a lock on the entry, which the kernel gives back if it dies; memory is not given up
-before the lock is free.
+It lies in anonymous shared memory. A reader reads an entry before it copies the bytes and again
+after: if the key is the same both times, the registration was valid for the whole copy. A writer
+takes a lock on the entry, which the kernel releases if the writer dies; memory is not freed before
+the lock is free.
 
-An entry: the key, one that no other has; its state; how many writes into the memory have begun,
-and how many have ended.
+An entry has: the key, which is unique; the state; how many writes into the memory have begun, and
+how many have ended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WORD = struct.Struct("=Q")
 
 
 class TableEntry(NamedTuple):
-    """One registration, as it stands in the table."""
+    """One registration, as read from the table."""
 
     key: int
     state: int
@@ -50,12 +50,13 @@ class TableEntry(NamedTuple):
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no write into the memory is under way, as far as writers note theirs."""
+        """Whether no write into the memory is in progress, as far as writers count theirs."""
         return self.begun == self.ended
 
 
 class TablePlace(NamedTuple):
-    """Where another process finds the table of process ``pid``, and how it knows it again."""
+    """Where another process finds the table of process ``pid``; ``nonce`` proves that it is this
+    one."""
 
     pid: int
     started: int
@@ -64,8 +65,9 @@ class TablePlace(NamedTuple):
     nonce: int
 
     def open(self) -> int:
-        """A descriptor of the table of one's own, for locks. Raises ``OSError`` where the process
-        has ended, or is another by now.
+        """Open a new descriptor of the table, for locks.
+
+        Raises ``OSError`` if the process has ended, or if the pid is another process's by now.
         """
         fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         if os.pread(fd, 8, 0) != _WORD.pack(self.nonce):
@@ -101,17 +103,17 @@ class Table:
         return TableEntry._make(ENTRY.unpack_from(self._map, slot * ENTRY_BYTES))
 
     def end(self, slot: int, state: int) -> None:
-        """The memory of this entry may not be used from now on."""
+        """Mark in the table that the memory of this slot may not be used any longer."""
         _WORD.pack_into(self._map, slot * ENTRY_BYTES + _STATE, state)
 
     def open(self) -> int:
-        """A descriptor of its own, so that locks of threads do not count as one."""
+        """Open a new descriptor of the table, so that threads' locks are kept apart."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
     def wait_until_unused(self, slot: int, deadline: float) -> None:
-        """Waits for a process that is writing into the memory. Raises ``TimeoutError``.
+        """Wait for a process that is writing into the memory. Raises ``TimeoutError``.
 
-        Needs no descriptor: memory is freed, and has to be waited for, when there is none, too.
+        It opens no descriptor, since memory must also be freed when none is available.
         """
         lock(self._end_fd, _place(slot, _USE), ALONE, deadline)
         unlock(self._end_fd, _place(slot, _USE))
@@ -132,15 +134,18 @@ def use(fd: int, slot: int, deadline: float) -> None:
 
 
 def stop_using(fd: int, slot: int) -> None:
-    """Close a descriptor that ``use`` was called with. Children that were forked meanwhile have
-    the same open file: closing alone would leave them its lock."""
+    """Release what ``use`` locked, and close the descriptor.
+
+    A child that was forked in between has the same open file: closing alone would leave it the
+    lock.
+    """
     unlock(fd, _place(slot, _USE))
     os.close(fd)
 
 
 @contextlib.contextmanager
 def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    """The memory stays registered within. Raises ``TimeoutError``."""
+    """Keep the memory registered within. Raises ``TimeoutError``."""
     lock(fd, _place(slot, _USE), SHARED, deadline)
     try:
         yield
@@ -149,14 +154,16 @@ def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
 
 
 def is_in_use_by_others(fd: int, slot: int) -> bool:
-    """Whether another descriptor's owner is writing into the memory."""
+    """Whether a process is writing into the memory through another descriptor."""
     return is_locked_by_others(fd, _place(slot, _USE))
 
 
 @contextlib.contextmanager
 def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    """A write: readers that want a consistent copy look again when it has ended. One that fails has
-    not ended: the memory is not at rest until the next write ends."""
+    """Count a write as begun and ended, so that consistent readers read again after it.
+
+    A write that fails is not counted as ended: readers wait until the next write ends.
+    """
     begin(fd, slot, deadline)
     yield
     end(fd, slot, deadline)
@@ -164,8 +171,8 @@ def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counting_alone(fd: int, slot: int) -> Iterator[bool]:
-    """Yields whether this holds the lock within which writes begin and end: without waiting for
-    it."""
+    """Try to take the lock under which writes are counted, without waiting; yield whether it is
+    taken."""
     is_alone = try_lock(fd, _place(slot, _COUNT), ALONE)
     try:
         yield is_alone
@@ -175,8 +182,7 @@ def counting_alone(fd: int, slot: int) -> Iterator[bool]:
 
 
 def begin(fd: int, slot: int, deadline: float) -> None:
-    """A write begins. Writes that others began, and whose processes are gone from it, have ended
-    with this."""
+    """Count a write as begun. Earlier writes whose processes are gone are counted as ended."""
     with _counting(fd, slot, deadline):
         entry = entry_at(fd, slot)
         if not entry.is_at_rest and not is_in_use_by_others(fd, slot):
@@ -185,7 +191,7 @@ def begin(fd: int, slot: int, deadline: float) -> None:
 
 
 def end(fd: int, slot: int, deadline: float) -> None:
-    """A write has ended well."""
+    """Count a write as ended."""
     with _counting(fd, slot, deadline + _MORE_SECONDS):
         _put(fd, slot, ENDED, entry_at(fd, slot).ended + 1)
 
@@ -205,7 +211,7 @@ def _put(fd: int, slot: int, field: int, number: int) -> None:
 
 @contextlib.contextmanager
 def alone(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    """No other atomic operation on this memory within."""
+    """Exclude other atomic operations on this memory within."""
     lock(fd, _place(slot, _ATOMIC), ALONE, deadline)
     try:
         yield

@@ -15,7 +15,7 @@ _IDLE_SECONDS = 10.0
 
 
 class Workers:
-    """Up to so many threads, which are made as they are needed and end when they are not."""
+    """A pool of threads, up to a maximum, that are started on demand and end when idle."""
 
     def __init__(self, most: int = 0) -> None:
         self._most = most or min(_MOST_THREADS, (os.cpu_count() or 1) + 2)
@@ -25,7 +25,7 @@ class Workers:
         self._is_closed = False
 
     def submit(self, task: Task) -> None:
-        """Have ``task``, which does not raise, done soon."""
+        """Run ``task``, which must not raise, on a thread of the pool."""
         with self._lock:
             if self._num_idle <= self._tasks.qsize() and self._num_threads < self._most:
                 self._num_threads += 1
@@ -57,8 +57,11 @@ class Workers:
                 self._tasks.put(None)
 
     def run_all(self, tasks: Sequence[Task], at_once: int) -> None:
-        """Run all of ``tasks``, at most so many at once, this thread with them. The first error of
-        any is raised, when those that had begun are done; the rest are not begun then.
+        """Run all of ``tasks``, at most ``at_once`` at a time, with this thread as one of the
+        workers.
+
+        After an error the remaining tasks are not started; it is raised when the running ones are
+        done.
         """
         if len(tasks) == 1:
             tasks[0]()
@@ -71,7 +74,7 @@ class Workers:
 
 
 class _Shared:
-    """Tasks that several threads take from."""
+    """A list of tasks from which several threads take the next one."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = deque(tasks)

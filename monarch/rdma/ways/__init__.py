@@ -9,7 +9,7 @@ What to open:
     tcp, tcp_server      the way over TCP: the reader's end, the owner's end
     streams              the sockets of that way: tickets, proofs, bytes
     verbs/               the way by an RDMA device
-    cuda_ipc, fences     the way to a GPU of this host; what its GPU has to have done before
+    cuda_ipc, fences     the way to a GPU of this host; the work its GPU must finish first
     availability         which ways this machine has, and warnings
     asking, serving      requests to an owner; its answers
 """

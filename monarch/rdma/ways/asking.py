@@ -1,4 +1,4 @@
-"""Asks an owner's process for what only it can do, over the job's own connections."""
+"""Requests to the process that owns some memory, over the job's own connections."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _EXCHANGE = "exchange"
 def ask_owner(
     region: RemoteRegion, what: str, about: dict[str, Any], deadline: float
 ) -> dict[str, Any]:
-    """The answer of the owner. Raises ``RemoteMemoryError`` where the memory or the owner is gone,
-    ``BackendUnavailable`` where the owner cannot do it, ``TimeoutError``."""
+    """Send a request about ``region`` to its owner, and return the answer.
+
+    Raises ``RemoteMemoryError`` if the memory or the owner is gone, ``BackendUnavailable`` if the
+    owner cannot do it, and ``TimeoutError``.
+    """
     node = process.current().node
     told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
     asked = node.ask(region.owner, AskMemory(what, told))
@@ -44,7 +47,8 @@ _CANNOT = ("BackendUnavailable", "VerbsFailed", "KeyError")
 
 
 def add_by_owner(region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-    """``fetch_add`` that the owner does, so that it is atomic for all ways to the memory."""
+    """Have the owner do a ``fetch_add``, so that it is atomic for all ways; return the old
+    value."""
     about = {"offset": offset, "amount": amount.to_bytes(8, "little")}
     answer = ask_owner(region, _EXCHANGE, about, deadline)["old"]
     return int.from_bytes(answer, "little")
@@ -53,7 +57,8 @@ def add_by_owner(region: RemoteRegion, offset: int, amount: int, deadline: float
 def swap_by_owner(
     region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
 ) -> int:
-    """``compare_and_swap``, likewise."""
+    """Have the owner do a ``compare_and_swap``, so that it is atomic for all ways; return the old
+    value."""
     about = {
         "offset": offset,
         "expected": expected.to_bytes(8, "little"),

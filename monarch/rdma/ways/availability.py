@@ -10,20 +10,21 @@ from monarch.config import upstream_value
 
 
 class RDMATcpFallbackWarning(UserWarning):
-    """Data goes over TCP, as no RDMA device leads to its owner."""
+    """Data is sent over TCP, since no RDMA device reaches its owner."""
 
 
 class RDMAReadTransferWarning(UserWarning):
-    """Data that is read is staged in this host's memory on its way to a GPU."""
+    """Data that is read into a GPU is staged in this host's memory."""
 
 
 class RDMAWriteTransferWarning(UserWarning):
-    """Data that is written is staged in this host's memory on its way from a GPU."""
+    """Data that is written from a GPU is staged in this host's memory."""
 
 
 def is_ibverbs_available() -> bool:
-    """Whether there is an RDMA device, and a library that opens it, and
-    ``configure(rdma_disable_ibverbs=True)`` has not been called.
+    """Whether there is an RDMA device with a library for it, and RDMA is not disabled.
+
+    ``configure(rdma_disable_ibverbs=True)`` disables it.
     """
     return not upstream_value("rdma_disable_ibverbs") and _has_device()
 
@@ -37,8 +38,9 @@ def _has_device() -> bool:
 
 
 def get_rdma_backend() -> str:
-    """How other hosts are reached: ``"ibverbs"``, ``"tcp"``, or ``"none"``. Within a host it is
-    always by system calls; ``RDMABuffer.backend`` says what it is for one buffer.
+    """Return how other hosts are reached: ``"ibverbs"``, ``"tcp"``, or ``"none"``.
+
+    Within a host system calls are used; ``RDMABuffer.backend`` gives the way to one buffer.
     """
     if is_ibverbs_available():
         return "ibverbs"
@@ -46,7 +48,7 @@ def get_rdma_backend() -> str:
 
 
 def is_rdma_available() -> bool:
-    """Deprecated: ``is_ibverbs_available`` says this, ``get_rdma_backend`` more."""
+    """Call ``is_ibverbs_available``. Deprecated; ``get_rdma_backend`` says more."""
     warnings.warn(
         "is_rdma_available is deprecated: use is_ibverbs_available or get_rdma_backend",
         DeprecationWarning,

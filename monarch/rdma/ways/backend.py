@@ -12,15 +12,15 @@ from monarch.rdma.memory.table import TableEntry
 
 
 class BackendUnavailable(Exception):
-    """This way does not lead there: the next one is tried."""
+    """This backend cannot reach the owner; the next one is tried."""
 
 
 class Backend(Protocol):
-    """Moves bytes, on the thread that asks. ``deadline`` is in ``time.monotonic()``'s seconds.
+    """Moves bytes, on the calling thread. ``deadline`` is a time of ``time.monotonic()``.
 
-    Runs are addresses of this process, as many bytes as the part has. Methods raise
-    ``RemoteMemoryError`` where the memory is no longer there, ``TimeoutError`` when it takes too
-    long, and ``BackendUnavailable``, before any byte has moved, where this is no way to the owner.
+    Runs are addresses of this process, with as many bytes as the part. Methods raise
+    ``RemoteMemoryError`` if the memory is gone, ``TimeoutError`` at the deadline, and
+    ``BackendUnavailable``, before any byte has moved, if this backend cannot reach the owner.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Backend(Protocol):
     def read(
         self, part: Part | Ranges, into: Sequence[Run], deadline: float
     ) -> tuple[TableEntry, TableEntry]:
-        """Copy the part to ``into``; gives its table entry from before and from after."""
+        """Copy the part to ``into``; return its table entry from before and from after the copy."""
         ...
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
@@ -36,24 +36,26 @@ class Backend(Protocol):
         ...
 
     def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        """Add to the 64-bit word at ``offset``, modulo 2^64; gives what it was."""
+        """Add to the 64-bit word at ``offset``, modulo 2^64; return its old value."""
         ...
 
     def compare_and_swap(
         self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
     ) -> int:
-        """Set the 64-bit word at ``offset`` if it is ``expected``; gives what it was."""
+        """Set the 64-bit word at ``offset`` if it is ``expected``; return its old value."""
         ...
 
 
 @runtime_checkable
 class DeviceBackend(Backend, Protocol):
-    """A way that leads to a GPU, from other GPUs without the host's memory too."""
+    """A backend that reaches GPU memory, also directly from other GPUs, without the host's
+    memory."""
 
     def read_across(
         self, part: Part | Ranges, target: DevicePart, deadline: float
     ) -> tuple[TableEntry, TableEntry]:
-        """Copy the part to memory of a GPU of this process."""
+        """Copy the part to memory of a GPU of this process; return its entry from before and
+        after."""
         ...
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""Which backend a transfer takes: the first, in a fixed order, that leads to the owner."""
+"""Chooses the backend of a transfer: the first, in a fixed order, that reaches the owner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FIRST_PAUSE_SECONDS = 0.0002
 
 
 class Ways:
-    """All ways of this process, and which of them was refused by which owner."""
+    """All backends of this process, and which of them cannot reach which owner."""
 
     def __init__(self) -> None:
         self.workers = Workers()
@@ -72,7 +72,7 @@ class Ways:
         return verbs
 
     def to(self, region: RemoteRegion) -> list[Backend]:
-        """The backends that may lead there, best first."""
+        """Return the backends that may reach the region, best first."""
         if is_own(region):
             return [self._own]
         found: list[Backend] = []
@@ -86,20 +86,22 @@ class Ways:
         return [way for way in found if (nonce, way.name) not in self._refused]
 
     def is_quick(self, region: RemoteRegion) -> bool:
-        """Whether small transfers take less than waking a thread does."""
+        """Whether a small transfer takes less time than waking a thread."""
         first = next(iter(self.to(region)), None)
         if first is self._cuda_ipc:
             return self._cuda_ipc.is_mapped(region)
         return first is self._own or first is self._process_vm
 
     def goes_across(self, region: RemoteRegion) -> bool:
-        """Whether a GPU of this process reaches it without memory of this host, as far as that is
-        known before the first use."""
+        """Whether a GPU of this process probably reaches the region without memory of this host.
+
+        The first use may find that it does not.
+        """
         first = next(iter(self.to(region)), None)
         return not region.is_on_cpu and isinstance(first, DeviceBackend)
 
     def warn_of_tcp(self, region: RemoteRegion) -> None:
-        """Say once that data goes over TCP where RDMA was asked for."""
+        """Warn once that data is sent over TCP because no RDMA device reaches the owner."""
         ways = self.to(region)
         if ways and ways[0] is self._tcp and not self._has_warned:
             self._has_warned = True
@@ -111,7 +113,10 @@ class Ways:
             )
 
     def by_first(self, region: RemoteRegion, use: Callable[[Backend], T]) -> T:
-        """``use`` of the first way that leads there; ``RemoteMemoryError`` where none does."""
+        """Return ``use`` of the first backend that reaches the region.
+
+        Raises ``RemoteMemoryError`` if none does.
+        """
         reasons = []
         for way in self.to(region):
             try:
@@ -125,7 +130,7 @@ class Ways:
         ]
         if not upstream_value("rdma_allow_tcp_fallback"):
             reasons.append("tcp: configure(rdma_allow_tcp_fallback=True) would allow it")
-        # Nothing was moved: a later try may find that what was in the way is gone.
+        # Nothing was moved: the obstacle may be gone at a later try.
         for key in [key for key in self._refused if key[0] == nonce]:
             self._refused.pop(key, None)
         raise region.error(
@@ -165,8 +170,10 @@ class Ways:
         self._read(part, once, deadline, consistent=consistent)
 
     def read_across(self, ranges: Ranges, target: DevicePart, deadline: float) -> bool:
-        """Copy ranges of a GPU's region into memory of GPUs of this process, device to device;
-        whether there is such a way."""
+        """Copy ranges of a GPU's region into GPUs of this process, from device to device.
+
+        Returns False, with nothing copied, if no backend can.
+        """
         if not self.goes_across(ranges.region):
             return False
         way = self._across(ranges.region)
@@ -178,7 +185,7 @@ class Ways:
         return True
 
     def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Seen]:
-        """Read chunks into pinned memory; the GPU takes some while others are on their way."""
+        """Read chunks through pinned memory; the GPU copies some while others are on their way."""
         seen: list[Seen] = []
 
         def task(start: int, stop: int) -> None:
@@ -192,7 +199,7 @@ class Ways:
         return seen
 
     def write_from_gpu(self, part: Part, source: DevicePart, deadline: float) -> None:
-        """Copy memory of a GPU of this process into the part: all of it is one version."""
+        """Copy memory of a GPU of this process into the part, as one version."""
         if self.goes_across(part.region):
             try:
                 self._across(part.region).write_across(part, source, deadline)
@@ -234,14 +241,14 @@ class Ways:
         self.by_first(ranges.region, lambda way: way.read(ranges, into, deadline))
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
-        """Copy runs of this process's memory into the part: all of it is one version."""
+        """Copy runs of this process's memory into the part, as one version."""
         self.by_first(part.region, lambda way: way.write(part, source, deadline))
 
     def _in_pieces(
         self, part: Part, local: Sequence[Run], move: Callable[[Backend, Part, Sequence[Run]], T]
     ) -> list[T]:
         most = max(1, upstream_value("rdma_max_chunk_size_mb")) * 2**20
-        # A GPU's memory is cut, where that is of use, by what copies it.
+        # The backends themselves cut GPU memory where that helps.
         if part.nbytes <= most or self.goes_across(part.region):
             return [self.by_first(part.region, lambda way: move(way, part, local))]
         given, moved = RunReader(local), []
@@ -278,7 +285,7 @@ _lock = threading.Lock()
 
 
 def ways() -> Ways:
-    """The ways of this process: they end with its agent."""
+    """Return the backends of this process's agent, which closes them when it ends."""
     agent: Any = process.current()
     found: Ways | None = _of_agents.get(id(agent))
     if found is None:
@@ -295,9 +302,11 @@ _of_parents: list[Ways] = []
 
 
 def _forget() -> None:
-    """A forked child is another process: the threads of its parent's ways do not run in it, and
-    its own agent may come to lie where its parent's has. What a network card has made for them is
-    its parent's, and must not be given back here: so they stay."""
+    """Set the parent's backends aside in a forked child.
+
+    Their threads do not run in it, and the child's agent may get the same ``id`` as the parent's.
+    They are kept, not freed: resources of network cards belong to the parent.
+    """
     global _lock
     _lock = threading.Lock()
     _of_parents.extend(_of_agents.values())

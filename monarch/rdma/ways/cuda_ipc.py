@@ -1,10 +1,10 @@
-"""Memory of a GPU of this host, in another process: mapped here by CUDA's own handles (IPC).
+"""GPU memory of other processes on this host, which is mapped here by CUDA's own handles (IPC).
 
-The handle of a registration is asked of its owner once, and what it maps is kept until the
-registration or its process has ended; the owner's memory is not given back before. With it comes
-the owner's fence, which reads and writes follow: what its GPU still computes for the last message
-that it sent is waited for, by the GPU. Devices are known by names that are good for all processes,
-as each numbers those that it sees.
+A reader asks the owner once for the handle of a registration, and keeps the mapping until the
+registration or its process has ended; the owner does not free the memory before. With the handle
+comes the owner's fence, which reads and writes follow: the GPU waits for the work that the owner
+had queued at its last message. Devices are named by names that all processes share, since each
+numbers the devices that it sees.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class _Mapping:
-    """A storage of another process; ``base`` is where it begins there."""
+    """A mapped storage of another process; ``base`` is its address there."""
 
     region: RemoteRegion
     storage: Any
@@ -53,7 +53,7 @@ class _Mapping:
 
 
 class CudaIpc:
-    """The way to memory of GPUs that processes of this host hold."""
+    """The backend for GPU memory that processes of this host own."""
 
     name = "cuda_ipc"
 
@@ -94,11 +94,11 @@ class CudaIpc:
         return swap_by_owner(region, offset, expected, new, deadline)
 
     def is_mapped(self, region: RemoteRegion) -> bool:
-        """Whether the owner need not be asked."""
+        """Whether the region is mapped already, so that the owner need not be asked."""
         return region.key in self._mapped
 
     def _part(self, part: Part | Ranges, deadline: float) -> DevicePart:
-        """The part as it is mapped here."""
+        """Return the part as mapped memory of this process."""
         region = part.region
         mapping = self._mapped.get(region.key) or self._open(region, deadline)
         moved = region.address + gpu().address_of(mapping.storage) - mapping.base
@@ -132,7 +132,8 @@ class CudaIpc:
                     return
 
     def _let_go(self) -> None:
-        """Unmap what has ended: its owner's memory is not given back before."""
+        """Unmap regions whose registrations have ended, so that their owners can free the
+        memory."""
         for one in list(self._mapped.values()):
             try:
                 _entry(one.region)
@@ -140,7 +141,7 @@ class CudaIpc:
                 self._mapped.pop(one.region.key, None)
 
     def forget(self, uid: Uid, how: Gone) -> None:
-        """A process is gone."""
+        """Unmap the regions of a process that is gone."""
         for one in list(self._mapped.values()):
             if one.region.owner.uid == uid:
                 self._mapped.pop(one.region.key, None)
@@ -187,7 +188,7 @@ def _map(region: RemoteRegion, deadline: float) -> _Mapping:
 
 
 def _handle(about: dict[str, Any]) -> dict[str, Any]:
-    """The owner's part."""
+    """Answer a request for a registration's handle, as its owner."""
     found = registry().find_entry(about["slot"], about["key"])
     storage: Any = found.life.hold()
     try:

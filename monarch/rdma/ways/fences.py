@@ -1,7 +1,7 @@
-"""The fences of this process, by device: what its GPUs were given to do before its last message.
+"""The fences of this process, by device: each marks the GPU work queued before its last message.
 
-Others that read its memory follow them, so that what an endpoint has begun is in what they read
-once they have its answer. A process of whose GPU nothing is mapped elsewhere has none.
+Processes that read its memory follow the fences, so that a reader that has an endpoint's answer
+sees the results of the endpoint's GPU work. A process whose memory nobody has mapped has no fence.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ _log = logging.getLogger("monarch.rdma")
 
 
 def handle_of(device: int) -> bytes:
-    """The handle by which another process opens the fence of a device; the fence is kept set from
-    now on."""
+    """Return the handle by which another process opens the device's fence.
+
+    From now on the fence is set before each message.
+    """
     fence = gpu().fences.get(device)
     if fence is None:
-        # Where two threads come here at once, what one of them has made is set, too.
+        # If two threads make a fence at once, `setdefault` keeps one for both.
         fence = gpu().fences.setdefault(device, gpu().fence(device))
     if set_all not in payload.before_dump:
         payload.before_dump.append(set_all)
@@ -28,19 +30,19 @@ def handle_of(device: int) -> bytes:
 
 
 def set_all() -> None:
-    """Behind all that the calling thread has given the devices to do."""
+    """Set all fences behind the work that the calling thread has queued."""
     fences = gpu().fences
     for device, fence in list(fences.items()):
         try:
             fence.set()
         except RuntimeError as error:
-            # The device is lost, and all its memory: what is sent now may be the news of it.
+            # The device is lost, with all its memory: the message may be the one that says so.
             fences.pop(device, None)
             _log.debug("GPU %s marks nothing any longer: %s", device, error)
 
 
 def _forget() -> None:
-    """A forked child has no part in its parent's devices."""
+    """Drop the fences in a forked child, which cannot use its parent's devices."""
     gpu().fences.clear()
 
 

@@ -1,4 +1,4 @@
-"""Memory of this process itself, by copying."""
+"""The backend for memory of this process itself: a plain copy."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _WORD = struct.Struct("=Q")
 
 
 def is_own(region: RemoteRegion) -> bool:
-    """Whether this process has registered it."""
+    """Whether this process has registered the region."""
     return is_registry_made() and registry().table.nonce == region.table.nonce
 
 
 class OwnProcess:
-    """The way to what was registered here. The memory is held meanwhile."""
+    """The backend for memory that this process registered; it is kept in place during a copy."""
 
     name = "local"
 
@@ -114,7 +114,8 @@ class OwnProcess:
 def exchange(
     found: Registration, offset: int, change: Callable[[int], int | None], deadline: float
 ) -> int:
-    """Change a 64-bit word of this process's to what ``change`` gives for it, if anything."""
+    """Set a 64-bit word of this process to ``change(old)``, unless that is ``None``; return the old
+    value."""
     fd = registry().table.open()
     try:
         held = found.life.hold()

@@ -1,7 +1,7 @@
-"""Memory of another process on the same host, by one system call: process_vm_readv and writev.
+"""The backend for other processes of this host: the system calls process_vm_readv and writev.
 
-The kernel copies from one process straight into the other. Between entries and bytes it keeps the
-order that it is given, so a single call reads the entry, the bytes, and the entry again.
+The kernel copies from one process straight into the other, in the order of the given ranges. So a
+single call reads the table entry, the bytes, and the entry again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _readv, _writev = map(_call, _NAMES)
 
 
 class ProcessVm:
-    """The way to processes of this user on this host."""
+    """The backend for processes of this user on this host."""
 
     name = "process_vm"
 
@@ -108,7 +108,7 @@ class ProcessVm:
             if part.nbytes <= _QUICK_BYTES and self._write_at_once(fd, part, source, deadline):
                 return
             given = RunReader(source)
-            # One version, whatever its size; but an owner that gives up memory waits for a piece.
+            # One version, whatever its size; an owner that frees it waits for one piece only.
             with tables.in_use(fd, region.slot, deadline):
                 region.check(tables.entry_at(fd, region.slot))
                 tables.begin(fd, region.slot, deadline)
@@ -122,8 +122,10 @@ class ProcessVm:
             tables.end(fd, region.slot, deadline)
 
     def _write_at_once(self, fd: int, part: Part, source: Sequence[Run], deadline: float) -> bool:
-        """One system call that counts the write as begun, does it, and counts it as ended, where
-        no other write is under way. False, and nothing is done, where one is.
+        """Write with one system call that also counts the write as begun and ended.
+
+        Returns False, with nothing written, if another write is in progress or there are too many
+        runs.
         """
         region = part.region
         place = region.table.address + region.slot * ENTRY_BYTES
@@ -208,9 +210,9 @@ class ProcessVm:
             os.close(fd)
 
     def _check_way(self, region: RemoteRegion) -> None:
-        """Raise ``BackendUnavailable`` where this process may not look into the owner's.
+        """Raise ``BackendUnavailable`` if this process may not read the owner's memory.
 
-        The owner is known by what its table begins with: pids come again.
+        The result is kept by the owner's table, since pids are reused.
         """
         refused = self._probed.get(region.table)
         if refused is None:
@@ -219,7 +221,7 @@ class ProcessVm:
             raise BackendUnavailable(refused)
 
     def _probe(self, region: RemoteRegion) -> str:
-        """Why not; nothing if so."""
+        """Return why this backend cannot reach the region; "" if it can."""
         if not region.is_on_cpu:
             return "it is memory of a GPU"
         if region.owner.machine != machine_id():
@@ -239,11 +241,11 @@ class ProcessVm:
         return ""
 
     def _lost(self, region: RemoteRegion, number: int) -> Exception:
-        """The error for a call that failed with error ``number``; 0 is a call that found something
-        else there."""
+        """Return the error for a call that failed with ``errno`` ``number``, or 0 if other data was
+        found."""
         self._probed.pop(region.table, None)
         started = process_start(region.table.pid)
-        # One that is killed and not yet reaped has a start, and no memory.
+        # A killed process that is not yet reaped still has a start time, but no memory.
         if number == errno.ESRCH or started is None or started != region.table.started:
             return region.orphaned(f"its process, pid {region.table.pid}, has ended")
         if number in (errno.EPERM, errno.EACCES):
@@ -258,8 +260,10 @@ class ProcessVm:
 
 
 def _error(got: int) -> int:
-    """The error number of a system call that returned ``got``. One that moved something leaves the
-    number of an earlier failure where it is."""
+    """Return the ``errno`` of a system call that returned ``got``; 0 if it succeeded.
+
+    A successful call leaves an older ``errno`` in place.
+    """
     return ctypes.get_errno() if got < 0 else 0
 
 
@@ -268,7 +272,8 @@ def _vector(runs: Sequence[Run]) -> ctypes.Array[_IoVec]:
 
 
 def _matched(there: list[Run], here: list[Run]) -> Iterator[tuple[list[Run], list[Run], int]]:
-    """Runs here and there of as many bytes, neither more of them than the kernel takes."""
+    """Yield pairs of local and remote runs with equally many bytes, within the kernel's limit of
+    runs."""
     if len(here) <= _MOST_RUNS:
         yield here, there, sum(length for _, length in there)
         return
@@ -283,5 +288,5 @@ def _check_time(deadline: float) -> None:
 
 
 def is_supported() -> bool:
-    """Whether this system has these calls at all."""
+    """Whether this system has the two system calls."""
     return _readv is not None and _writev is not None

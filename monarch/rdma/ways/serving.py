@@ -1,6 +1,6 @@
-"""The owner's answers to other processes: tickets for data sockets, drops from afar, CUDA handles.
+"""The owner's answers to other processes: tickets for data sockets, remote drops, CUDA handles.
 
-It happens on the I/O loop or on threads of its own, also while the owner's actors are busy.
+They run on the I/O loop or on threads of their own, also while the owner's actors are busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _lock = threading.Lock()
 
 
 def _forget() -> None:
-    """A thread that held it does not run in a forked child."""
+    """Replace the lock in a forked child, where the thread that held it does not run."""
     global _lock
     _lock = threading.Lock()
 
@@ -40,14 +40,14 @@ answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
 
 
 def serve(node: Node) -> None:
-    """Answer from here on. Idempotent."""
+    """Answer requests about this node's memory from now on. It may be called again."""
     with _lock:
         if node not in _served:
             _served[node] = MemoryService(node)
 
 
 class MemoryService:
-    """Answers ``AskMemory``."""
+    """Answers the ``AskMemory`` requests of one node."""
 
     def __init__(self, node: Node) -> None:
         self._node = weakref.ref(node)
@@ -102,7 +102,8 @@ class MemoryService:
 
 
 def _host_of(node: Node) -> str:
-    """The name or address that other machines reach this process by; within one, the loopback."""
+    """Return the host name or address at which others reach this node; the loopback if it has no
+    TCP."""
     for url in node.address.urls:
         if url.startswith("tcp://"):
             return urlsplit(url).hostname or "127.0.0.1"

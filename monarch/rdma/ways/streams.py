@@ -1,9 +1,9 @@
-"""Data sockets: how two processes know each other, and bytes between a socket and memory.
+"""Data sockets: how the two ends authenticate, and transfers between a socket and memory.
 
-The side that connects has been given a *ticket* over the job's encrypted channel: a number, and a
-secret that is good for one connection. Both sides prove to the other that they know it, by an HMAC
-of a challenge; over TLS the challenge is the channel's own (RFC 5929), so no third process can
-stand in the middle.
+The connecting side has a *ticket*, which it got over the job's encrypted channel: a number, and a
+secret that is valid for one connection. Both sides prove that they know the secret, by an HMAC of a
+challenge. Over TLS the challenge includes the channel binding (RFC 5929), which prevents a man in
+the middle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CIPHER = "ADH-AES256-GCM-SHA384:@SECLEVEL=0"
 
 
 class Ticket(NamedTuple):
-    """Good for one connection."""
+    """The number and secret that are valid for one connection."""
 
     number: bytes
     secret: bytes
@@ -41,7 +41,11 @@ class Ticket(NamedTuple):
 
 
 def prove_to_owner(sock: socket.socket, ticket: Ticket, *, encrypted: bool) -> socket.socket:
-    """Show the ticket. Raises ``OSError`` where the other end does not know it."""
+    """Authenticate to the owner with the ticket; return the socket, wrapped in TLS if
+    ``encrypted``.
+
+    Raises ``OSError`` if the other end does not know the ticket.
+    """
     sock.sendall(ticket.number)
     challenge = b""
     if encrypted:
@@ -57,12 +61,16 @@ def prove_to_owner(sock: socket.socket, ticket: Ticket, *, encrypted: bool) -> s
 
 
 def receive_number(sock: socket.socket) -> bytes:
-    """Reads the number of a ticket, which a connecting reader sends first."""
+    """Read the number of a ticket, which a connecting reader sends first."""
     return receive_exactly(sock, _NUMBER_BYTES)
 
 
 def check_reader(sock: socket.socket, ticket: Ticket, *, encrypted: bool) -> socket.socket:
-    """Raises ``OSError`` where the other end does not know the ticket's secret."""
+    """Authenticate a reader that has sent a ticket's number; return the socket, in TLS if
+    ``encrypted``.
+
+    Raises ``OSError`` if the reader does not know the ticket's secret.
+    """
     challenge = b""
     if encrypted:
         sock = _tls(is_server=True).wrap_socket(sock, server_side=True)
@@ -83,7 +91,7 @@ def _proof(ticket: Ticket, who: bytes, challenge: bytes) -> bytes:
 
 @functools.cache
 def _tls(*, is_server: bool) -> ssl.SSLContext:
-    """TLS without certificates: the ticket proves the identity of both sides."""
+    """Return a TLS context without certificates: the ticket proves the identity of both sides."""
     kind = ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT
     context = ssl.SSLContext(kind)
     context.check_hostname = False
@@ -102,7 +110,7 @@ def _tls(*, is_server: bool) -> ssl.SSLContext:
 
 
 def _ffdhe2048() -> bytes:
-    """The group ffdhe2048 of RFC 7919, from its definition there, as PEM."""
+    """Return the group ffdhe2048 of RFC 7919, computed from its definition, as PEM."""
     import base64
 
     scale = 2**2100
@@ -118,19 +126,19 @@ def _ffdhe2048() -> bytes:
 
 
 def view_at(address: int, size: int) -> memoryview:
-    """The memory there, which the caller keeps in its place."""
+    """Return a view of memory by its address; the caller must keep the memory in place."""
     return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
 
 
 def receive_exactly(sock: socket.socket, size: int) -> bytes:
-    """Raises ``ConnectionError`` when the other end is gone before all has come."""
+    """Read ``size`` bytes. Raises ``ConnectionError`` if the other end closes before."""
     data = bytearray(size)
     receive_into(sock, memoryview(data))
     return bytes(data)
 
 
 def receive_into(sock: socket.socket, view: memoryview) -> None:
-    """Fill ``view`` from the socket."""
+    """Fill ``view`` from the socket. Raises ``ConnectionError`` if the other end closes before."""
     while view.nbytes:
         got = sock.recv_into(view[:_PIECE_BYTES])
         if not got:
@@ -139,7 +147,7 @@ def receive_into(sock: socket.socket, view: memoryview) -> None:
 
 
 def send_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
-    """Send memory as it lies; small runs are gathered first."""
+    """Send runs of memory without a copy; small runs are gathered into larger pieces first."""
     for some, num_bytes in batches(runs, 1000, _STAGED_BYTES):
         if num_bytes // len(some) >= _DIRECT_BYTES:
             for address, size in some:
@@ -154,7 +162,7 @@ def send_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
 
 
 def receive_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
-    """Receive straight into memory; small runs from a piece that was received for many."""
+    """Receive straight into runs of memory; for small runs through one buffer for many."""
     for some, num_bytes in batches(runs, 1000, _STAGED_BYTES):
         if num_bytes // len(some) >= _DIRECT_BYTES:
             for address, size in some:
@@ -169,7 +177,7 @@ def receive_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
 
 
 def discard(sock: socket.socket, num_bytes: int) -> None:
-    """Reads bytes from the socket that are not wanted, and drops them."""
+    """Read bytes from the socket and drop them."""
     waste = memoryview(bytearray(min(num_bytes, _STAGED_BYTES)))
     while num_bytes:
         part = min(num_bytes, waste.nbytes)
@@ -178,18 +186,22 @@ def discard(sock: socket.socket, num_bytes: int) -> None:
 
 
 def end_with_its_host(sock: socket.socket, seconds: float) -> None:
-    """Has waits on the socket raise ``OSError`` when the other end's host has given no sign
-    of life for so long: its kernel answers, even while its programs hang."""
+    """Make the socket fail with ``OSError`` when the other host has not answered for so many
+    seconds.
+
+    A host's kernel answers even while its programs hang.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     third = max(1, int(seconds / 3))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, third)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, third)
-    # Of what was sent and not acknowledged, too; there it takes the place of the number of probes.
+    # Also for unacknowledged data; for probes it replaces their number.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 def set_time(sock: socket.socket, deadline: float) -> None:
-    """Raises ``TimeoutError`` when it has passed."""
+    """Set the socket's timeout to the time left. Raises ``TimeoutError`` if the deadline has
+    passed."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("it takes longer than its timeout: give a longer one, timeout=seconds")

@@ -1,4 +1,4 @@
-"""The reader's end of data sockets: the way to processes that no other way leads to."""
+"""The reader's end of data sockets: the backend for processes that no other backend reaches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _NEWS_SECONDS = 1.0
 
 
 class Tcp:
-    """Streams to owners, opened as they are needed and kept for the next transfer."""
+    """The backend over TCP: its streams to owners are opened on demand and kept for later
+    transfers."""
 
     name = "tcp"
 
@@ -88,7 +89,8 @@ class Tcp:
 
     @contextlib.contextmanager
     def _stream(self, region: RemoteRegion, deadline: float) -> Iterator[socket.socket]:
-        """A stream to the owner, alone. It is kept only if all went well."""
+        """Yield a stream to the owner that nobody else uses. It is kept only if no error was
+        raised."""
         owner = region.owner.uid
         with self._lock:
             kept = self._idle.get(owner)
@@ -165,8 +167,11 @@ class Tcp:
             raise region.orphaned(why)
 
     def _death_of(self, region: RemoteRegion, deadline: float) -> str:
-        """The reason of the owner's death; "" if it lives, as far as is known a moment later: its
-        sockets close before the word of its death gets here."""
+        """Return why the owner died; "" if it seems to live.
+
+        It waits a moment for the news, since a dying process's sockets close before its death is
+        reported.
+        """
         node, uid = process.current().node, region.owner.uid
         left = max(0.0, deadline - time.monotonic())
         with self._someone_gone:
@@ -177,7 +182,7 @@ class Tcp:
         return "" if failure is None else f"its process is gone: {failure.reason}"
 
     def forget(self, uid: Uid, how: Gone) -> None:
-        """A process is gone: waits for it end."""
+        """Close the streams to a process that is gone, so that no transfer waits for it."""
         with self._lock:
             idle, busy = self._idle.pop(uid, []), self._busy.pop(uid, set())
             self._someone_gone.notify_all()

@@ -1,7 +1,7 @@
 """The owner's end of data sockets: moves bytes between them and registered memory.
 
-A thread a connection; it ends when the other end closes. Nothing of the owner's program is waited
-for: neither its actors nor its loops.
+Each connection has a thread, which ends when the other end closes. It never waits for the owner's
+program: neither its actors nor its loops.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StreamServer:
     """Listens for readers that have a ticket."""
 
     def __init__(self, host: str, *, encrypted: bool) -> None:
-        """Raises ``OSError`` where it cannot listen."""
+        """Listen at ``host``, on a free port. Raises ``OSError`` if that fails."""
         self._encrypted = encrypted
         try:
             self._listener = socket.create_server((host, 0), backlog=256)
@@ -82,7 +82,7 @@ class StreamServer:
         self._thread.start()
 
     def issue(self) -> Ticket:
-        """A ticket for one connection, which has to come soon."""
+        """Return a ticket for one connection, which expires soon."""
         now = time.monotonic()
         if len(self._tickets) >= _MOST_TICKETS:
             late = [n for n, (_, until) in self._tickets.copy().items() if until < now]
@@ -135,7 +135,7 @@ class StreamServer:
             self._forget(raw)
             self._open.add(sock)  # TLS has a socket of its own.
             sock.settimeout(None)
-            # A link that is cut in the middle of a write would leave that begun for ever.
+            # Otherwise a link that is cut during a write would leave the write begun for ever.
             end_with_its_host(sock, settings().heartbeat_timeout_seconds)
             while True:
                 self._handle(sock, receive_exactly(sock, REQUEST.size))
@@ -197,7 +197,10 @@ class StreamServer:
 
 
 def _find(slot: int, key: int, start: int, stop: int) -> tuple[Registration, object]:
-    """The registration, and what holds its memory. Raises ``RemoteMemoryError``."""
+    """Return the registration, and an object that keeps its memory in place.
+
+    Raises ``RemoteMemoryError`` if it has ended, ``ValueError`` for a range beyond its end.
+    """
     found = registry().find_entry(slot, key)
     held = found.life.hold()
     if held is None:
@@ -218,7 +221,7 @@ def _read(sock: socket.socket, found: Registration, held: object, start: int, st
 
 
 def _send(sock: socket.socket, found: Registration, runs: Sequence[Run]) -> None:
-    """Runs of this host's memory, between the entry as it was before and as it is behind."""
+    """Send runs of host memory, between the table entry as it was before and as it is after."""
     table = registry().table
     before = table.read(found.slot)
     sock.sendall(RESPONSE.pack(DONE, before.begun, before.ended, 0))

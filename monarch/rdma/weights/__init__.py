@@ -1,9 +1,9 @@
-"""Published weights: `SharedStateDict`, its holders, and copies to another layout.
+"""Published weights: `SharedStateDict`, the processes that have them, and resharding.
 
 What to open:
 
     state_dict           `SharedStateDict`
-    directory            the holders of each version of the weights
+    directory            the processes that have each version of the weights
     slab                 their memory
-    reshard, shards      the plan of copies to another layout; tensors as it sees them
+    reshard, shards      the plan of copies to another layout; the tensors of the plan
 """

@@ -1,9 +1,9 @@
-"""The holders of each version of a published state dict: one actor for all, in the client's
-process.
+"""The directory of a published state dict: which processes have each version of it.
 
-It keeps what publishers and readers tell it, and answers from that; it never sees the bytes. On
-each host one reader at a time is told to fetch a rank's part from a host that has it and serves few
-others; the rest of the host then share that copy. So a version spreads along a tree.
+It is one actor in the client's process. Publishers and readers report to it, and it answers from
+their reports; it never sees the bytes. On each host it lets one reader at a time fetch a rank's
+part, from a host that has it and serves few others; the other readers of that host share the copy.
+So a version spreads along a tree.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT_VERSIONS = 2
 class Held:
     """The part of a state dict that one rank publishes: its tensors, and where their bytes are.
 
-    ``on_device`` has the newest version's on the rank's GPU, where there is room for them.
+    ``on_device`` is a copy of the newest version on the rank's GPU, if there was room for it.
     """
 
     tensors: dict[str, HeldTensor]
@@ -40,7 +40,10 @@ class Held:
 
 @dataclass(frozen=True)
 class WholeVersion:
-    """A version that is there whole. ``halves`` by rank; ``held`` where the reader lacks it."""
+    """A version that all ranks have published.
+
+    ``halves`` are by rank; ``held`` is ``None`` if the reader's description is up to date.
+    """
 
     version: int
     epoch: int
@@ -50,9 +53,10 @@ class WholeVersion:
 
 @dataclass(frozen=True)
 class Source:
-    """Where to get a rank's part: ``kind`` is "map", for a slab of this host, "copy", for a copy
-    that the reader is to make for its host, "direct", for what it needs alone, or "gone", where
-    no process that had it lives.
+    """Where a reader gets a rank's part.
+
+    ``kind`` is "map" for a slab of this host, "copy" for a copy that the reader must make for its
+    host, "direct" for the bytes that it needs alone, or "gone" if no process that had it lives.
     """
 
     kind: str
@@ -82,14 +86,14 @@ class _Holder:
 
 @dataclass
 class _Spread:
-    """One rank's part of one version, on its way to the hosts."""
+    """The hosts that have one rank's part of one version, and those that are copying it."""
 
     holders: list[_Holder]
     copying: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class Directory(Actor):
-    """The directory of one state dict, found by its name."""
+    """The directory of one state dict, which processes find by its name."""
 
     def __init__(self) -> None:
         self._num_ranks = 0
@@ -102,7 +106,7 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def last_of(self, rank: int) -> int:
-        """The last version that a rank has published; 0 if none."""
+        """Return the last version that a rank has published; 0 if none."""
         found = self._ranks.get(rank)
         return max(found.recent, default=0) if found is not None else 0
 
@@ -110,7 +114,10 @@ class Directory(Actor):
     async def publish(
         self, rank: int, num_ranks: int, version: int, half: int, held: Held | None, uid: str
     ) -> None:
-        """A rank has filled a half of its slab with a version. ``held`` where that is new."""
+        """Note that a rank has filled a half of its slab with a version.
+
+        ``held`` describes the rank's part if that is new.
+        """
         async with self._changed:
             if num_ranks != self._num_ranks:
                 self._ranks.clear()
@@ -138,7 +145,7 @@ class Directory(Actor):
                 del self._spreads[version, rank]
 
     def _newest(self) -> int:
-        """The newest version of the weights that every rank has published; 0 before the first."""
+        """Return the newest version that every rank has published; 0 before the first."""
         if not self._num_ranks or len(self._ranks) < self._num_ranks:
             return 0
         common = set.intersection(
@@ -148,7 +155,8 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def look(self, at_least: int, known_epoch: int, seconds: float) -> WholeVersion | None:
-        """The newest version once it is ``at_least`` that; ``None`` if it is not in time."""
+        """Wait until the newest version is at least ``at_least``, and return it; ``None`` after
+        ``seconds``."""
         deadline = time.monotonic() + seconds
         async with self._changed:
             while (newest := self._newest()) < max(1, at_least):
@@ -165,7 +173,8 @@ class Directory(Actor):
     async def source(
         self, version: int, rank: int, machine: str, uid: str, needs_most: bool, seconds: float
     ) -> Source | None:
-        """Where this reader gets the rank's part of this version; ``None`` if it is too old."""
+        """Return where this reader gets the rank's part of this version; ``None`` if it is too
+        old."""
         deadline = time.monotonic() + seconds
         async with self._changed:
             readers = self._readers.setdefault(machine, set())
@@ -228,7 +237,7 @@ class Directory(Actor):
     async def copied(
         self, version: int, rank: int, uid: str, place: SlabPlace, buffer: RDMABuffer, half: int
     ) -> None:
-        """The copy that a reader was to make for its host is there."""
+        """Note that a reader has made the copy for its host."""
         async with self._changed:
             spread = self._spreads.get((version, rank))
             if spread is not None:
@@ -239,7 +248,7 @@ class Directory(Actor):
 
     @concurrent_endpoint
     async def failed(self, version: int, rank: int, machine: str, holder: int) -> None:
-        """A reader could not read from this holder: others need not try."""
+        """Note that a reader could not read from this process, so that no other reader tries it."""
         async with self._changed:
             spread = self._spreads.get((version, rank))
             if spread is not None:
@@ -259,7 +268,7 @@ def _is_gone(uid: str) -> bool:
 
 
 async def _wait(condition: asyncio.Condition, seconds: float) -> None:
-    """Wait for a change, for so long at most."""
+    """Wait for a change, for at most ``seconds``."""
     try:
         await asyncio.wait_for(condition.wait(), seconds)
     except asyncio.TimeoutError:

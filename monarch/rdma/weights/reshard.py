@@ -1,7 +1,7 @@
-"""The parts of a tensor that ranks hold, and the copies that make another layout of them. Pure.
+"""The plan of copies from one sharding of a tensor to another. Pure.
 
-A tensor is a *box* of elements; each rank holds pieces of it. A *piece* says where its box begins
-in the whole tensor, and where in the rank's local tensor.
+A tensor is a *box* of elements; each rank has pieces of it. A *piece* says where its box begins in
+the whole tensor, and where in the rank's local tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Coordinates = tuple[int, ...]
 
 
 class ShardPiece(NamedTuple):
-    """``sizes`` elements from ``start`` on in the whole, and from ``local`` on in what is held."""
+    """A box of ``sizes`` elements that begins at ``start`` in the whole and at ``local`` in the
+    shard."""
 
     start: Coordinates
     sizes: Coordinates
@@ -27,9 +28,11 @@ class ShardPiece(NamedTuple):
 
 
 class Split(NamedTuple):
-    """One dimension of a device mesh shards dimension ``dim`` of the tensor among ``size`` ranks,
-    of which this is number ``number``. ``is_late``: the part that other dimensions of the mesh
-    leave is what is split (torch's strided shards, as FSDP over tensor parallelism makes them).
+    """The sharding of dimension ``dim`` among ``size`` ranks of a mesh dimension; this is
+    ``number``.
+
+    ``is_late``: it splits the part that other mesh dimensions leave (torch's strided shards, as
+    FSDP over tensor parallelism makes them).
     """
 
     dim: int
@@ -39,9 +42,8 @@ class Split(NamedTuple):
 
 
 class CopyStep(NamedTuple):
-    """Copy ``sizes`` elements of what ``rank`` holds of ``key``, from ``source`` on, to ``target``
-    of the local tensor that is wanted.
-    """
+    """Copy ``sizes`` elements of ``key``, from ``source`` in the shard of ``rank`` to ``target``
+    here."""
 
     rank: int
     key: str
@@ -51,8 +53,10 @@ class CopyStep(NamedTuple):
 
 
 def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[ShardPiece, ...]:
-    """The pieces of a tensor of ``shape`` that one rank holds; each split leaves chunks as
-    ``torch.chunk`` makes them."""
+    """Return the pieces of a tensor of ``shape`` that one rank has.
+
+    Each split makes chunks as ``torch.chunk`` does.
+    """
     lines = [
         _line(size, [split for split in splits if split.dim == dim])
         for dim, size in enumerate(shape)
@@ -65,7 +69,7 @@ def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[ShardPiece
 
 
 def local_shape(shape: Sequence[int], splits: Sequence[Split]) -> Coordinates:
-    """The shape of what one rank holds."""
+    """Return the shape of a rank's local tensor."""
     return tuple(
         sum(length for _, length, _ in _line(size, [one for one in splits if one.dim == dim]))
         for dim, size in enumerate(shape)
@@ -73,7 +77,8 @@ def local_shape(shape: Sequence[int], splits: Sequence[Split]) -> Coordinates:
 
 
 def _line(size: int, splits: Sequence[Split]) -> list[tuple[int, int, int]]:
-    """Intervals of one dimension: where they begin in the whole, their length, and where here."""
+    """Return the intervals of one dimension: start in the whole, length, and start in the local
+    tensor."""
     intervals = [(0, size)]
     early = [split for split in splits if not split.is_late]
     late = [split for split in reversed(splits) if split.is_late]
@@ -106,11 +111,11 @@ def plan(
     first: int = 0,
     lost: frozenset[int] = frozenset(),
 ) -> list[CopyStep]:
-    """Steps that fill ``wanted`` with each element once, from ranks that hold them.
+    """Return steps that fill ``wanted`` with each element once, from ranks that have them.
 
-    Where several do, the work is divided: readers that pass different ``first`` begin at different
-    ranks. Raises ``KeyError`` for a key that no rank holds, ``ValueError`` for elements that
-    none does.
+    If several ranks have an element, the work is divided: readers with different ``first`` begin at
+    different ranks. Raises ``KeyError`` for a key that no rank has, ``ValueError`` for elements
+    that none has.
     """
     load = [0] * len(held)
     steps: list[CopyStep] = []
@@ -190,7 +195,7 @@ def _common(
 def _without(
     start: Coordinates, sizes: Coordinates, begin: Coordinates, extent: Coordinates
 ) -> list[tuple[Coordinates, Coordinates]]:
-    """The box without the one in it, as boxes."""
+    """Return the rest of a box, without the inner box, as boxes."""
     found = []
     low, size = list(start), list(sizes)
     for dim in range(len(start)):

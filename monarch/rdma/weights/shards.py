@@ -1,4 +1,4 @@
-"""Tensors of a state dict as the plan of a fetch sees them, and as they lie in a slab."""
+"""The tensors of a state dict: their shards for the plan of a fetch, and their places in a slab."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """The part of a tensor that one rank holds, and its place in its slab's half. ``dtype`` is
-    torch's name."""
+    """The part of a tensor that one rank has, and its place in a half of its slab.
+
+    ``dtype`` is torch's name.
+    """
 
     dtype: str
     item_bytes: int
@@ -31,7 +33,7 @@ class HeldTensor:
         return math.prod(self.local) * self.item_bytes
 
     def runs(self, start: Coordinates, sizes: Coordinates) -> Iterator[Run]:
-        """Where a box of the local tensor lies in the half."""
+        """Yield the runs of a box of the local tensor, as offsets in the half."""
         strides = _strides(self.local, self.item_bytes)
         first = self.offset + sum(a * stride for a, stride in zip(start, strides, strict=True))
         for offset, length in layout_of(sizes, strides, self.item_bytes).runs():
@@ -47,7 +49,8 @@ def _strides(shape: Sequence[int], item_bytes: int) -> Coordinates:
 
 
 def tensors_of(state: Any) -> dict[str, Any]:
-    """The tensors of a module or a mapping, by key. Raises ``TypeError`` for what is no tensor."""
+    """Return the tensors of a module or a mapping, by key. Raises ``TypeError`` for other
+    values."""
     if not isinstance(state, Mapping):
         state = state.state_dict()
     torch = sys.modules["torch"]
@@ -60,13 +63,13 @@ def tensors_of(state: Any) -> dict[str, Any]:
 
 
 def local_of(tensor: Any) -> Any:
-    """The part of a tensor that this rank holds, without its history."""
+    """Return the part of a tensor that this rank has, detached from autograd."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "device_mesh") else tensor
 
 
 def splits_of(tensor: Any) -> tuple[Split, ...]:
-    """How a DTensor is sharded, from this rank's view; an ordinary tensor is whole."""
+    """Return how a DTensor is sharded, for this rank; an ordinary tensor has no splits."""
     if not hasattr(tensor, "device_mesh"):
         return ()
     mesh = tensor.device_mesh
@@ -83,7 +86,7 @@ def splits_of(tensor: Any) -> tuple[Split, ...]:
 
 
 def pieces_wanted(tensor: Any) -> tuple[ShardPiece, ...]:
-    """The pieces that fill what this rank holds of a tensor."""
+    """Return the pieces that fill this rank's part of a tensor."""
     splits = splits_of(tensor)
     _check(tensor, splits)
     return pieces_of(tensor.shape, splits)
@@ -99,7 +102,7 @@ def _check(tensor: Any, splits: Sequence[Split]) -> None:
 
 
 def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
-    """Where each tensor comes to lie in a half, and how many bytes a half has."""
+    """Return the place of each tensor in a half, and how many bytes a half has."""
     held, offset = {}, 0
     for key, tensor in tensors.items():
         splits = splits_of(tensor)
@@ -119,7 +122,7 @@ def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
 
 
 def view_of(memory: memoryview, offset: int, dtype: str, shape: Sequence[int]) -> Any:
-    """A tensor of the bytes there, which are not copied."""
+    """Return a tensor that views the bytes at ``offset``, without a copy."""
     torch = sys.modules["torch"]
     count = math.prod(shape)
     kind = getattr(torch, dtype)

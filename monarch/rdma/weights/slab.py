@@ -1,12 +1,12 @@
-"""The memory of a published state dict: shared, in two halves, each with a version.
+"""The shared memory of a published state dict, in two halves, each with a version.
 
-A writer fills one half while readers use the other. A reader holds a lock on its half, which the
-kernel gives back if the reader dies; a writer waits for that lock, for as long as a copy takes.
-Processes of one host map the memory, so its bytes stay as long as one of them does, even when the
-process that made it has ended. Where a GPU copies to it or from it, its pages are made and pinned
+A writer fills one half while readers use the other. A reader has a lock on its half, which the
+kernel releases if the reader dies; a writer waits for that lock, for as long as a copy takes.
+Processes of one host map the memory, so its bytes stay as long as one of them lives, even when the
+process that made it has ended. If a GPU copies to it or from it, its pages are made and pinned
 once.
 
-A third lock and version are those of the copy on the publisher's GPU (``ON_DEVICE``).
+A third lock and version belong to the copy on the publisher's GPU (``ON_DEVICE``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SlabPlace(NamedTuple):
 
 
 class Slab:
-    """Two halves of ``half_bytes`` each, behind a page with the versions; 0: none."""
+    """Two halves of ``half_bytes`` each, after a page with their versions; version 0 is an empty
+    half."""
 
     def __init__(self, fd: int, place: SlabPlace) -> None:
         self.fd = fd
@@ -64,7 +65,8 @@ class Slab:
 
     @classmethod
     def create(cls, num_bytes: int, machine: str) -> Slab:
-        """Raises ``OSError`` where there is no memory."""
+        """Make a slab whose halves have at least ``num_bytes``. Raises ``OSError`` if memory is
+        lacking."""
         half = -(-max(num_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         fd = os.memfd_create("monarch-rdma-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -79,7 +81,7 @@ class Slab:
 
     @classmethod
     def of_peer(cls, place: SlabPlace) -> Slab:
-        """Map the slab of a process of this host. Raises ``OSError`` where it has ended."""
+        """Map the slab of a process of this host. Raises ``OSError`` if that process has ended."""
         fd = os.open(f"/proc/{place.pid}/fd/{place.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.pread(fd, _MAGIC.size, 0) != _MAGIC.pack(place.key, place.half_bytes):
@@ -90,9 +92,9 @@ class Slab:
             raise
 
     def pin(self, workers: Workers) -> None:
-        """Make all pages, and have GPUs copy to and from them by themselves, where they can.
+        """Make all pages and pin them, so that GPUs copy to and from them directly.
 
-        Where that fails, copies go by other pinned memory.
+        If that fails, copies go through other pinned memory.
         """
         if self._is_tried:
             return
@@ -124,11 +126,13 @@ class Slab:
 
     @contextlib.contextmanager
     def filling(self, half: int, version: int) -> Iterator[memoryview]:
-        """The half, to be filled with ``version``; readers that still use it are waited for.
-        ``ON_DEVICE``: the copy on the GPU, which is elsewhere."""
+        """Yield the half to be filled with ``version``, after waiting for its readers.
+
+        ``ON_DEVICE`` is the copy on the GPU, which is elsewhere.
+        """
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            # One that was stopped in the middle is not waited for longer: it will notice.
+            # A reader that was stopped in the middle is not waited for longer: it will notice.
             with contextlib.suppress(TimeoutError):
                 byte_locks.lock(fd, half, ALONE, time.monotonic() + _PATIENCE_SECONDS)
             self._set_version(half, 0)
@@ -139,8 +143,7 @@ class Slab:
 
     @contextlib.contextmanager
     def reading(self, half: int, version: int, deadline: float) -> Iterator[memoryview | None]:
-        """The half as long as it has ``version``, which does not change meanwhile; else
-        ``None``."""
+        """Yield the half, which keeps ``version`` within; ``None`` if it has another version."""
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
             byte_locks.lock(fd, half, SHARED, deadline)

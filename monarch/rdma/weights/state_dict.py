@@ -1,4 +1,4 @@
-"""Weights that follow a trainer: a state dict that it publishes and others fetch."""
+"""`SharedStateDict`: weights that a trainer publishes and others fetch."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _MOST = 0.5
 
 
 class SharedStateDict:
-    """A state dict by the name of ``name``, in all processes of the program.
+    """A state dict with a name, shared by all processes of the program.
 
-    The ranks of a trainer ``publish`` it, each its own shards; each time that all have, a version
-    is there. Readers with any layout ``fetch`` the newest one. Pickled, it is a reference.
+    The ranks of a trainer ``publish`` it, each its own shards; a version exists once all ranks have
+    published it. Readers with any layout ``fetch`` the newest one. Pickled, it is a reference.
     """
 
     def __init__(self, name: str) -> None:
@@ -63,7 +63,8 @@ class SharedStateDict:
 
         The future has its number, and is done when the tensors have been copied: they may change
         from then on. Readers see the version when all of ``num_ranks`` have published it. Versions
-        count from 1; ``version``, if given, must grow. Raises ``TypeError`` for what is no tensor.
+        count from 1; ``version``, if given, must grow. Raises ``TypeError`` for values that are no
+        tensors.
         """
         tensors = tensors_of(state)
         on_gpu = _on_gpu(tensors)
@@ -75,8 +76,10 @@ class SharedStateDict:
         return start(ways(), work, is_waiting=True)
 
     def prepare(self, state: Any, *, rank: int = 0, num_ranks: int = 1) -> Future[None]:
-        """Make the memory for what ``publish`` of such a ``state`` copies, ahead: where it is on a
-        GPU, pages of the host are made and pinned, which takes longer than the first copy.
+        """Allocate the memory into which ``publish`` will copy such a ``state``, ahead of time.
+
+        For GPU tensors, pages of the host are made and pinned, which takes longer than the first
+        copy.
         """
         tensors = tensors_of(state)
         on_gpu = _on_gpu(tensors)
@@ -97,10 +100,10 @@ class SharedStateDict:
     ) -> Future[int]:
         """Copy the newest version, at least ``version``, into a module or a mapping of tensors.
 
-        Each tensor gets what it holds of the published one of its key, in its own dtype: shards of
-        any placement, or all of it. The future has the version's number: all bytes are of it. It
-        raises ``TimeoutError`` if there is none in time, ``KeyError`` for a key that is not
-        published, ``RemoteMemoryError`` where the bytes are gone with their processes.
+        Each tensor gets its part of the published tensor with its key, in its own dtype: shards of
+        any placement, or all of it. The future has the version's number: all bytes are of that
+        version. It raises ``TimeoutError`` if there is none in time, ``KeyError`` for a key that is
+        not published, ``RemoteMemoryError`` if the processes that have the bytes are gone.
         """
         tensors, deadline = tensors_of(into), deadline_of(timeout)
         ready = _marks_of(_on_gpu(tensors))
@@ -116,7 +119,7 @@ class SharedStateDict:
         return start(ways(), work, is_waiting=True)
 
     def wait_for(self, version: int, *, timeout: float = DEFAULT_TIMEOUT) -> Future[int]:
-        """The newest version's number once it is ``version`` or a later one."""
+        """Return a future of the newest version's number, once it is at least ``version``."""
         deadline = deadline_of(timeout)
         return start(
             ways(),
@@ -125,9 +128,10 @@ class SharedStateDict:
         )
 
     def subscribe(self, after: int = 0) -> Subscription:
-        """The numbers of versions that come ``after`` that one, each newer than the one before; for
-        ``for`` and ``async for``. Versions that come between two looks are left out, but for the
-        last.
+        """Iterate over the numbers of versions after ``after``, with ``for`` or ``async for``.
+
+        Each is newer than the one before. If several appear between two steps, only the last is
+        given.
         """
         return Subscription(self, after)
 
@@ -139,7 +143,7 @@ class SharedStateDict:
 
 
 class Subscription:
-    """Versions as they come."""
+    """An iterator over the numbers of new versions."""
 
     def __init__(self, shared: SharedStateDict, after: int) -> None:
         self._shared = shared
@@ -179,8 +183,10 @@ def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVe
 
 
 def _on_gpu(tensors: Mapping[str, Any]) -> dict[str, LocalMemory]:
-    """What this rank holds of those that lie on GPUs, as it is when the caller's work until now is
-    done. The others, and what has no memory to show, torch copies."""
+    """Return this rank's memory of the tensors on GPUs, as it is after the caller's queued work.
+
+    Torch copies the other tensors.
+    """
     found = {}
     for key, tensor in tensors.items():
         memory = _memory_on_gpu(local_of(tensor))
@@ -202,7 +208,7 @@ def _marks_of(on_gpu: Mapping[str, LocalMemory]) -> list[GpuMark]:
 
 
 class _Publisher:
-    """One rank's part: its slab, and what lies where in it."""
+    """One rank's part of a state dict: its slab, and the places of the tensors in it."""
 
     def __init__(self, directory: Any, rank: int, num_ranks: int) -> None:
         self.key = rank, num_ranks
@@ -217,7 +223,8 @@ class _Publisher:
     def prepare(
         self, way: Ways, tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory]
     ) -> tuple[Slab, Held]:
-        """Memory for such tensors: what there is, if it is of their shapes and devices."""
+        """Return the memory for such tensors: the existing one if it has their shapes and
+        devices."""
         held, num_bytes = describe(tensors)
         device = _one_device(tensors, on_gpu)
         known = self._mine
@@ -236,7 +243,7 @@ class _Publisher:
         return self._slab, self._mine
 
     def _copy_on(self, device: int, num_bytes: int) -> None:
-        """Make room for a copy on the GPU, if that leaves most of what is free there."""
+        """Allocate a copy on the GPU, if that leaves most of its free memory."""
         assert self._mine is not None
         try:
             if num_bytes > gpu().free_bytes(device) * _MOST_OF_FREE:
@@ -277,7 +284,7 @@ class _Publisher:
     def _copy_across(
         self, slab: Slab, mine: Held, on_gpu: Mapping[str, LocalMemory], number: int
     ) -> DevicePart:
-        """The tensors' copy on the GPU: all of what a half holds."""
+        """Copy the tensors to the copy on the GPU, which has all of a half, and return it."""
         assert self._device_memory is not None
         whole = part_of(self._device_memory)
         with slab.filling(ON_DEVICE, number):
@@ -294,7 +301,7 @@ def _bounds(held: HeldTensor) -> tuple[int, int]:
 
 
 def _one_device(tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory]) -> int:
-    """The GPU that holds all tensors that have bytes; -1 where there is no such one."""
+    """Return the GPU that has all tensors with bytes; -1 if there is no such GPU."""
     if any(key not in on_gpu and local_of(tensor).numel() for key, tensor in tensors.items()):
         return -1
     devices = {gpu().device_of(one.keep) for one in on_gpu.values()}
@@ -305,7 +312,7 @@ def _copy_each(
     way: Ways, memory: memoryview, mine: Held, tensors: Mapping[str, Any],
     on_gpu: Mapping[str, LocalMemory],
 ) -> None:  # fmt: skip
-    """Copy each tensor to its place in a half, those of GPUs one behind the other."""
+    """Copy each tensor to its place in a half; GPU tensors are copied together at the end."""
     source: list[StoragePlace] = []
     runs: list[Run] = []
     start = memory_of(memory).address
@@ -321,11 +328,11 @@ def _copy_each(
 
 
 class _Replaced(Exception):
-    """A newer version has taken the place of the one that was being copied."""
+    """A newer version replaced the one that was being copied."""
 
 
 class _Fetcher:
-    """Fetches for one process: remembers what is published, and the slabs that it has mapped."""
+    """Fetches for one process; it remembers what is published, and the slabs that it has mapped."""
 
     def __init__(self, directory: Any) -> None:
         self._directory = directory
@@ -400,7 +407,7 @@ class _Fetcher:
         self, way: Ways, snapshot: WholeVersion, rank: int, steps: Sequence[CopyStep],
         targets: Mapping[str, Any], deadline: float,
     ) -> bool:  # fmt: skip
-        """Whether the rank's part was there, of this version, until it had been copied."""
+        """Copy one rank's part; return whether it had this version until the copy was done."""
         held, version = self._held[rank], snapshot.version
         if held.place.machine == machine_id() and (slab := self._map(held.place)) is not None:
             left = _unpack_across(way, slab, version, held, steps, targets, deadline)
@@ -440,7 +447,7 @@ class _Fetcher:
             return False  # Another has it, too.
 
     def _map(self, place: SlabPlace) -> Slab | None:
-        """The slab of a process of this host; ``None`` where it cannot be mapped."""
+        """Map the slab of a process of this host; return ``None`` if that fails."""
         found = self._mapped.get(place)
         if found is None:
             try:
@@ -452,7 +459,8 @@ class _Fetcher:
     def _copy(
         self, way: Ways, source: Source, rank: int, version: int, deadline: float
     ) -> tuple[Slab, int]:
-        """Copy all of a rank's part here, for this host, and for hosts that come here for it."""
+        """Copy all of a rank's part into a slab here, for this host and for hosts that fetch from
+        here."""
         size, half = source.place.half_bytes, version % 2
         known = self._copies.get(rank)
         if known is None or known[0].half_bytes != size:
@@ -488,8 +496,10 @@ def _unpack_across(
     way: Ways, slab: Slab, version: int, held: Held, steps: Sequence[CopyStep],
     targets: Mapping[str, Any], deadline: float,
 ) -> Sequence[CopyStep]:  # fmt: skip
-    """Copies from the publisher's GPU to this process's, as long as it has the version there; gives
-    the steps that are left."""
+    """Copy from the publisher's GPU to this process's, while it has the version there.
+
+    Returns the steps that are left.
+    """
     if held.on_device is None:
         return steps
     own: list[CopyStep] = []
@@ -522,7 +532,7 @@ def _unpack(
     slab: Slab, half: int, version: int, held: Held, steps: Sequence[CopyStep],
     targets: Mapping[str, Any], deadline: float,
 ) -> bool:  # fmt: skip
-    """Copies from a slab of this host, which does not change meanwhile."""
+    """Copy from a slab of this host; return whether it had the version until the end."""
     with slab.reading(half, version, deadline) as memory:
         if memory is None:
             return False
@@ -531,7 +541,7 @@ def _unpack(
             whole = view_of(memory, one.offset, one.dtype, one.local)
             part = whole[box(step.source, step.sizes)]
             targets[step.key][box(step.target, step.sizes)].copy_(part)
-        # One that was stopped for long may have been overtaken all the same.
+        # A reader that was stopped for long may have been overtaken all the same.
         return slab.version(half) == version
 
 
@@ -539,7 +549,7 @@ def _read_steps(
     way: Ways, source: Source, version: int, held: Held, steps: Sequence[CopyStep],
     targets: Mapping[str, Any], deadline: float,
 ) -> bool:  # fmt: skip
-    """Read what the steps need, and nothing else, from another host."""
+    """Read from another host only the bytes that the steps need."""
     base = HEADER_BYTES + source.half * source.place.half_bytes
     word = (16 + 8 * source.half, VERSION.size)
     runs, places, total = [word], [], VERSION.size
@@ -561,7 +571,7 @@ def _read_steps(
     for step, place in zip(steps, places, strict=True):
         one = held.tensors[step.key]
         size = _num(step.sizes) * one.item_bytes
-        # Of its own: torch wants elements where elements may lie.
+        # A copy: torch wants aligned elements.
         part = view_of(
             memoryview(bytearray(memory[place : place + size])), 0, one.dtype, step.sizes
         )

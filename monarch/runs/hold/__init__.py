@@ -2,16 +2,16 @@
 
 What to open:
 
-    holding                new code fails: the run holds, and goes on with the next save
-    hold_report            what is told of a hold
+    holding                holds the run when new code fails, until the next save
+    hold_report            messages about a hold
     trial, state_copies    new code on trial in each process; copies of an actor's state
-    state_walk,            what belongs to a state, and how each thing is put back in place;
+    state_walk,            the parts of a state, and how each is restored;
       tensor_copies          tensors and arrays, copied or watched
-    sharded_modules        FSDP's modules, brought back to their shards
+    sharded_modules        restores the shards of FSDP's modules
     copy_beside,           a copy in the host's memory, beside the first step on new code;
       copy_room              whether there is room for it
     state_memory,          the memory of a rank, which outlives its process; a state as text and
       packed_state           tensors
-    run_memory             which copies there are, and which a run goes on from
-    unaveraged             gradients that DDP has not averaged are not stepped with
+    run_memory             the existing copies, and the one to continue from
+    unaveraged             refuses steps with gradients that DDP has not averaged
 """

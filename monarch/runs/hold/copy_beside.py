@@ -1,10 +1,9 @@
-"""A copy of weights and optimizer state into the host's memory, beside a forward and a backward.
+"""Copies weights and optimizer state into the host's memory, during a forward and a backward.
 
-Neither of these passes changes what an optimizer holds: so it is copied while they run, by one
-thread, and waited for at the optimizer's door, before its step changes anything. What is small is
-copied at once, as is all of it where that takes a small share of the call. A recipe gets all of it
-by its ``Holding``; what it says itself is one method of its actor, which gives what a checkpoint
-would hold:
+Neither of these passes changes an optimizer's tensors: so one thread copies them while the passes
+run, and the optimizer's step waits for the end of the copy. Small tensors are copied before the
+call, and so are all if that takes a small share of the call. A recipe gets this by its ``Holding``;
+its actor only defines one method, which returns the content of a checkpoint:
 
     class Trainer(Actor):
         def __state__(self) -> dict[str, Any]:
@@ -15,15 +14,15 @@ would hold:
                 "random_state": torch.get_rng_state(),
             }
 
-With it, a new process can go on from there: ``attempt.newest_copies()`` says which step that
-is, and where each rank's copy lies (``monarch/runs/hold/run_memory.py``); ``CopyPlace.read`` gives
-the state. With sharded weights, ``__state__`` gives each rank's own shards, as plain tensors
-(their ``to_local()``), and ``with_attempts`` is told that it ``has_shards``. Without it, a failing
-step is put back in place all the same.
+With it, a new process can continue from the copy: ``attempt.newest_copies()`` returns its step, and
+the place of each rank's copy (``monarch/runs/hold/run_memory.py``); ``CopyPlace.read`` returns the
+state. With sharded weights, ``__state__`` returns each rank's own shards, as plain tensors (their
+``to_local()``), and ``with_attempts`` needs ``has_shards``. Without it, the state is restored in
+place after a failing step, as usual.
 
-What new code writes into a weight in its forward pass, before that was copied, would make the copy
-wrong. Torch's count of what writes into a tensor is compared, which sees all but ``.data``, numpy
-and collectives; for those, sums of all bits where they cost little beside the step, else samples.
+If new code writes into a weight in its forward pass, before that was copied, the copy is wrong. To
+notice this, torch's counts of writes are compared, which miss only ``.data``, numpy and
+collectives; for those, sums of all bits are compared if they are cheap, else samples.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ QUICK_SECONDS = 0.03
 # cores are busy, needs sums before it, and is less exact.
 _QUICK_SHARE = 0.1
 
-# The same of memory of GPUs: where a kernel fails, the copy is lost with the context.
+# The same for GPU memory: if a kernel fails, the copy is lost with the context.
 _QUICK_CUDA_SECONDS = 0.2
 _FOUND_A_SECOND = 1e9  # bytes of memory that the host gives for the first time
 
@@ -74,12 +73,14 @@ _hooks: list[object] = []
 
 
 class NoRoom(MemoryError):
-    """The host has no room for a copy; says so with the numbers."""
+    """The host has no room for a copy; the text has the numbers."""
 
 
 class CopyBeside:
-    """A copy of ``tensors`` that has begun: those of the numbers ``later`` beside the next call,
-    the others at once."""
+    """A copy of ``tensors`` in progress.
+
+    The tensors numbered in ``later`` are copied during the next call, the others at once.
+    """
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class CopyBeside:
             self._done.set()
 
     def _copy_in_pieces(self, source: Any, copied: Any) -> None:
-        """So that it can be cancelled soon."""
+        """Copy in pieces, so that the copy can be cancelled soon."""
         if source.nbytes <= _PIECE_BYTES or source.dim() == 0:
             copied.copy_(source)
             return
@@ -179,12 +180,13 @@ class CopyBeside:
             other.copy_(one)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until it is there, or has failed; whether that was so in time."""
+        """Wait until the copy is complete, or has failed; return False if that takes longer than
+        ``seconds``."""
         return self._done.wait(seconds)
 
     @property
     def error(self) -> str:
-        """Why it is not right, once it has been waited for; "" where it is."""
+        """Return why the copy is invalid, after ``wait``; "" if it is valid."""
         return self._error or ("" if self._done.is_set() else "it was not finished")
 
     def close(self) -> None:
@@ -196,8 +198,7 @@ class CopyBeside:
 
     def renew(self, held: Sequence[Any]) -> bool:
         """Whether the copy can serve a further call, because the state equals the state it was made
-        for. ``held`` are the tensors that optimizers hold now.
-        """
+        for. ``held`` are the optimizers' current tensors."""
         there = [self._tensors[number] for number in self.later]
         if (
             not self._done.is_set()
@@ -215,11 +216,11 @@ class CopyBeside:
         self._target.mark(EMPTY)
 
     def tensor(self, number: int) -> Any:
-        """The copy of the tensor of that number, on the CPU."""
+        """Return the copy of the tensor with that number, on the CPU."""
         return self._target.tensor(number)
 
     def has_sum(self, number: int) -> bool:
-        """Whether all of its bits are compared, not samples."""
+        """Whether all bits of the tensor are compared, not only samples."""
         return self.is_quick or str(number) in self._target.text.sums
 
     @property
@@ -235,7 +236,7 @@ class CopyBeside:
         return all(sum_of_bits(self._tensors[int(number)]) == one for number, one in sums.items())
 
     def wrong(self) -> str:
-        """Why the state cannot be put back from it, "" where it can."""
+        """Return why the state cannot be restored from the copy; "" if it can."""
         self.wait()
         if self.error or self.is_quick or self._is_before_call:
             return self.error
@@ -256,8 +257,8 @@ def begin_copy(
     call_seconds: float = 0.0,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> CopyBeside:
-    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first. Raises
-    ``NoRoom``, ``UnpackableState`` or ``OSError``.
+    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first. It
+    raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
 
     ``num_ranks`` ranks share this host. ``keeps_older``: do not overwrite the newest complete copy.
     ``call_seconds`` is how long a call takes; computing sums may take a small share of it.
@@ -286,7 +287,7 @@ def why_no_room(
     keeps_older: bool = False,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> str:
-    """Why ``begin_copy`` would raise ``NoRoom``, and there is no room on GPUs either; else ""."""
+    """Return why ``begin_copy`` would raise ``NoRoom``, if GPUs have no room either; else ""."""
     _, _, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
     verdict = verdict_on_room(num_bytes, num_ranks, look())
@@ -294,7 +295,7 @@ def why_no_room(
 
 
 def have_gpus_room(tensors: Sequence[Any]) -> bool:
-    """Whether these are on GPUs that have room for copies of them, too."""
+    """Whether all tensors are on GPUs that have room for copies of them."""
     sizes: dict[Any, list[int]] = {}
     for tensor in tensors:
         if tensor.device.type != "cuda":
@@ -319,8 +320,11 @@ def _laid_out(
 
 
 def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: float = 0.0) -> bool:
-    """Whether a copy of these, at the speeds that were last measured, is waited for before the
-    call, which takes ``call_seconds``; ``num_new_bytes`` of its memory have to be found."""
+    """Whether a copy of these tensors is fast enough to be made before the call.
+
+    It is judged by the last measured speeds, by ``call_seconds``, the duration of the call, and by
+    ``num_new_bytes`` of memory that must still be allocated.
+    """
     seconds: dict[str, float] = {}
     for tensor in tensors:
         kind = tensor.device.type
@@ -334,7 +338,7 @@ def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: floa
 
 
 def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
-    """Sums of the first of these, as far as the time goes."""
+    """Return the sums of the first tensors, as many as the time allows."""
     sums: dict[str, int] = {}
     for number, tensor in tensors.items():
         seconds -= tensor.nbytes / _SUMMED_A_SECOND.get(tensor.device.type, 1e9)
@@ -359,7 +363,8 @@ def _have_door() -> None:
 
 
 def _wait_at_door(*ignored: Any) -> None:
-    """Whichever optimizer it is: it may hold what another one held when the copy began."""
+    """Wait for all copies before an optimizer's step, as any optimizer may have any of their
+    tensors."""
     for copy in list(_at_door):
         copy._is_past_door = True
         copy.wait()

@@ -1,4 +1,4 @@
-"""Whether a host has room for copies of the state, and what is done where it has not.
+"""Whether a host has room for copies of the state, and the reason if it has not.
 
 The memory is anonymous (a memfd): the size of ``/dev/shm`` does not limit it. The machine's memory
 does, and the limits of the cgroups that the process is in.
@@ -23,8 +23,8 @@ _LEFT_SHARE = 0.02  # of what is to be copied
 
 @dataclass(frozen=True)
 class HostRoom:
-    """Bytes that the host can still give: ``available`` of the machine; ``in_cgroup`` up to the
-    nearest limit of a cgroup; ``lockable``, which may be pinned."""
+    """Bytes that are still free: ``available`` of the machine; ``in_cgroup`` up to the nearest
+    limit of a cgroup; ``lockable``, which may be pinned."""
 
     available: float = math.inf
     in_cgroup: float = math.inf
@@ -33,8 +33,10 @@ class HostRoom:
 
 @dataclass(frozen=True)
 class RoomVerdict:
-    """``fits``: there is enough room. Else ``why`` says, with numbers, what is short.
-    ``may_be_pinned``: the limit of locked memory allows it.
+    """Whether a copy of the state fits into a host's memory.
+
+    If not (``fits``), ``why`` says, with numbers, what is short. ``may_be_pinned``: the limit of
+    locked memory allows it.
     """
 
     fits: bool
@@ -43,7 +45,7 @@ class RoomVerdict:
 
 
 def verdict_on_room(num_bytes: int, num_ranks: int, room: HostRoom) -> RoomVerdict:
-    """Whether each of the ``num_ranks`` ranks of a host may take so much more memory."""
+    """Decide whether each of the ``num_ranks`` ranks of a host may allocate ``num_bytes``."""
     wanted = num_bytes * num_ranks
     left = _LEFT_BYTES + _LEFT_SHARE * wanted
     limits = (
@@ -62,7 +64,7 @@ def verdict_on_room(num_bytes: int, num_ranks: int, room: HostRoom) -> RoomVerdi
 
 
 def look_at_room() -> HostRoom:
-    """As it is now, in this process."""
+    """Return the current room of this process's host."""
     return HostRoom(
         available=_available(Path("/proc/meminfo")),
         in_cgroup=room_in_cgroups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
@@ -86,7 +88,8 @@ def _lockable() -> float:
 
 
 def room_in_cgroups(membership: Path, root: Path) -> float:
-    """What the nearest memory limit leaves, of version 1 or 2, of this cgroup or one above it."""
+    """Return the bytes left by the nearest memory limit (v1 or v2) of this cgroup or one above
+    it."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

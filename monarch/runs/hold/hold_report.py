@@ -1,4 +1,4 @@
-"""Telling of a run that holds: in its terminal, in its folder, and in every watch."""
+"""Reports that a run holds: in its terminal, in its folder, and in every watch."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ class HoldStopped(Exception):
 
 
 class HoldReport:
-    """Reports holds of the run of ``record``; watchers of the hosts of ``mesh`` are to hear of
-    them."""
+    """Reports holds of the run of ``record``, also to watchers of the hosts of ``mesh``."""
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
@@ -71,26 +70,26 @@ class HoldReport:
 
     @property
     def is_on(self) -> bool:
-        """Whether what failed has not gone well since."""
+        """Whether the run holds: the code that failed has not succeeded since."""
         return self._edits.held_since is not None
 
     def is_watched(self) -> bool:
-        """Whether a watch follows the saves of a person, so that a fix can come by itself."""
+        """Whether a watch pushes a person's saves, so that a fix can arrive by itself."""
         return any(one.kind == "watching" for one in self._standing())
 
     def _standing(self) -> list[Bulletin]:
-        """The bulletins that hold now, on all hosts."""
+        """Return the current bulletins of all hosts."""
         addresses = {one.urls[0]: one for one in self._hosts if one.urls}
         told = inspect_hosts(process.current().node, addresses).values()
         return [one for host in told if not host.error for one in host.answer.bulletins]
 
     @property
     def is_of_this_program(self) -> bool:
-        """Whether the procs are this program's own, to which no other can push."""
+        """Whether the procs are this program's own, to which no other program can push."""
         return any(host.uid == process.current().node.uid for host in self._hosts)
 
     def tell_raised(self, failure: Failure, *, in_place: bool) -> None:
-        """Tells why an error of new code is raised in this program rather than held."""
+        """Report why an error of new code is raised in this program, instead of holding."""
         ranks = "All ranks are as before the call" if in_place else "Ranks cannot be put back"
         self._alarm(
             "failed_edit",
@@ -105,7 +104,8 @@ class HoldReport:
     # A step that takes long
 
     def slow(self, text: str) -> None:
-        """A call takes long, or has ended after all: here, in the record, and in every watch."""
+        """Report that a call takes long, or has ended after all: here, in the record, and in every
+        watch."""
         if self._record is not None:
             self._record.event("slow", text)
         else:
@@ -114,9 +114,8 @@ class HoldReport:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """While the block runs, `answers` gets a person's answers: a key in the run's terminal, or
-        in a watch, or a command.
-        """
+        """While the block runs, `answers` yields a person's answers: a key in the run's terminal or
+        in a watch, or a command."""
         self._question, self._newest, self._asked_at = None, 0, 0.0
         listen = None if self._record is None else self._record.listen_to_keys
         try:
@@ -126,7 +125,7 @@ class HoldReport:
             self._keys = None
 
     def answers(self) -> Iterator[str]:
-        """The kinds of bulletins about `ASKED`, as they have come since the last time."""
+        """Yield the kinds of bulletins about `ASKED` that have come since the last call."""
         while self._keys is not None and (key := self._keys.take()):
             if key in KEYS:
                 yield KEYS[key]
@@ -171,7 +170,7 @@ class HoldReport:
             self.begin(failure, in_place=in_place, state=state)
 
     def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """Tells that the run holds from here on, or still."""
+        """Report that the run holds from now on, or still."""
         self._begin()
         usual, stop = (
             (
@@ -219,10 +218,12 @@ class HoldReport:
             self._record.phase("holding: waiting for a save")
 
     def answer_apart(self, failure: Failure, right: int | None) -> bool:
-        """Ranks that should be alike are not. Whether all should take the state of rank ``right``,
-        where there is one, instead of the last checkpoint's: as a person says, or the run's policy,
-        by which it is the checkpoint where there is one. Raises ``RunFailed`` where the run is to
-        end, ``KeyboardInterrupt`` where it is to stop."""
+        """Decide what follows when ranks that should be alike differ.
+
+        Return True if all must take the state of rank ``right``, False if they must continue from
+        the last checkpoint: as a person says, or the run's policy, which prefers a checkpoint.
+        Raises ``RunFailed`` if the run must end, ``KeyboardInterrupt`` if it must stop.
+        """
         if self._edits.policy == "end":
             on = "goes on from the last checkpoint" if self._has_checkpoint() else "begins again"
             raise RunFailed(failure.told(f"Nothing was saved of that. The same command {on}"))
@@ -255,7 +256,7 @@ class HoldReport:
         return choice == "t"
 
     def _choice(self, choices: Container[str]) -> str:
-        """The key that a person presses, here or in a watch, or gives by a command."""
+        """Wait for a person's key, here or in a watch, or by a command, and return it."""
         record = self._record
         with Deaths() as deaths, contextlib.ExitStack() as stack:
             pressed: Callable[[], str] = str
@@ -308,7 +309,7 @@ class HoldReport:
                             raise RunLost(why)  # A fix would have nothing to run on.
                         record.repair_hosts()
                 if record is not None and time.monotonic() > look_at:
-                    # Of a host on which nothing of ours runs any more, nobody tells.
+                    # Nobody reports a host on which nothing of ours runs any more.
                     record.repair_hosts(is_loss_known=False)
                     look_at = time.monotonic() + _HOSTS_SECONDS
                 time.sleep(_LOOK_SECONDS)
@@ -316,7 +317,7 @@ class HoldReport:
         return in_place
 
     def over(self, doing: str, generation: int) -> None:
-        """The activity that had failed has gone well, or new procs train again."""
+        """Report that the activity that had failed has succeeded, or that new procs train again."""
         since = self._edits.held_since
         if since is None:
             return
@@ -338,7 +339,7 @@ class HoldReport:
         self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
 
     def roll_back(self, failure: Failure, good: int) -> None:
-        """Have all hosts go back to the generation that went well."""
+        """Roll all hosts back to the generation that succeeded."""
         self._begin()
         code = self._record.code if self._record is not None else None
         text = failure.told(f"Nobody is there to fix it: going back to generation {good}.")
@@ -364,7 +365,7 @@ class HoldReport:
         origins[process.current().generation] = origins.get(good, good)
 
     def end_words(self, failure: Failure) -> str:
-        """Why a run ends, though an edit can be fixed."""
+        """Return the text that says why a run ends although an edit could be fixed."""
         good = failure.good
         if failure.generation in self._edits.origins:
             why = "Going back has not helped: nothing older has gone well"
@@ -378,7 +379,7 @@ class HoldReport:
         return failure.told(why + (f"\n{failure.details}" if failure.details else ""))
 
     def tell(self, text: str) -> None:
-        """Something that happens while it holds."""
+        """Report an event during the hold."""
         if self._record is not None:
             self._record.event("held_still", text)
         else:

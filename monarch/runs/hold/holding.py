@@ -1,12 +1,12 @@
-"""A run holds where an edit fails when it runs: nothing is lost, and the next save goes on.
+"""Holds a run when an edit fails at run time: nothing is lost, and the next save continues.
 
     holding = Holding(procs, trainers, record)
     for step in range(num_steps):
         losses = holding.ask(trainers.step, learning_rate)
 
-An error that such a call raises, or a loop in it, ends nothing as long as the code is newer than
-that with which the run began. All ranks are brought back and put back to where they were before the
-call; then it is made again, once there is newer code.
+If such a call raises or loops, the run does not end, provided that the code is newer than that with
+which it began. All ranks return from the call, and their state is restored to that before it; the
+call is repeated when there is newer code.
 """
 
 from __future__ import annotations
@@ -44,20 +44,19 @@ _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__nam
 
 
 class Holding:
-    """Calls of ``actors``, which live on ``procs``, that a failing edit does not end. Nor does what
-    fails the first time that it is called, where a person watches.
+    """Calls ``actors`` on ``procs`` so that a failing edit does not end the run. Nor does code that
+    fails at its first call, if a person watches.
 
-    With a ``record``, events are written down, and shown here and in every watch. Without one, and
-    where nobody sits at a terminal, it holds as well; but an error on procs of ``this_host()``,
-    which no other program can push to, is raised. ``rejoin`` is
-    called before the next call where process groups were broken up to bring ranks back: it has them
-    meet anew. Where that is ``None``, groups are left as they are: ranks are only put back where
-    all have raised by themselves, and no average of gradients is half made. ``alike`` says how
-    ranks differ that should have the same state, "" where they do not; it is asked where ranks were
-    put back, and when they have met anew. ``seconds`` is how long a call may take at all.
-    ``memory`` is that of the attempt (``TrainingAttempt.memory``), where new processes can go on
-    from the copies that are made before new code is tried. ``save`` has a checkpoint written of the
-    state as it is: before new code is tried, where hosts have no room for these copies.
+    With a ``record``, events are recorded, and shown here and in every watch. Without one, or
+    without a terminal, it holds as well; but an error on procs of ``this_host()``, to which no
+    other program can push, is raised. ``rejoin`` is called before the next call if process groups
+    were aborted so that ranks return: it makes new groups. If it is ``None``, groups are never
+    aborted: ranks are restored only if all have raised by themselves, and no average of gradients
+    is half made. ``alike`` returns how ranks differ that should have the same state, or ""; it is
+    called when ranks were restored, and when they have new groups. ``seconds`` is the longest time
+    for a call. ``memory`` is the attempt's (``TrainingAttempt.memory``); new processes can continue
+    from the copies in it, which are made before new code is tried. ``save`` writes a checkpoint of
+    the current state; it is called before new code is tried if hosts have no room for these copies.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Holding:
         self._unkept: list[str] = []  # what ranks could not put back, in words
         self._before_interrupt: list[TrialReport] = []  # of ranks that were stuck
         self._held = HoldReport(record, procs)
-        # Without a record nothing can go back, which is the default where nobody sits.
+        # Without a record no rollback is possible, which is the default without a terminal.
         self._raises = False
         if record is None and self.edits.policy == "rollback" and not settings().on_edit_error:
             self.edits.policy = "hold"
@@ -116,16 +115,16 @@ class Holding:
         seconds: float | None = None,
         ahead: bool = False,
     ) -> list[Any]:
-        """The answers of all ranks, in order of arrival, as ``ask_all`` has them. ``seconds`` is
-        how long this call may take, if not as long as others.
+        """Call all ranks; return their answers in order of arrival, as ``ask_all`` does.
+        ``seconds`` is this call's own time limit.
 
-        ``ahead``: the next ``ask`` will be for the very same, with the same arguments; ranks may
-        be asked for it now, so that they need not wait for the client in between. That is done
-        where calls are short, and only with the code that the run began with: newer code is on
-        trial one call after the other. ``is_ahead`` says whether it was.
+        ``ahead``: the next ``ask`` will be the same call with the same arguments, so ranks may get
+        it now and need not wait for the client in between. That is done if calls are short, and
+        only with the code that the run began with: newer code is tried one call at a time.
+        ``is_ahead`` says whether it was done.
 
-        Where they cannot be put back, or must not be ``in_place``, it raises ``BeginAgain`` when
-        there is a fix: ``with_attempts`` begins again in new procs then.
+        If the ranks cannot be restored, or must not be (``in_place``), it raises ``BeginAgain``
+        when there is a fix: ``with_attempts`` then restarts in new procs.
         """
         name = endpoint._name
         at_most = self._seconds if seconds is None else seconds
@@ -186,7 +185,7 @@ class Holding:
             self._is_saving = False
 
     def _tell_news(self) -> None:
-        """Say what ranks have to tell of their copies."""
+        """Report the ranks' messages about their copies."""
         try:
             news = self._trials.news.call().get(timeout=_ANSWER_SECONDS)
         except (MonarchError, ActorError, TimeoutError):
@@ -202,7 +201,7 @@ class Holding:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether ranks make already what the next ``ask`` will be for."""
+        """Whether ranks already run the call that the next ``ask`` will be for."""
         return self._ahead is not None
 
     def _may_go_ahead(self) -> bool:
@@ -212,7 +211,7 @@ class Holding:
         return is_short and not (is_coming or self.edits.is_edited(generation))
 
     def _be_ready(self, unless: Unless | None) -> None:
-        """Not before a rank's trial is there does it see what the rank is asked for."""
+        """Wait until each rank has its trial: only then are the rank's calls on trial."""
         if not self._lives:
             reports: list[TrialReport] = ask_all(
                 self._trials.report, seconds=math.inf, witnesses=None, doing="",
@@ -223,9 +222,10 @@ class Holding:
     def run(
         self, activity: str, work: Callable[[], T], doing: str = "", *, in_place: bool = True
     ) -> T:
-        """The result of ``work``, tried again with newer code where newer code has made it fail.
+        """Return the result of ``work``, which is repeated with newer code if new code has made it
+        fail.
 
-        ``activity`` is what it is called each time, ``doing`` what it is this time.
+        ``activity`` is the name of all such calls, ``doing`` the text for this one.
         """
         __tracebackhide__ = True
         while True:
@@ -267,7 +267,7 @@ class Holding:
 
     @contextlib.contextmanager
     def until_stopped(self) -> Iterator[None]:
-        """A block that is left, without an error, where the record is stopping while it holds."""
+        """Leave the block without an error if the run must stop while it holds."""
         with contextlib.suppress(HoldStopped):
             yield
 
@@ -276,7 +276,7 @@ class Holding:
     def _failed(
         self, activity: str, doing: str, error: Exception, generation: int, in_place: bool
     ) -> None:
-        """Return when it must be tried again; else raise."""
+        """Handle a failed call: return when it must be repeated, else raise."""
         if self._record is not None and self._record.is_stopping and self._held.is_on:
             raise RunFailed(
                 f"cannot go on from the hold to save: {in_words(error)}; what was saved before is "
@@ -335,7 +335,7 @@ class Holding:
         return "", True
 
     def _forget_copies(self) -> None:
-        """Ranks have come apart, and their copies may have, too."""
+        """Drop the copies in the hosts' memory: ranks differ, and so may their copies."""
         if self._memory is not None:
             self._memory.forget()
 
@@ -354,7 +354,7 @@ class Holding:
             raise BeginAgain(text)
 
     def together(self) -> None:
-        """They do not differ any more."""
+        """Report that the ranks no longer differ."""
         if self._held.has_begun and self.edits.held_since is not None:
             self._held.over("a comparison of the ranks", _generation())
 
@@ -389,10 +389,13 @@ class Holding:
         generation: int,
         reports: Sequence[TrialReport],
     ) -> Failure:
-        """The failure, for a hold. Raises ``error`` where no edit since the beginning is at fault,
-        and no person is there who may fix it."""
+        """Return the failure for a hold.
+
+        Raises ``error`` if no edit since the beginning can have caused it, and no person can fix
+        it.
+        """
         edits, is_hang = self.edits, isinstance(error, RankHangs)
-        # Of the code that ran: meanwhile there may be a fix.
+        # The reports of the code that ran: there may be a fix by now.
         on_trial = [one for one in reports if one.is_new]
         ran = on_trial or [one for one in reports if edits.is_edited(one.generation)]
         now = max((one.generation for one in ran), default=max(generation, _generation()))
@@ -442,15 +445,17 @@ class Holding:
         return failure(first.error, tuple(sorted(alike)), first.file, first.line, first.traceback)
 
     def _is_worth_a_mend(self, activity: str, error: Exception) -> bool:
-        """Whether a call that has failed, and never went well, on code that was never edited, may
-        be made again: a person watches, and fixes the code rather than begin anew."""
+        """Whether a call that never succeeded, on code that was never edited, may be repeated.
+
+        That is so if a person watches, who would rather fix the code than start again.
+        """
         is_new = not self.edits.has_gone_well(activity)
         if not (is_new and isinstance(error, ActorError) and is_of_code(error.exception)):
             return False
         return self.edits.policy == "hold" and self._held.is_watched()
 
     def _reports(self) -> list[TrialReport]:
-        """The reports of all ranks; none where one rank cannot answer."""
+        """Return the reports of all ranks; an empty list if a rank cannot answer."""
         try:
             found = self._trials.report.call().get(timeout=_ANSWER_SECONDS)
         except (MonarchError, ActorError, TimeoutError):
@@ -458,8 +463,11 @@ class Holding:
         return list(found.values())
 
     def interrupt(self, ranks: Collection[int]) -> bool:
-        """Interrupt what these ranks do, if that can be done where they are: whether one has come
-        back. Else all go on as if nothing had been."""
+        """Interrupt these ranks if that is possible; return whether one has come back from its
+        call.
+
+        If not, all continue as before.
+        """
         trials = self._trials.flatten("rank")
         self._before_interrupt = self._reports()
         if not self._before_interrupt:
@@ -480,10 +488,12 @@ class Holding:
         return False
 
     def _have_all_raised(self, reports: Sequence[TrialReport]) -> bool:
-        """Whether all ranks have come back with an error of their own, and their groups are as
-        before: nobody waits for anybody, in a moment."""
+        """Whether all ranks have raised an error of their own, and their groups are intact.
+
+        Ranks get a moment for it; then nobody waits for anybody.
+        """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        # One may not even have begun where another has raised: it tells of the call before.
+        # A rank may not have begun when another has raised: it then reports the call before.
         while not all(one.error for one in reports) and time.monotonic() < deadline:
             time.sleep(_PATIENCE_SECONDS / 40)
             reports = self._reports()
@@ -495,7 +505,7 @@ class Holding:
             return False
 
     def _cut_connections(self) -> None:
-        """Have ranks that wait for others in a collective come back."""
+        """End the ranks' collectives, so that ranks that wait in them return."""
         trials = self._trials
         ends = trials.connections.call().get(timeout=_ANSWER_SECONDS)
         theirs = {(there, here) for found in ends.values() for here, there in found}
@@ -504,7 +514,8 @@ class Holding:
         self._must_rejoin, self._is_looked_at = True, False
 
     def _bring_back(self, *, is_hang: bool) -> bool:
-        """All ranks to where they were before; whether that has come about."""
+        """Make all ranks return from the call and restore their state; return whether that
+        worked."""
         trials = self._trials
         try:
             if self._rejoin is not None:
@@ -534,7 +545,8 @@ class Holding:
     # How the run goes on.
 
     def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """Until there is other code than that which failed. Raises where there should be none."""
+        """Wait until there is newer code than that which failed. Raises if none should be waited
+        for."""
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
         if not in_place and not state and self._memory is not None:
@@ -550,8 +562,11 @@ class Holding:
 
 
 class _SlowTrial(SlowCall):
-    """A call of ``name`` that takes long, of code that may be on trial. With a ``record`` its
-    config says how long is long, also while it lasts; a person may have it held, or wait longer."""
+    """A slow call of ``name``, of code that may be on trial.
+
+    With a ``record`` its config says what is slow, also during the call; a person may hold the
+    call, or wait longer.
+    """
 
     def __init__(
         self, holding: Holding, name: str, doing: str, most: float, *, in_place: bool
@@ -566,7 +581,7 @@ class _SlowTrial(SlowCall):
         self._listening = contextlib.ExitStack()
 
     def patience(self) -> Patience:
-        """How long it may take, as of now."""
+        """Return how long the call may take, as of now."""
         now = _generation()
         is_mended = process.current().code_states.coming > now
         patience = self._holding.edits.patience(
@@ -656,12 +671,12 @@ def _generation() -> int:
 
 
 def _is_consequence(report: TrialReport) -> bool:
-    """Whether it raised because another rank was gone, or because it was interrupted."""
+    """Whether the rank raised because another rank was gone, or because it was interrupted."""
     return any(word in report.error for word in _CONSEQUENCES)
 
 
 def _is_of_network(error: Exception, raised: Sequence[TrialReport]) -> bool:
-    """Whether all that was raised is that ranks have lost each other."""
+    """Whether all errors say only that ranks have lost each other."""
     return (
         isinstance(error, ActorError)
         and is_connection_lost(error.exception)

@@ -1,7 +1,7 @@
-"""A state as text and tensors: what a process writes into memory for another one to go on from.
+"""A state as text and tensors, in the form from which another process can continue.
 
-What may be in it is what a checkpoint may hold: tensors, numbers, texts, and containers of these.
-No pickles: to read it runs no code.
+It may have what a checkpoint may have: tensors, numbers, texts, and containers of these. It has no
+pickles, so reading it runs no code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _ALIGNED = 64
 
 
 class UnpackableState(TypeError):
-    """The state holds what no other process could be given."""
+    """The state has an object that no other process could get."""
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor lies, from the beginning of all tensors on, and how."""
+    """The place of a tensor among all tensors, and its layout."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,8 +33,8 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class PackedState:
-    """``text`` has the containers and values, in which tensors are numbers. Two tensors that are
-    the same values in the same memory are one."""
+    """A packed state: ``text`` has the containers and values, with a number for each tensor. Two
+    tensors with the same layout and memory are one."""
 
     text: str = "null"
     tensors: list[Any] = field(default_factory=list)
@@ -42,14 +42,16 @@ class PackedState:
 
     @classmethod
     def of(cls, state: Any) -> PackedState:
-        """Shares all tensors with the state. Raises ``UnpackableState``, which says what cannot be
-        packed, and where it is."""
+        """Pack a state, whose tensors are shared.
+
+        Raises ``UnpackableState``, which says what cannot be packed, and where it is.
+        """
         packed = cls()
         packed.text = json.dumps(_packed(state, "", packed.number_of), separators=(",", ":"))
         return packed
 
     def number_of(self, tensor: Any) -> int:
-        """The number of a tensor, which is added where it is new."""
+        """Return the number of a tensor; a new tensor is added."""
         key = (
             (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
             if tensor.numel()
@@ -79,19 +81,19 @@ class PackedState:
 
 
 def unpacked(text: str, tensors: Sequence[Any]) -> Any:
-    """The state again, with these tensors in it."""
+    """Return the state of ``text``, with these tensors in it."""
     return _unpacked(json.loads(text), tensors)
 
 
 def tensor_at(memory: Any, place: TensorPlace) -> Any:
-    """The tensor at a place; ``memory`` is a tensor of bytes, which it shares."""
+    """Return the tensor at a place in ``memory``, a tensor of bytes, which it shares."""
     torch: Any = sys.modules["torch"]
     data = memory[place.offset : place.offset + place.num_bytes].view(getattr(torch, place.dtype))
     return data.as_strided(place.shape, place.stride, data.storage_offset())
 
 
 def is_dense(tensor: Any) -> bool:
-    """Whether its elements fill a stretch of memory, each once, in whatever order."""
+    """Whether the elements fill a range of memory, each once, in any order."""
     expected = 1
     sizes = sorted(
         (stride, size)
@@ -119,7 +121,7 @@ _DICTS: dict[str, Any] = {"dict": dict, "Counter": Counter, "OrderedDict": Order
 
 
 def _packed(value: Any, path: str, number_of: Callable[[Any], int]) -> Any:
-    """As JSON has it: what is no plain value is a list that begins with its kind."""
+    """Return a value as JSON; a value that JSON lacks is a list that begins with its kind."""
     torch: Any = sys.modules["torch"]
     kind = type(value)
     if kind in _PLAIN:

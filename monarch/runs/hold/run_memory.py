@@ -1,8 +1,8 @@
-"""The copies of a run that its hosts hold in memory, as its client sees them.
+"""The copies of a run's state in its hosts' memory, as the run's client sees them.
 
-New processes go on from the newest step of which enough is there. Where ranks are replicas, any
-whole copy is enough, and each rank's own random state is taken where that is there; where each has
-its own part of the state, a whole copy of every rank is.
+New processes continue from the newest step with enough copies. If ranks are replicas, one whole
+copy is enough, and each rank's own random state is used if there is one. If each rank has its own
+part of the state, a whole copy of every rank is needed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ def newest_of(
     needs_all: bool = False,
     at_least: int = 0,
 ) -> HostCopies | None:
-    """The newest step of which enough is there, of the copies of each rank; none before
-    ``at_least``. ``needs_all``: a whole copy of every rank."""
+    """Return the newest step with enough copies, of all ranks' ``copies``; none before
+    ``at_least``.
+
+    ``needs_all``: a whole copy of every rank is needed.
+    """
     of_step: dict[int, HostCopies] = {}
     for rank, some in copies.items():
         if rank >= num_ranks:
@@ -52,7 +55,7 @@ def newest_of(
 
 
 class RunMemory:
-    """The copies that the hosts of one attempt hold for a run, under ``owner``.
+    """The copies in the memory of one attempt's hosts, which belong to ``owner``.
 
     ``needs_all``: each rank has a part of the state. ``saved_step`` is the step of the last
     checkpoint: older copies are useless.
@@ -75,11 +78,12 @@ class RunMemory:
 
     @classmethod
     def new_owner(cls) -> str:
-        """A name that no other run has."""
+        """Return a name that no other run has."""
         return os.urandom(8).hex()
 
     def newest(self) -> HostCopies | None:
-        """The copies to go on from, where they are newer than the last checkpoint."""
+        """Return the copies to continue from; ``None`` unless they are newer than the last
+        checkpoint."""
         node = process.current().node
         per_host = max(1, self._num_ranks // max(1, len(self._addresses)))
         copies: dict[int, list[CopyPlace]] = {}
@@ -88,10 +92,10 @@ class RunMemory:
                 rank = int(copy.place.name)
                 if rank // per_host == number:  # A rank can read only what is on its own host.
                     copies.setdefault(rank, []).append(copy)
-        # Before the first step there is nothing to lose, and what a start builds may be edited.
+        # Before the first step nothing can be lost, and an edit may change what a start builds.
         least = max(1, self._saved_step() or 0)
         return newest_of(copies, self._num_ranks, needs_all=self._needs_all, at_least=least)
 
     def forget(self) -> None:
-        """Have the hosts let go of all."""
+        """Make the hosts drop all copies."""
         let_go(process.current().node, self._addresses, self.owner)

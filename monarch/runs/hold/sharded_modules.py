@@ -1,11 +1,11 @@
-"""FSDP's modules, brought back to their sharded state where a step was cut short.
+"""Restores the sharded state of FSDP's modules after a step was interrupted.
 
-Between two steps each rank has its shards. Within one, FSDP puts gathered parameters in their
-places, and notes what its hooks have done and what is under way: gathers that were begun ahead,
-gradients that were not reduced yet, events. Torch's own ``reset_iter_state`` lets go of most of
-that, where there is one; gradients of gathered parameters stay, and would be added to those of the
-next step. Here each of FSDP's objects gets back the attributes that it had, whatever the version of
-torch keeps in them, once the parameters are sharded. Its graph must be gone by then.
+Between two steps each rank has its shards. Within a step, FSDP replaces them by gathered
+parameters, and records what its hooks have done and what is in progress: gathers that were begun
+ahead, gradients that are not yet reduced, events. Torch's own ``reset_iter_state``, if it exists,
+drops most of that; but gradients of gathered parameters stay, and would be added to those of the
+next step. This module restores all attributes of each FSDP object, whatever this version of torch
+keeps in them, once the parameters are sharded. The autograd graph must be gone by then.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _wait_for(device: Any) -> None:
 
 
 class _KeptAttributes:
-    """The attributes of one object, and the entries of the containers in them."""
+    """A copy of one object's attributes, and of the entries of the containers in them."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

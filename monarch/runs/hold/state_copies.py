@@ -1,15 +1,15 @@
-"""A copy of an actor's state, to go back to where a step on new code has failed.
+"""Copies an actor's state, so that it can be restored when a step on new code fails.
 
-What belongs to the state: all that can be reached from the actor's attributes and from the names of
-the user's modules (see ``state_walk``), and the random states of the process. FSDP's modules are
-brought back to their shards (see ``sharded_modules``). An actor whose state is also in objects of
-libraries, which are not looked into, names them: ``__roots__(self)`` returns them by name. One that
-knows better defines ``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. None
-can wind back what lies outside: files, iterators, what others were sent.
+The state is everything that can be reached from the actor's attributes and from the names of the
+user's modules (see ``state_walk``), and the random states of the process. FSDP's modules get their
+shards back (see ``sharded_modules``). An actor whose state is also in objects of libraries, which
+are not searched, names them: ``__roots__(self)`` returns them by name. An actor may also define
+``__keep__(self)``, which returns a copy, and ``__restore__(self, kept)``. Nothing outside the
+process can be restored, such as files, iterators, or messages that were sent.
 
-``watch`` is for every call, where ``keep`` would be too much: it copies what is small, and of large
-tensors and arrays it notes that they are not to change. Most of what fails does so before it has
-changed any; where it has, they cannot be put back.
+``watch`` is for every call, for which ``keep`` would cost too much: it copies small state, and
+records facts of large tensors and arrays that must not change. Most calls that fail do so before
+they have changed any of these; if they have, the state cannot be restored.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ BeginCopy = Callable[[list[Any]], "CopyBeside | None"]
 
 
 class PutBack(Protocol):
-    """Puts the state back, as often as it is called; returns in words what could not be wound back,
-    and ``SAMPLED`` where that weights have not changed was seen by samples and torch's count."""
+    """Restores the state, each time that it is called; returns what it could not restore, in words.
+
+    ``SAMPLED`` is among these if only samples and torch's counts show that weights are unchanged.
+    """
 
     def __call__(self, *, is_same_code: bool = True) -> list[str]: ...
 
@@ -64,7 +66,7 @@ def keep(instance: object, begin: BeginCopy | None = None) -> PutBack:
 
 
 def held_by_optimizers(instance: object) -> list[Any]:
-    """The tensors that the optimizers of an actor hold, parameters first."""
+    """Return the tensors of an actor's optimizers, parameters first."""
     found = _Optimizers()
     walk = Walk(found, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
     _look_at_actor(walk, instance)
@@ -155,7 +157,7 @@ def _random_states() -> Iterator[Callable[[], object]]:
         on_cpu = torch.get_rng_state()
         yield lambda: torch.set_rng_state(on_cpu)
         if torch.cuda.is_initialized():
-            # By number: the current device is a thread's, and another thread may put it back.
+            # By number: each thread has its own current device, and another thread may restore it.
             device = torch.cuda.current_device()
             on_gpu = torch.cuda.get_rng_state(device)
             yield lambda: torch.cuda.set_rng_state(on_gpu, device)

@@ -1,15 +1,15 @@
 """A rank's memory for copies of its state, which outlives its process.
 
-It is a memfd that the host agent holds open (see ``monarch/runtime/hosts/held_memory.py``): nothing
-of it has a name that could be left behind, and all of it is gone with the agent and the ranks. It
-begins with marks, and has two halves, of which the second takes up room only where copies are made
-while an older one must stay. A half is
+It is a memfd that the host agent keeps open (see ``monarch/runtime/hosts/held_memory.py``): it has
+no name that could be left behind, and is freed when the agent and the ranks are gone. It begins
+with marks, and has two halves; the second takes up room only if copies are made while an older one
+must stay. A half is
 
     text     the state's containers and values, and where its tensors lie
     tensors  one after the other
 
-The mark of a half is ``EMPTY`` while it is written, ``SMALL`` when all is there but for the tensors
-that are copied beside the next step, and ``WHOLE`` at the end. So a process may die at any moment.
+The mark of a half is ``EMPTY`` while it is written, ``SMALL`` when only the tensors are missing
+that are copied during the next step, and ``WHOLE`` at the end. So a process may die at any moment.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _FEW_BYTES = 256 * 1024  # what is small may grow by so much before another memo
 
 @dataclass(frozen=True)
 class HalfMarks:
-    """The marks of one half of the memory: the copy in it. ``number`` grows with each copy."""
+    """The marks of one half of the memory, about the copy in it; ``number`` grows with each
+    copy."""
 
     number: int
     stage: int
@@ -67,7 +68,7 @@ class CopyText:
 
     @functools.cached_property
     def encoded(self) -> bytes:
-        """As it is written: JSON, behind its checksum."""
+        """Return the bytes that are written: a checksum, then JSON."""
         told = {"state": self.state, "places": self.places, "sums": self.sums}
         data = json.dumps(told, separators=(",", ":")).encode()
         return zlib.crc32(data).to_bytes(4, "little") + data
@@ -85,8 +86,11 @@ class CopyText:
 
 
 class StateMemory:
-    """The memory of one rank, called ``name``, in a run, ``owner``; without an owner it is this
-    process's alone. Not for several threads at once."""
+    """The memory of the rank ``name`` of the run ``owner``; without an owner it is this process's
+    alone.
+
+    Only one thread at a time may use it.
+    """
 
     def __init__(self, owner: str, name: str) -> None:
         self._owner = owner
@@ -102,7 +106,7 @@ class StateMemory:
         self._older: StateMemory | None = None
 
     def num_new_bytes(self, text: CopyText, *, keeps_older: bool) -> int:
-        """How much more room a copy needs than there is already."""
+        """Return how much more memory a copy needs than exists already."""
         wanted = _num_bytes_of(text)
         self._adopt(wanted)
         if wanted > self._half_bytes:
@@ -113,8 +117,10 @@ class StateMemory:
     def begin(
         self, text: CopyText, step: int, generation: int, *, keeps_older: bool
     ) -> CopyInMemory:
-        """A copy to be written. ``keeps_older``: not over the newest that is whole. Raises
-        ``OSError`` where there is no memory."""
+        """Return a copy to be written. ``keeps_older``: do not overwrite the newest whole copy.
+
+        Raises ``OSError`` if memory is short.
+        """
         wanted = _num_bytes_of(text)
         self._adopt(wanted)
         if wanted > self._half_bytes:
@@ -149,7 +155,7 @@ class StateMemory:
         return 1 if newest is first and first.stage == WHOLE else 0
 
     def _adopt(self, wanted: int) -> None:
-        """Take the memory of the process that was this rank before, if it is large enough."""
+        """Use the memory of the process that was this rank before, if it is large enough."""
         if not self._owner or self._fd >= 0:
             return
         node, host = process.current().node, _host()
@@ -229,7 +235,8 @@ class StateMemory:
             self._backed[half] = start + size
 
     def _pin(self, half: int) -> None:
-        """Have CUDA know the memory, so that it copies there by itself; it need not."""
+        """Register the memory with CUDA, so that it copies there directly; without it copies are
+        slower."""
         if half in self._pinned:
             return
         self._back(half, self._half_bytes)
@@ -256,23 +263,23 @@ class CopyInMemory:
     start: int  # of its tensors
 
     def back(self, num_bytes: int) -> None:
-        """Find the memory for the first so many bytes of tensors. Raises ``OSError``."""
+        """Allocate the memory for the first ``num_bytes`` of the tensors. Raises ``OSError``."""
         first = self.start - _PAGE - self.half * self.memory._half_bytes
         self.memory._back(self.half, first + num_bytes)
 
     def pin(self) -> None:
-        """Have CUDA know all of the memory, so that it copies there by itself."""
+        """Register the memory with CUDA, so that it copies there directly."""
         self.memory._pin(self.half)
 
     def tensor(self, number: int) -> Any:
-        """The tensor of that number, in the memory; not before that is backed."""
+        """Return the tensor with that number, in the memory, which must be allocated."""
         place = self.text.places[number]
         begin = self.start + place.offset
         moved = TensorPlace(place.dtype, place.shape, place.stride, begin, place.num_bytes)
         return tensor_at(self.memory._bytes, moved)
 
     def mark(self, stage: int) -> None:
-        """Say what is there by now."""
+        """Set the mark that says how much of the copy is written."""
         marks = HalfMarks(
             self.marks.number, stage, self.marks.step, self.marks.generation, self.marks.text_bytes
         )
@@ -288,9 +295,11 @@ class CopyPlace:
     marks: HalfMarks
 
     def read(self) -> Any:
-        """The state, of which tensors look at the memory: copy what must be kept. Of a copy that
-        is not whole, only what is small is right. Raises ``OSError`` or ``ValueError`` where it is
-        gone, or what was copied had been changed meanwhile."""
+        """Return the state, whose tensors share the memory: copy what must be kept.
+
+        In a copy that is not whole, only the small parts are valid. Raises ``OSError`` or
+        ``ValueError`` if it is gone, or if its sources changed while they were copied.
+        """
         torch: Any = sys.modules["torch"]
         fd = self.place.open()
         try:
@@ -313,7 +322,7 @@ class CopyPlace:
 
 
 def copies_in(places: Sequence[MemoryPlace]) -> list[CopyPlace]:
-    """The copies that are there, in each half of each memory."""
+    """Return the copies in both halves of each memory."""
     return [
         CopyPlace(place, half, marks)
         for place in places
@@ -329,7 +338,7 @@ def marks_of(values: Sequence[int]) -> tuple[HalfMarks, HalfMarks]:
 
 
 def sum_of_bits(tensor: Any) -> int:
-    """The sum of all of its bits, eight bytes at a time, in the order in which a copy has them."""
+    """Return the sum of all bits, eight bytes at a time, in the order in which a copy has them."""
     torch: Any = sys.modules["torch"]
     plain = tensor.detach() if is_dense(tensor) else tensor.detach().contiguous()
     flat = plain.as_strided((plain.numel(),), (1,), plain.storage_offset())
@@ -360,7 +369,7 @@ def _aligned(number: int) -> int:
 
 
 def _host() -> Any:
-    """The address of this proc's host agent; of the client itself there is none."""
+    """Return the address of this proc's host agent; ``None`` in the client."""
     return getattr(process.current(), "host", None)
 
 

@@ -1,14 +1,14 @@
-"""A walk through all that belongs to a state, which notes how to put each thing back in place.
+"""Walks through all objects of a state, and records how to restore each of them.
 
-What is followed, to any depth and through circles: attributes (also in ``__slots__``), containers
-of the standard library, tuples, weak references, bound methods, ``functools.partial``; of functions
-and classes of the user's the attributes, closures and defaults. Each holder is put back entry by
-entry, so that every object is the one that it was; nothing goes through a method of the user's.
-Objects of libraries have workings that only they know and are left alone, but for what trains:
-modules, optimizers, schedulers, and what has a ``state_dict``. One that has a ``state_dict`` and
-holds an iterator is asked for it, as nothing else can wind that back.
+It follows, to any depth and through circles: attributes (also in ``__slots__``), containers of the
+standard library, tuples, weak references, bound methods, ``functools.partial``; and of the user's
+functions and classes the attributes, closures and defaults. Each holder is restored entry by entry,
+so that every object is the same one as before; no method of the user's is called. Objects of
+libraries are not searched, except those for training: modules, optimizers, schedulers, and objects
+with a ``state_dict``. An object with a ``state_dict`` that contains an iterator is asked for it, as
+nothing else can rewind that.
 
-What to do with tensors and arrays is decided elsewhere: see ``tensor_copies``.
+``tensor_copies`` decides what is done with tensors and arrays.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ATOMS: frozenset[type] = frozenset({
 _ATOM_BASES = (BaseException, os.PathLike)
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _NO_HOOKS = [None for _ in _HOOKS]
-# They can be copied where they stand: the copy takes the place of the one that has moved on.
+# These can be copied at their position: the copy replaces the one that has advanced.
 _COPYABLE: frozenset[type] = frozenset({
     itertools.count, itertools.repeat, type(iter([])), type(iter(())), type(iter(range(0))),
     type(iter(range(1 << 100))), type(iter("")), type(iter("\u0100")), type(iter(b"")),
@@ -70,22 +70,25 @@ _attributes_of: Callable[[Any, str], Any] = object.__getattribute__
 
 
 class Leaves(Protocol):
-    """What becomes of tensors, arrays, and objects that only tell their state."""
+    """Handles the tensors, arrays, and objects with a ``state_dict`` that a walk meets."""
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
-        """Notes a tensor; what it is made of, if it is followed itself."""
+        """Record a tensor; return its inner tensors if it must be followed itself."""
 
     def array(self, array: Any) -> None: ...
 
     def optimizer(self, optimizer: Any) -> None:
-        """Comes before what the optimizer holds."""
+        """Record an optimizer, before the objects in it."""
 
     def told(self, value: Any) -> Undo: ...
 
 
 class Walk:
-    """``most_looked_into``: how many elements a container may have to be looked into, and
-    ``most_objects`` how many objects in all; ``None`` for any number."""
+    """A walk through a state, and the objects that it has found.
+
+    ``most_looked_into`` is how many elements a container may have to be searched, and
+    ``most_objects`` how many objects in all; ``None`` is no limit.
+    """
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class Walk:
         self._unkept: list[str] = []
 
     def look_into(self, root: object, name: str) -> None:
-        """Follow a root, which is called ``name`` where something below it cannot be kept."""
+        """Follow a root object; ``name`` is its name in messages."""
         self._names[id(root)] = name
         self._seen[id(root)] = (root, None)
         self._object(root)
@@ -135,7 +138,7 @@ class Walk:
         self._add(before.values(), module)
 
     def finish(self) -> KeptHolders:
-        """Follow all, and let go of what is not needed to put it back."""
+        """Follow all objects, and drop what is not needed to restore them."""
         handlers, most = self._handlers, self._most_objects
         for number, value in enumerate(self._todo):  # It grows meanwhile.
             if number == most:
@@ -278,7 +281,7 @@ class Walk:
         self._object(value)
 
     def _script_module(self, value: Any) -> None:
-        """Only its tensors are in Python."""
+        """Follow a script module's tensors, which are all that Python can see of it."""
         self._add((*value.parameters(), *value.buffers()), value)
 
     def _tells(self, value: Any) -> None:
@@ -304,7 +307,7 @@ class Walk:
             self._hooks(value)
 
     def _hooks(self, parameter: Any) -> None:
-        """Those that run in each backward pass from now on."""
+        """Record a parameter's hooks, which run in each backward pass."""
         before = [getattr(parameter, name, None) for name in _HOOKS]
         if before == _NO_HOOKS:
             self._without_hooks.append(parameter)
@@ -451,7 +454,7 @@ class Walk:
         self._unkept.append(f"{path} (a {type(value).__name__})")
 
     def _path(self, value: Any, holder: Any = None) -> str:
-        """How a person would write where it is, as in ``self.rows[0]``."""
+        """Return where a value is, as a person would write it: ``self.rows[0]``."""
         parts: list[str] = []
         while True:
             name = self._names.get(id(value))
@@ -468,15 +471,17 @@ class Walk:
 
 
 class KeptHolders:
-    """Restores what a walk has found, each time it is called. It returns descriptions of what it
-    could not restore.
+    """Restores the objects that a walk has found, each time it is called.
+
+    It returns descriptions of those that it could not restore.
     """
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
 
     def __call__(self, *, is_same_code: bool = True) -> list[str]:
-        """Where it is not the same code, names of modules and classes stay as they are now."""
+        """Restore; if ``is_same_code`` is false, names of modules and classes keep their current
+        values."""
         walk = self._walk
         for undo in walk._told:
             undo()
@@ -599,7 +604,7 @@ def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
 
 
 class _StandIn:
-    """What a copy of a holder has in the place of something that it must not, or cannot, have."""
+    """A value in the copy of a holder, in place of one that it must not, or cannot, contain."""
 
     def renew(self) -> None: ...
 
@@ -613,7 +618,7 @@ class _CopiedIterator(_StandIn):
         self._copy = self.kept
 
     def renew(self) -> None:
-        """All holders of the iterator share the copy, each time that it is put back."""
+        """Make a new copy of the iterator, which all its holders share."""
         self._copy = _copied(self.kept)
 
     def now(self, there: Any) -> Any:
@@ -646,7 +651,7 @@ def _copied(iterator: Any) -> Any:
 
 
 def _is_of_values(container: Any) -> bool:
-    """Whether all elements are values, or tuples of these, which nothing changes."""
+    """Whether all elements are immutable values, or tuples of these."""
     elements = container.values() if isinstance(container, dict) else container
     return all(
         type(one) in _ATOMS or (type(one) is tuple and all(type(each) in _ATOMS for each in one))
@@ -699,7 +704,7 @@ def _slots_of(kind: type) -> tuple[Any, ...]:
 
 
 def _wrappers() -> frozenset[type]:
-    """The kinds of what wraps a model for a process group."""
+    """Return the classes that wrap a model for a process group."""
     parallel: Any = sys.modules.get("torch.nn.parallel")
     if parallel is None:
         return frozenset()
@@ -708,7 +713,7 @@ def _wrappers() -> frozenset[type]:
 
 
 def _is_moving(value: Any) -> bool:
-    """Whether it is an iterator that no copy can wind back."""
+    """Whether it is an iterator that no copy can rewind."""
     kind = type(value)
     if kind in _ATOMS or kind in _COPYABLE or issubclass(kind, io.IOBase):
         return False
@@ -720,8 +725,10 @@ _users_modules: list[Any] = [0, []]  # how many there were of all, and the user'
 
 
 def is_library(name: str | None) -> bool:
-    """Whether a module of that name is not the user's own. One that is nowhere may be: it was
-    removed, or made by ``exec``."""
+    """Whether a module of that name is not the user's own.
+
+    A module without a file may be the user's: it was removed, or made by ``exec``.
+    """
     if not name:
         return False
     found = _libraries.get(name)
@@ -744,7 +751,7 @@ def is_library(name: str | None) -> bool:
 
 
 def users_modules() -> list[types.ModuleType]:
-    """All that are imported of the user's own, whose names a step may change."""
+    """Return all imported modules of the user's own, whose names a step may change."""
     modules: list[types.ModuleType]
     num_before, modules = _users_modules
     if num_before == len(sys.modules) and all(

@@ -1,10 +1,9 @@
-"""Copies of tensors and arrays, and notes on those that are only watched.
+"""Copies of tensors and arrays, and recorded facts of those that are only watched.
 
-A tensor is put back as the object that it is, in the memory that it had, so that its views and its
-other names see the same. What is watched must not change, as it cannot be put back: torch counts
-what writes into a tensor, but not what writes by ``.data``, through an array of numpy, or in a
-collective call; so a sample of the values is compared, and all of them where that costs next to
-nothing beside a call.
+A tensor is restored as the same object, in the same memory, so that its views and other names see
+the same. A watched tensor must not change, as it cannot be restored. Torch counts writes into a
+tensor, but not those through ``.data``, a numpy array, or a collective; so a sample of the values
+is compared, and all values if that is cheap compared to a call.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
 class Changed(Exception):
-    """Something that was only watched has changed, and cannot be put back."""
+    """Something that was only watched has changed, and cannot be restored."""
 
 
 class Copies:
-    """Copies of all. ``checks`` raise ``Changed`` for what there was no room to copy."""
+    """Copies all tensors and arrays. ``checks`` raise ``Changed`` for those that had no room."""
 
     def __init__(self) -> None:
         self.undos: list[Undo] = []
@@ -68,7 +67,8 @@ class Copies:
         return ()
 
     def _keep_made_of(self, tensor: Any) -> None:
-        """What it is made of may be replaced, as FSDP does before its first step."""
+        """Record a tensor's inner tensors, which may be replaced, as FSDP does before its first
+        step."""
         inner = {name: getattr(tensor, name) for name in _inner_names(tensor)}
 
         def put_back() -> None:
@@ -123,8 +123,11 @@ class Copies:
         self.undos.append(put_back)
 
     def _keep_flag_and_gradient(self, torch: Any, tensor: Any) -> None:
-        """Does not hold on to a gradient, which a step lets go of: that would need its memory
-        twice. Where nobody else has it, a new tensor is as good."""
+        """Record whether a tensor needs a gradient, and copy its gradient.
+
+        The gradient itself is not kept, since a step frees it: keeping it would need its memory
+        twice. If nobody else refers to it, a new tensor is as good.
+        """
         needs_gradient, gradient = tensor.requires_grad, tensor.grad
         copied = None if gradient is None else _copied(torch, gradient.detach())
         there = None if gradient is None else weakref.ref(gradient)
@@ -166,11 +169,11 @@ class Copies:
         self.undos.append(put_back)
 
     def optimizer(self, optimizer: Any) -> None:
-        """All that it has is copied as anything else."""
+        """Do nothing: an optimizer's tensors are copied like others."""
 
     def told(self, value: Any) -> Undo:
         told = copy.deepcopy(value.state_dict())
-        # A copy, as some go on working with what they are given.
+        # A copy, as some objects go on using what they get.
         return lambda: value.load_state_dict(copy.deepcopy(told))
 
 
@@ -201,7 +204,7 @@ class LaterCopies(Copies):
                 by_place.setdefault(_place(tensor), tensor.detach())
 
     def held(self) -> list[Any]:
-        """What optimizers hold of all that was met, parameters first."""
+        """Return the optimizers' tensors among all that were met, parameters first."""
         met = {_place(one) for one in self._met}
         held = {**self._parameters, **self._moments}
         return [tensor for place, tensor in held.items() if place in met]
@@ -289,7 +292,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
-    """Some of the values of each, by type, on the CPU."""
+    """Return some values of each tensor, by type, on the CPU."""
     views: dict[Any, list[Any]] = {}
     for tensor in tensors:
         views.setdefault((tensor.dtype, tensor.device), []).append(_sampled(tensor))
@@ -352,7 +355,7 @@ class Notes(Copies):
         return ()
 
     def finish(self) -> None:
-        """Note all tensors that were met."""
+        """Record facts of all tensors that were met."""
         torch: Any = sys.modules.get("torch")
         of_optimizers, noted = self._of_optimizers, []
         for tensor in self._met:
@@ -378,7 +381,7 @@ class Notes(Copies):
         views = self._samples.views
 
         def is_as_it_was() -> bool:
-            # Where one is gone, its holder says what became of it.
+            # If a tensor is gone, its holder shows what replaced it.
             return all(
                 now is None or (now._version == version and now.data_ptr() == pointer)
                 for one, version, pointer in zip(there, versions, pointers, strict=True)
@@ -443,7 +446,7 @@ class Notes(Copies):
         if array.nbytes <= _SMALL_BYTES:
             super().array(array)
         elif not isinstance(array, numpy.memmap) and array.flags.writeable:
-            # Nothing counts what writes into one.
+            # Nothing counts the writes into an array.
             if array.dtype.hasobject:
                 self.check(lambda: False, "a large array of objects may have changed")
                 return
@@ -468,14 +471,15 @@ class Notes(Copies):
 
 
 class ValueSamples:
-    """A few values of each of many tensors, taken in one go."""
+    """A few values of each of many tensors, read together."""
 
     def __init__(self) -> None:
         self.views: dict[Any, list[Any]] = {}  # by kind; they hold the memory that they are of
         self._last: tuple[list[int], list[int]] = [], []
 
     def of(self, torch: Any, tensors: list[Any], pointers: list[int]) -> dict[Any, Any]:
-        """Their sampled values, by kind. ``pointers`` are to their memory."""
+        """Return the tensors' sampled values, by type; ``pointers`` are the addresses of their
+        memory."""
         last = [id(tensor) for tensor in tensors], pointers
         if last != self._last:
             self.views, self._last = {}, last
@@ -491,7 +495,7 @@ def _joined(torch: Any, views: dict[Any, list[Any]]) -> dict[Any, Any]:
 
 
 def _sampled(memory: Any) -> Any:
-    """Some of the values in a row, which are read much faster than such that lie apart."""
+    """Return some of the values; adjacent ones if possible, which are read much faster."""
     number = memory.numel()
     span = 1 + sum(
         (n - 1) * stride for n, stride in zip(memory.shape, memory.stride(), strict=True)
@@ -516,7 +520,7 @@ def _equal(torch: Any, one: Any, other: Any) -> bool:
 
 
 def _sum_of(torch: Any, memory: Any) -> Any:
-    """A sum of the bits, which stays on the device."""
+    """Return a sum of the bits, as a tensor on the same device."""
     with torch.no_grad():
         bits = _bits_of(torch, _each_once(memory))
         if bits.dtype in (torch.int32, torch.int16) and bits.is_contiguous():
@@ -538,14 +542,14 @@ def _array_sum(numpy: Any, array: Any) -> Any:
 
 
 def _array_samples(numpy: Any, array: Any) -> bytes:
-    """The bits of some values, from all over the array."""
+    """Return the bytes of some values, spread over the array."""
     count = min(array.size, _NUM_SAMPLED)
     where = numpy.linspace(0, array.size - 1, count).astype(numpy.int64)
     return bytes(array.flat[where].tobytes())
 
 
 def _bits_of(torch: Any, values: Any) -> Any:
-    """The values as integers, of which two are equal where all bits are."""
+    """Return the values as integers, which are equal if all bits are."""
     if values.is_conj() or values.is_neg():
         values = values.resolve_conj().resolve_neg()
     if values.is_complex():
@@ -558,7 +562,7 @@ def _bits_of(torch: Any, values: Any) -> Any:
 
 
 def _same_bits(torch: Any, one: Any, other: Any) -> bool:
-    """False also where they cannot be compared, as on two devices."""
+    """Whether all bits are equal; False also if the two cannot be compared, as on two devices."""
     if one.shape != other.shape or one.device != other.device or one.dtype != other.dtype:
         return False
     try:
@@ -574,7 +578,7 @@ def _write(torch: Any, tensor: Any, value: Any) -> None:
 
 
 def _inner(tensor: Any) -> list[Any]:
-    """The tensors that one is made of which has no memory of its own, as a DTensor."""
+    """Return the inner tensors of a tensor without its own memory, such as a DTensor."""
     return [getattr(tensor, name) for name in _inner_names(tensor)]
 
 
@@ -584,7 +588,7 @@ def _inner_names(tensor: Any) -> list[str]:
 
 
 def _each_once(memory: Any) -> Any:
-    """A view without the dimensions along which the same values are repeated."""
+    """Return a view without the dimensions along which the same values are repeated."""
     if 0 not in memory.stride():
         return memory
     sizes = [
@@ -609,7 +613,8 @@ _NO_ROOM: Any = object()
 
 
 def _copied(torch: Any, plain: Any) -> Any:
-    """A copy that needs no room where there is little of it."""
+    """Return a copy: on the CPU if the GPU has little memory, and ``_NO_ROOM`` if the host has
+    too."""
     if plain.layout is not torch.strided:
         return plain.clone()
     if plain.is_cuda:
@@ -622,7 +627,7 @@ def _copied(torch: Any, plain: Any) -> Any:
 
 
 def _available_bytes() -> float:
-    """How much memory the machine can still give."""
+    """Return how many bytes of memory the machine has available."""
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:
@@ -649,7 +654,7 @@ def _count_optimizer_steps() -> None:
 
 
 def _num_bytes(state: Any) -> int:
-    """The size of the tensors and arrays in nested containers."""
+    """Return the size of the tensors and arrays in nested containers."""
     if isinstance(state, dict):
         state = list(state.values())
     if isinstance(state, (list, tuple)):

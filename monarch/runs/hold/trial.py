@@ -1,11 +1,11 @@
-"""New code on trial, in each process: a copy of the state before, and a way back to it.
+"""Trials of new code in each process: copies the state before a call, and can restore it.
 
-A ``Trial`` stands beside an actor in its process. Before any endpoint of the actor is called the
-first time on code that is newer than that with which it last went well, the actor's state is
-copied. The copy is dropped when the next endpoint is called, as the run does not call one before
-the last has gone well on all ranks; until then it can be put back. Later calls of code that is
-newer than what the run began with can be put back, too, if nothing large has changed by then; so
-can, where a person may fix it, the first of all calls of an endpoint.
+A ``Trial`` is an actor beside another one in its process. Before an endpoint of that actor is
+called the first time on code that is newer than that with which it last succeeded, the actor's
+state is copied. The copy is dropped when the next endpoint is called, as the run calls none before
+the last has succeeded on all ranks; until then it can be restored. Later calls of code that is
+newer than the run's first can be undone, too, if nothing large has changed by then; so can the very
+first call of an endpoint, if a person may fix it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _INSTEAD = "new processes would go on from the last checkpoint"
 
 
 class _Interrupt(BaseException):
-    """Raised in a thread that must come back."""
+    """Raised in a thread that must return from its call."""
 
 
 class Interrupted(RuntimeError):
-    """An endpoint was cut short, because it took too long or another rank had failed."""
+    """An endpoint was interrupted, because it took too long or another rank had failed."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class TrialReport:
 
     @property
     def is_new(self) -> bool:
-        """Whether the code is newer than what went well."""
+        """Whether the code is newer than that which last succeeded."""
         return self.good is not None and self.generation > self.good
 
 
 @dataclass
 class _Call:
-    """An endpoint that was called."""
+    """A call of an endpoint."""
 
     method: str
     generation: int
@@ -103,13 +103,13 @@ class _Call:
 
 
 class Trial(Actor):
-    """New code on trial for the actor with this uid, in this process. ``good`` says with which
-    generation each endpoint went well in processes before this one; under "", the one that the run
-    began with. Where it ``keeps`` nothing, ``restore`` cannot put anything back, and of its copies
-    only those are made that outlive this process. ``watches_first``: it can also where an endpoint
-    fails that never went well, on code that was never edited. ``memory`` is the owner of these
-    copies (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some.
-    ``is_told_of_room``: the run has said that there is no room for them.
+    """The trials of the actor with this uid, in this process. ``good`` has the generation with
+    which each endpoint succeeded in processes before this one; under "", the run's first. Unless it
+    ``keeps``, ``restore`` cannot restore anything, and only copies are made that outlive this
+    process. ``watches_first``: it can also restore after an endpoint that never succeeded, on code
+    that was never edited. ``memory`` is the owner of these copies (``RunMemory.owner``);
+    ``num_ranks_here`` processes of this host make some. ``is_told_of_room``: the run has reported
+    that there is no room for them.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
@@ -197,12 +197,12 @@ class Trial(Actor):
                 self._copy.close()
                 self._copy = None
         elif self._is_restored:
-            # What is kept leads to wrappers of groups that are gone, whose hooks would still run.
+            # The copy refers to wrappers of groups that are gone, whose hooks would still run.
             self._kept = None
             gc.collect()
         self._is_put_back, self._is_restored = self._is_restored, False
         start, good = self._good_for(name)
-        # The work of some actors is done by a thread that is not the actor's own.
+        # Some actors work on a thread that is not their own.
         thread = getattr(instance, "__thread__", threading.get_ident)()
         call = _Call(name, generation, good, thread)
         # Only code that was loaded since may leave weights changed by halves: a log or a data file
@@ -234,12 +234,13 @@ class Trial(Actor):
         self._good[call.method] = call.generation
 
     def _good_for(self, name: str) -> tuple[int, int]:
-        """The generation that the run began with, and that with which an endpoint went well."""
+        """Return the run's first generation, and the one with which this endpoint last
+        succeeded."""
         start = self._good.get("", process.current().generation)
         return start, self._good.get(name, start)
 
     def _can_outlive(self, instance: object) -> bool:
-        """Whether a copy of it is of use to another process."""
+        """Whether another process can use a copy of this actor: it has a ``__state__``."""
         return self._has_owner and hasattr(instance, "__state__")
 
     def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
@@ -292,7 +293,7 @@ class Trial(Actor):
             self._end(call)
 
     def _end(self, call: _Call) -> None:
-        """From here on the thread, which is this one, is not interrupted any more."""
+        """End a call: from here on its thread, which is this one, is not interrupted any more."""
         self._call_seconds = time.monotonic() - call.started
         with self._lock:
             call.is_running = False
@@ -307,8 +308,10 @@ class Trial(Actor):
 
     @endpoint
     def shadow(self) -> None:
-        """Copy the state as it is, beside the next call, for new processes to go on from. The actor
-        is doing nothing now."""
+        """Copy the current state, during the next call, so that new processes can continue from it.
+
+        Call it while the actor is idle.
+        """
         instance = self._cell.instance
         if hasattr(instance, "__state__"):
             self._keeps_older = True
@@ -347,12 +350,12 @@ class Trial(Actor):
 
     def __cleanup__(self, error: Exception | None) -> None:
         if self._copy is not None:
-            # Other ranks may be gone, and all are to go on from here.
+            # Other ranks may be gone, and all must continue from here.
             self._copy.wait(_LAST_SECONDS)
 
     @endpoint
     def report(self) -> TrialReport:
-        """The report on the endpoint that was asked for last."""
+        """Return the report on the last call."""
         call = self._last
         if call is None:
             return TrialReport(self.rank, life=self._life)
@@ -396,8 +399,10 @@ class Trial(Actor):
 
     @endpoint
     def come_back(self, seconds: float, patience_seconds: float) -> bool:
-        """Wait until the endpoint in hand has ended; after ``patience_seconds`` it is interrupted.
-        Whether it has, within ``seconds``."""
+        """Wait until the current call has ended; after ``patience_seconds`` it is interrupted.
+
+        Returns whether it has ended within ``seconds``.
+        """
         call = self._last
         if call is None:
             return True
@@ -415,7 +420,7 @@ class Trial(Actor):
 
     @endpoint
     def go_on(self) -> None:
-        """Take an interruption back that has not come through."""
+        """Cancel an interruption that has not taken effect."""
         call = self._last
         with self._lock:
             if call is not None and call.is_running and call.is_interrupted:
@@ -424,7 +429,7 @@ class Trial(Actor):
 
     @endpoint
     def restore(self) -> str:
-        """Put the state back from before the endpoint that was asked for last; why not, if so."""
+        """Restore the state from before the last call; return why that failed, or ""."""
         call = self._last
         if call is None:
             return ""
@@ -442,7 +447,7 @@ class Trial(Actor):
 
     @endpoint
     def has_averaged(self) -> bool:
-        """Whether no average of gradients is half made."""
+        """Whether DDP has finished all averages of gradients that it has begun in this process."""
         return has_averaged()
 
     @endpoint
@@ -461,7 +466,8 @@ def _for_a_mend(error: BaseException) -> BaseException:
 
 
 def _note(call: _Call, error: BaseException) -> None:
-    """Keep the words, not the error: its frames hold tensors, and graphs with hooks."""
+    """Record the text of an error, not the error itself: its frames keep tensors and graphs with
+    hooks."""
     call.error = in_words(error)
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
@@ -472,8 +478,10 @@ def _note(call: _Call, error: BaseException) -> None:
 
 
 class PlacedError(MonarchError):
-    """Words for an error of the user's code, which may have been raised in another process; there
-    ``place`` was the file and the line."""
+    """The text of an error of the user's code, which may have been raised in another process.
+
+    ``place`` is the file and the line in that process.
+    """
 
     def __init__(self, reason: str, place: tuple[str, int] = ("", 0)) -> None:
         super().__init__(reason, place)
@@ -485,13 +493,13 @@ class PlacedError(MonarchError):
 
 
 def is_of_code(error: BaseException) -> bool:
-    """Whether a fix of the user's code may help. Of a config, a checkpoint or a host it does
-    not."""
+    """Whether a fix of the user's code may help: not for errors of a config, a checkpoint or a
+    host."""
     return isinstance(error, PlacedError) or not isinstance(error, ConfigError | MonarchError)
 
 
 def place_of(error: BaseException) -> tuple[str, int]:
-    """Where the user's code is that raised; nowhere where the place is unknown."""
+    """Return the file and line of the user's code that raised; ("", 0) if they are not known."""
     while error.__cause__ is not None:
         error = error.__cause__  # The outer error only words it for a reader.
     if isinstance(error, PlacedError) and error.place[0]:
@@ -502,16 +510,17 @@ def place_of(error: BaseException) -> tuple[str, int]:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an error in a thread at its next step; ``None``: raise none of those to come."""
+    """Raise an error in a thread at its next step; ``None`` cancels errors that are not yet
+    raised."""
     raised = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
 
 
 def _clear_interrupt() -> None:
-    """Notice here what this thread was to be interrupted by, if it has not yet.
+    """Raise and catch here the interruption of this thread, if it is still to come.
 
-    Taking it back instead would leave Python a note that something must be raised; with such a
-    note, a thread that a debugger traces never gets beyond the beginning of a function (3.11).
+    Cancelling it instead would leave a flag in Python that something must be raised; with that
+    flag, a thread that a debugger traces never gets beyond the beginning of a function (3.11).
     """
     try:
         _raise_in(threading.get_ident(), _Interrupt)

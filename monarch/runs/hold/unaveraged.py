@@ -1,8 +1,8 @@
-"""Gradients that DDP has not averaged are not stepped with, while edited code is tried.
+"""Refuses optimizer steps with gradients that DDP has not averaged, while edited code is tried.
 
-DDP averages a bucket of gradients when the last of them has come. A new `forward` that leaves a
-parameter out keeps it waiting: the optimizer of each rank would step with that rank's own
-gradients, and DDP complains only in the next step, when ranks have come apart for good.
+DDP averages a bucket of gradients when the last of them has come. If a new `forward` leaves a
+parameter out, the bucket waits: each rank's optimizer would step with that rank's own gradients,
+and DDP raises an error only in the next step, when the ranks differ for good.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GradientsNotAveraged(RuntimeError):
 
 
 def has_averaged() -> bool:
-    """Whether no DDP wrapper of this process waits for gradients: none has averaged some only."""
+    """Whether no DDP wrapper of this process has averaged only some of its gradients."""
     _see_wrappers()
     try:
         for wrapper in list(_wrappers):
@@ -45,8 +45,10 @@ def _see_wrappers() -> None:
 
 
 def guard_optimizers() -> None:
-    """From here on a step of an optimizer raises ``GradientsNotAveraged`` where DDP waits for
-    gradients of its parameters. DDP wrappers that are made later are not seen; call it again."""
+    """Make optimizer steps raise ``GradientsNotAveraged`` while DDP waits for gradients of theirs.
+
+    DDP wrappers that are made later are not seen; call it again.
+    """
     _see_wrappers()
     if _wrappers and not _guarded:
         optimizer = sys.modules["torch.optim.optimizer"]

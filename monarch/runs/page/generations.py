@@ -1,7 +1,7 @@
 """The tree of a run's generations, from its events.
 
-A generation grows out of the code that was there before it. Code that failed, and code that was
-left by a rollback, is a branch; the line that leads to the code of now is the trunk (``depth`` 0).
+A generation's parent is the code before it. Code that failed, and code that a rollback has left, is
+a branch; the line to the current code is the trunk (``depth`` 0).
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ _FAILURES = ("held", "failed_edit")
 
 @dataclass
 class Generation:
-    """One of them. ``parent`` is the place of the one before it in the list; ``like`` the number of
-    the generation whose code it has again, 0 if it is new."""
+    """One generation of the tree.
+
+    ``parent`` is the index of the one before it in the list; ``like`` is the number of the
+    generation whose code it has again, 0 if it is new.
+    """
 
     generation: int
     parent: int | None = None
@@ -33,7 +36,7 @@ class Generation:
 
 
 def generation_tree(events: Iterable[Mapping[str, Any]]) -> list[Generation]:
-    """The generations, the oldest first."""
+    """Return the generations, oldest first."""
     tree = _GenerationTree()
     for event in events:
         number = event.get("generation")

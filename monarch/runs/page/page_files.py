@@ -1,4 +1,4 @@
-"""The files that the page is made of, as a server or a report has them."""
+"""The files of the page, for a server or a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIVE_ONLY = "page.js"
 
 
 def page_with(data: Mapping[str, Any]) -> str:
-    """The page as one file that needs no other, with the data of `run_data` in it."""
+    """Return the page, with the data of `run_data`, as one file that needs no other."""
     page = _text("index.html").replace("<title>monarch</title>", f"<title>{_title(data)}</title>")
     page = _LINK.sub(lambda found: f"<style>\n{_text(found[1])}</style>", page)
     page = _SCRIPT.sub(lambda found: _inline(found[1]), page)
@@ -43,6 +43,6 @@ def _title(data: Mapping[str, Any]) -> str:
 
 
 def _as_json(data: Mapping[str, Any]) -> str:
-    """JSON in which nothing ends the element that it stands in, or begins another."""
+    """Return JSON in which nothing can end the HTML element around it, or begin another."""
     text: str = json.dumps(json.loads(json_text(data)))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,5 +1,4 @@
-"""A run's ``report.html``: the page of `monarch dashboard` as it is at one moment, in one file that
-needs no other."""
+"""A run's ``report.html``: the dashboard's page at one moment, in one file that needs no other."""
 
 from __future__ import annotations
 
@@ -14,5 +13,6 @@ def write_report(run: RunFolder) -> None:
 
 
 def report_html(run: RunFolder) -> str:
-    """The page. It links to no file of this machine: it may go to somebody else."""
+    """Return the page. It links to no file of this machine, since it may be sent to somebody
+    else."""
     return page_with(run_data(run))

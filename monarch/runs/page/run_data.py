@@ -1,4 +1,4 @@
-"""What the page shows of a run, read from its folder."""
+"""The page's data about a run, read from the run's folder."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _chart(
 def _story(
     run: RunFolder, steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What changes with events only."""
+    """Return the data that only changes with events."""
     return {
         "figures": figures(steps, events),
         "marks": _marks(steps, events),
@@ -136,7 +136,8 @@ def _story(
 def _marks(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """In the order of time; ``generation`` says whose diff it is."""
+    """Return the marks in plots, in the order of time; ``generation`` says whose diff a mark
+    shows."""
     marks = []
     at = newest = 0
     for event in events:
@@ -157,7 +158,7 @@ def _marks(
 
 
 def _saved(events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The last checkpoint."""
+    """Return the last checkpoint, or ``None``."""
     last = next((event for event in reversed(events) if event["kind"] == "saved"), None)
     return last and {"step": last.get("step"), "path": str(last.get("path") or "")}
 

@@ -1,4 +1,4 @@
-"""The error that a run holds on, or ended with: its place, its source, and a link to an editor."""
+"""The error on which a run holds, or with which it ended: its place, source, and editor link."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def _error(error: str, file: str, line: Any, *, traceback: str, locate: Locate) 
 
 
 def _raised(traceback: str, file: str, line: int) -> list[tuple[int, str]]:
-    """The line of the source that raised, as the traceback has it: what ran, whatever is in the
-    file by now."""
+    """Return the source line that raised, from the traceback: the file may have changed since."""
     found: list[tuple[int, str]] = []
     lines = traceback.splitlines()
     for at, text in enumerate(lines[:-1]):
@@ -97,7 +96,7 @@ def _raised(traceback: str, file: str, line: int) -> list[tuple[int, str]]:
 def _around(
     here: tuple[Path, Path] | None, line: int, source: Sequence[tuple[int, str]]
 ) -> list[tuple[int, str]]:
-    """The lines about it, where the file still has that line there."""
+    """Return the lines around it, if the file still has the same line there."""
     if here is None or not source:
         return []
     try:
@@ -111,7 +110,7 @@ def _around(
 
 
 def editor_link(path: Path, line: int) -> str:
-    """A link that opens the file in the person's editor; "" where the setting makes none."""
+    """Return a link that opens the file in the person's editor; "" if the setting allows none."""
     form = settings().editor_url
     if not _SCHEME.match(form):
         return ""  # "" turns it off, and a page opens no link that could run a script in it.

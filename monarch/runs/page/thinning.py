@@ -1,4 +1,4 @@
-"""Curves with few enough points to draw, which keep their highest and lowest values."""
+"""Thins curves to few points for drawing, and keeps their highest and lowest values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Points = list[tuple[int, float]]
 
 
 def points_of(steps: Sequence[Mapping[str, Any]], name: str) -> Points:
-    """One quantity over the steps. A value that is no finite number is left out."""
+    """Return one quantity over the steps, without values that are no finite numbers."""
     return [
         (row["step"], float(value))
         for row in steps
@@ -25,8 +25,8 @@ def points_of(steps: Sequence[Mapping[str, Any]], name: str) -> Points:
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """At most about so many of the points: of each stretch the lowest and the highest, and the
-    first and the last of all."""
+    """Return at most about ``most`` points: the lowest and highest of each stretch, the first and
+    last."""
     if len(points) <= most:
         return points
     size = math.ceil(len(points) / (most // 2))

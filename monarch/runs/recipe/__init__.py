@@ -2,9 +2,9 @@
 
 What to open:
 
-    recipe, catalog        a recipe, and where its code is; those that are installed
+    recipe, catalog        a recipe, and where its code is; the installed recipes
     outline                a recipe's config, read without importing it
     script_source          whether a Python file is a plain script, and calls `monarch.step`
-    plain_script,          a plain script as a run, and what runs it in each proc
+    plain_script,          a plain script as a run, and the actor that runs it
       script_ranks
 """

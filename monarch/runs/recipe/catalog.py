@@ -11,7 +11,7 @@ RECIPES = "monarch.recipes"
 
 
 def built_in_recipes() -> dict[str, str]:
-    """The recipes that are installed: the module of each, by name."""
+    """Return the module of each installed recipe, by name."""
     points = importlib.metadata.entry_points(group=RECIPES)
     return {point.name: point.value for point in sorted(points, key=lambda point: point.name)}
 
@@ -22,7 +22,7 @@ def is_package(path: Path) -> bool:
 
 
 def source_of(module: str) -> Path | None:
-    """The file that a module is written in, found without importing it."""
+    """Return a module's source file, found without importing it; ``None`` if it has none."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -31,7 +31,7 @@ def source_of(module: str) -> Path | None:
 
 
 def summary_of(module: str) -> str:
-    """The first line of a module's docstring, without importing it."""
+    """Return the first line of a module's docstring, without importing it."""
     path = source_of(module)
     try:
         source = path.read_text(encoding="utf-8") if path else ""

@@ -1,10 +1,10 @@
-"""A recipe's config, its check and what its procs preload, read from its source without what only
-a training needs.
+"""A recipe's config, check and preloaded modules, read from its source without the imports that
+only a training needs.
 
-A recipe imports torch, which takes seconds; its config is a dataclass of numbers and words. So
-those statements of its module are run that the config depends on, or ``check``, and no others.
-Where that cannot be told from the source, or fails, there is no outline: the recipe must be
-imported, and says itself what is wrong.
+A recipe imports torch, which takes seconds; its config is a dataclass of numbers and words. So only
+those statements of its module are run on which the config or ``check`` depends. If the source does
+not show these, or they fail, there is no outline: the recipe must be imported, and its import
+raises the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Outline:
-    """``config_class`` has the fields of the recipe's own, but is another class."""
+    """The outline of a recipe; ``config_class`` has the recipe's own fields, but is another
+    class."""
 
     def __init__(self, source: _RecipeSource, annotation: ast.expr) -> None:
         self.path = path = source.path
@@ -53,7 +54,7 @@ class Outline:
         return any(isinstance(each, _FUNCTIONS) and each.name == name for each in self._tree.body)
 
     def forget(self) -> None:
-        """Take it out of ``sys.modules``, before other code takes it for the recipe."""
+        """Remove it from ``sys.modules``, before other code uses it as the recipe."""
         sys.modules.pop(self._module.__name__, None)
 
     def _run(self, names: set[str]) -> None:
@@ -79,12 +80,12 @@ def outline_of(wanted: str) -> Outline | None:
 
 
 def preload_of(wanted: str) -> tuple[str, ...]:
-    """Modules that the procs of that recipe should find imported: its ``PRELOAD``, if it says."""
+    """Return the modules to import before the recipe's procs start: its ``PRELOAD``, if any."""
     return words_of(wanted, "PRELOAD")
 
 
 def words_of(wanted: str, name: str) -> tuple[str, ...]:
-    """The words that the module of that recipe has under a name; none where it does not say."""
+    """Return the words under a name in the recipe's module; empty if it has none."""
     found = _source_of(wanted)
     if found is None:
         return ()
@@ -116,7 +117,7 @@ class _RecipeSource:
         return self.module if is_folder else self.module.rpartition(".")[0]
 
     def defining(self, name: str) -> _RecipeSource:
-        """Itself, or the file beside it that it has ``name`` of: ``from .recipe import name``."""
+        """Return this source, or that of the file beside it from which it imports ``name``."""
         for each in self.tree.body:
             if not (isinstance(each, ast.ImportFrom) and each.level == 1 and each.module):
                 continue
@@ -149,8 +150,10 @@ def _source_of(wanted: str) -> _RecipeSource | None:
 
 
 def _annotation(tree: ast.Module, entry: str) -> ast.expr | None:
-    """The annotation of the entry's config: the first parameter of a function, the second of a
-    class's ``__init__``."""
+    """Return the annotation of the entry's config.
+
+    It is on the first parameter of a function, or the second of a class's ``__init__``.
+    """
     for statement in tree.body:
         if isinstance(statement, _FUNCTIONS) and statement.name == entry:
             return _of_parameter(statement, 0)
@@ -172,7 +175,8 @@ def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) 
 def _statements_for(
     tree: ast.Module, names: set[str], *, in_strings: bool = True
 ) -> list[ast.stmt]:
-    """The statements that bind or change ``names``, and what those need, in their order."""
+    """Return the statements that bind or change ``names``, and those that they need, in their
+    order."""
     bound = {statement: _bound_by(statement) for statement in tree.body}
     taken: set[ast.stmt] = set()
     while True:
@@ -188,7 +192,7 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """The names that a statement of a module binds, or whose contents it assigns to."""
+    """Return the names that a statement of a module binds, or whose contents it assigns to."""
     if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
         return {statement.name}
     bound: set[str] = set()
@@ -207,7 +211,8 @@ def _bound_by(statement: ast.stmt) -> set[str]:
 
 
 def _names_in(nodes: Iterable[ast.AST], *, in_strings: bool = True) -> set[str]:
-    """All names in them, those in annotations that are strings as well, if ``in_strings``."""
+    """Return all names in the nodes; with ``in_strings`` also those in annotations that are
+    strings."""
     found: set[str] = set()
     for root in nodes:
         for node in ast.walk(root):

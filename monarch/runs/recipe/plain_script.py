@@ -1,8 +1,8 @@
 """A plain script as a run: ``monarch run train.py --procs 4 -- --lr 0.1``.
 
-A Python file without a recipe in it runs as it is, one copy a proc, as ``torchrun`` runs it. One
-that calls ``monarch.step`` runs within the procs, so that code that is pushed comes in between two
-steps; any other has a Python of its own in each, which takes new code when it starts again.
+A Python file without a recipe runs unchanged, one copy in each proc, as with ``torchrun``. A script
+that calls ``monarch.step`` runs within the procs, so that pushed code is loaded between two steps;
+any other runs in a separate Python beside each proc, which loads new code when it restarts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_STEP = (
 
 @dataclass
 class ScriptConfig:
-    """A script, and the flags that it was given."""
+    """A script and its arguments; ``there`` is its path in a copy of the workspace."""
 
     script: str = ""
     args: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class ScriptConfig:
 
 
 class ScriptFailed(RunFailed):
-    """The script of a rank has failed: two lines, as of an edit that fails; ``lines`` has all."""
+    """The script of a rank has failed; the text is two lines, and ``lines`` has everything."""
 
     def __init__(self, script: str, end: ScriptEnd) -> None:
         error = end.error or ErrorLines("exited")
@@ -54,7 +54,7 @@ class ScriptFailed(RunFailed):
 
 
 def script_recipe(wanted: str) -> Recipe:
-    """The recipe that runs that script."""
+    """Return the recipe that runs that script."""
     module = ModuleType(Path(wanted).stem)
     module.__file__ = str(Path(wanted).resolve())
     module.__doc__ = f"{wanted}, a plain script: one copy a proc, as torchrun runs it."
@@ -97,13 +97,13 @@ def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
 def _run_processes(
     ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig
 ) -> None:
-    """The first rank that fails ends all, as torchrun has it."""
+    """Wait for all ranks' scripts; the first that fails ends all, as with torchrun."""
     record.phase(f"{config.script} runs on {counted(len(ranks), 'rank')}")
     while True:
         ends: list[ScriptEnd | None] = list(ranks.ended.call().get().values())
         failed = [end for end in ends if end is not None and end.status]
         if failed:
-            # Those that wait for another one only say that it is gone.
+            # Ranks that wait for the failed one only report that it is gone.
             raise ScriptFailed(Path(config.script).name, min(failed, key=_is_consequence))
         if None not in ends:
             return
@@ -117,7 +117,7 @@ def _is_consequence(end: ScriptEnd) -> tuple[bool, bool, int]:
 
 
 def _run_steps(ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig) -> None:
-    """The script's steps as calls of all ranks, which a failing edit does not end."""
+    """Run the script's steps as calls of all ranks, so that a failing edit does not end the run."""
     holding = Holding(tried.procs, ranks, record, rejoin=None)
     record.phase(f"{config.script} starts on {counted(len(ranks), 'rank')}")
     step = 0

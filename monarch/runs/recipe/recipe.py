@@ -1,10 +1,9 @@
-"""A recipe: where its code is found, and what it says of itself.
+"""A recipe: finds its code, and reads what its module declares.
 
 A recipe is a function ``run(config, procs, record)``, in a module of its own: a file, or a folder
 with an ``__init__.py``. The annotation of its second parameter tells the kind of mesh that it gets:
-``ProcMesh``, spawned for it, or ``HostMesh``, to spawn its own. A class may stand in for the
-function: it is made with the config, and its method ``run(procs, record)`` is called. Either may be
-``async``.
+``ProcMesh``, spawned for it, or ``HostMesh``, to spawn its own. It may also be a class, which is
+called with the config, and whose method ``run(procs, record)`` is called. Either may be ``async``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Recipe:
     _call: Callable[[Any, Any, Record], Any]
 
     def run(self, config: Any, mesh: Any, record: Record) -> Any:
-        """Run it to its end, and return what it returns."""
+        """Run the recipe to its end, and return its result."""
         outcome = self._call(config, mesh, record)
         if inspect.iscoroutine(outcome):
             return asyncio.run(outcome)
@@ -53,16 +52,17 @@ class Recipe:
 
     @property
     def doc(self) -> str:
-        """The docstring of the recipe; "" if it has none."""
+        """Return the docstring of the recipe; "" if it has none."""
         return inspect.getdoc(self.module) or ""
 
     @property
     def summary(self) -> str:
-        """The first line of that."""
+        """Return the first line of the docstring."""
         return self.doc.partition("\n")[0]
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Ask its own ``check`` whether a config fits so many procs; raises ``ConfigError``."""
+        """Call the recipe's own ``check`` of whether a config fits the procs; raises
+        ``ConfigError``."""
         check = self.function("check")
         if check is not None:
             with loaded.locating_errors():
@@ -70,32 +70,33 @@ class Recipe:
 
     @property
     def path(self) -> Path | None:
-        """The file or the folder it is written in."""
+        """Return the file or folder of the recipe's source; ``None`` if it has none."""
         file = getattr(self.module, "__file__", None)
         if file is None:
             return None
         return Path(file).parent if hasattr(self.module, "__path__") else Path(file)
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        """One of the functions that a recipe may have besides: ``plan``, ``check``, ``prepare``."""
+        """Return an optional function of the recipe (``plan``, ``check``, ``prepare``), or
+        ``None``."""
         found = getattr(self.module, name, None)
         return found if callable(found) else None
 
     @property
     def roles(self) -> dict[str, int]:
-        """Its roles, and how many procs each has by default; its ``ROLES`` says so."""
+        """Return the default number of procs of each role, from the recipe's ``ROLES``."""
         return dict(getattr(self.module, "ROLES", {}))
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """Modules that its procs should find imported; the recipe's ``PRELOAD`` says which."""
+        """Return the modules to import before the procs start, from the recipe's ``PRELOAD``."""
         return tuple(getattr(self.module, "PRELOAD", ()))
 
 
 def find_recipe(wanted: str) -> Recipe:
-    """The recipe that ``wanted`` names: built-in, a file, a folder, a module, or ``module:name``.
+    """Import and return the recipe that ``wanted`` names.
 
-    Imports it. Raises ``JobError``.
+    It is a built-in one, a file, a folder, a module, or ``module:name``. Raises ``JobError``.
     """
     place, _, attribute = wanted.partition(":")
     module = _load_module(place)
@@ -139,7 +140,7 @@ def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Rec
 
 
 def _parameters(function: Any) -> list[tuple[str, Any]]:
-    """The names and types of what a function takes by position."""
+    """Return the names and types of a function's positional parameters."""
     hints = typing.get_type_hints(function)
     try:
         parameters = inspect.signature(function).parameters.values()

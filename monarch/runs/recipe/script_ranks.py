@@ -1,4 +1,4 @@
-"""A plain script on a mesh: one copy a proc, in the environment that ``torchrun`` gives."""
+"""Runs a plain script on a mesh: one copy in each proc, in the environment of ``torchrun``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_SECONDS = 10.0
 
 
 class ScriptEnd(NamedTuple):
-    """How the script of a rank has ended; ``error`` is ``None`` where it went well."""
+    """How the script of a rank has ended; ``error`` is ``None`` if it succeeded."""
 
     rank: int
     status: int
@@ -32,8 +32,10 @@ class ScriptEnd(NamedTuple):
 
 
 class StepsMade(NamedTuple):
-    """How far the script of a rank is: whether it is at a step, how many it has made, and the
-    figures that it gave to ``monarch.step``, or that its step has returned."""
+    """The progress of a rank's script: whether it is at a step, and how many it has made.
+
+    ``figures`` are those that it gave to ``monarch.step``, or that its step has returned.
+    """
 
     rank: int
     is_at_step: bool
@@ -42,7 +44,7 @@ class StepsMade(NamedTuple):
 
 
 def ended_words(status: int) -> str:
-    """How a process has ended that printed no error."""
+    """Describe how a process ended that printed no error."""
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-status).name}"
@@ -51,13 +53,16 @@ def ended_words(status: int) -> str:
 
 
 class ScriptProcess(SPMDActor):
-    """Runs a script in a Python of its own, as it is; its output is this process's."""
+    """Runs a script unchanged in a separate Python; its output is this process's."""
 
     @endpoint
     def start(self, run_id: str, there: str, argv: list[str], num_here: int) -> None:
-        """After ``setup_env``. ``there`` is the script's path in a copy of the workspace, "" for
-        none; ``argv`` begins with its path on the client. ``num_here`` ranks are on this machine,
-        as far as the client knows."""
+        """Start the script, after ``setup_env``.
+
+        ``there`` is the script's path in a copy of the workspace, "" if it is not in it; ``argv``
+        begins with its path on the client. ``num_here`` ranks are on this machine, as far as the
+        client knows.
+        """
         self.rank = context().actor_instance.rank.rank
         environment = os.environ | _torchrun_variables(run_id, num_here)
         script = script_here(there, argv[0])
@@ -117,25 +122,27 @@ class _Printed:
 
 
 class ScriptSteps(SPMDActor):
-    """Runs a script that calls ``monarch.step``, on a thread of this process: code that is pushed
-    comes in where the script is at a step."""
+    """Runs a script that calls ``monarch.step``, on a thread of this process.
+
+    Pushed code is loaded while the script is at a step.
+    """
 
     def __init__(self) -> None:
         self.rank = context().actor_instance.rank.rank
         self._script: ScriptThread | None = None
 
     def __thread__(self) -> int:
-        """The thread that does the work of this actor's endpoints."""
+        """Return the thread that does the work of this actor's endpoints."""
         return threading.get_ident() if self._script is None else self._script.ident
 
     def __roots__(self) -> dict[str, Any]:
-        """What belongs to the state of the run beside the modules: what the step is called with."""
+        """Return the run's state outside the modules: the objects with which the step is called."""
         work = None if self._script is None else self._script.work
         return {} if work is None else {"step": work.__dict__}
 
     @endpoint
     def start(self, run_id: str, there: str, argv: list[str], num_here: int) -> None:
-        """As ``ScriptProcess.start``; nothing of the script has run when it returns."""
+        """Prepare the script as ``ScriptProcess.start`` does; none of it has run on return."""
         os.environ.update(_torchrun_variables(run_id, num_here))
         # OpenMP has read its variable where torch was imported before.
         torch: Any = sys.modules.get("torch")
@@ -163,15 +170,18 @@ class ScriptSteps(SPMDActor):
 
     @endpoint
     def step(self) -> StepsMade:
-        """Make the step that the script is at."""
+        """Run the step that the script is at."""
         assert self._script is not None
         figures = self._script.make_step()
         return StepsMade(self.rank, True, self._script.num_steps, figures)
 
 
 def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
-    """What ``torchrun`` sets beside ranks and addresses. As there, each of several ranks of a host
-    gets one thread of OpenMP, unless the user has said how many; hosts may share this machine."""
+    """Return the variables that ``torchrun`` sets beside ranks and addresses.
+
+    As there, each of several ranks of a host gets one thread of OpenMP, unless the user has set the
+    number; hosts may share this machine.
+    """
     variables = {
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_RESTART_COUNT": "0",
@@ -184,7 +194,7 @@ def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
 
 
 def script_here(there: str, path: str) -> str:
-    """The script's path on this host: in its copy of the workspace, where that has one."""
+    """Return the script's path on this host: in its copy of the workspace, if it has the script."""
     workspace = os.environ.get("WORKSPACE_DIR", "")
     copy = os.path.join(workspace, there) if workspace and there else ""
     return copy if copy and os.path.exists(copy) else path

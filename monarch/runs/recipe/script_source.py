@@ -1,6 +1,5 @@
-"""Reads from the source of a Python file whether it is a recipe or a plain script, and whether it
-calls ``monarch.step``. Imports and runs nothing.
-"""
+"""Reads from a Python file's source whether it is a recipe or a plain script, and whether it calls
+``monarch.step``. Imports and runs nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def is_plain(tree: ast.Module) -> bool:
             return not looks_like_one and is_started
         if "run" in _bound_by(statement):
             return is_started
-    # A file of definitions alone, or a name that is no recipe's, is told by what it lacks.
+    # A file with definitions only is taken for a recipe, whose error says what it lacks.
     return is_started or any(map(_acts, tree.body))
 
 
@@ -48,7 +47,7 @@ def _is_main_guard(statement: ast.stmt) -> bool:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Whether a statement does something, rather than name it."""
+    """Whether a statement does something, rather than define a name."""
     if isinstance(statement, ast.Expr):
         return not isinstance(statement.value, ast.Constant)
     return isinstance(statement, (ast.For, ast.While, ast.With, ast.AsyncFor, ast.AsyncWith))
@@ -107,7 +106,7 @@ def _modules_beside(tree: ast.Module, folder: Path) -> Iterator[Path]:
 
 
 def path_there(script: str, workspace: Workspace) -> str:
-    """The script's path in a copy of the workspace; "" where it is no part of it."""
+    """Return the script's path in a copy of the workspace; "" if it is outside the workspace."""
     path = str(Path(script).resolve())
     for folder in workspace.folders:
         if inside := folder.inside(path):

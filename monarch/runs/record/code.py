@@ -1,6 +1,7 @@
-"""The code that a run runs: its digest, and what changed in it while it ran.
+"""The code of a run: its digest, and its changes during the run.
 
-The hosts are asked, which know what a generation holds. The author's own files may be further.
+The hosts are asked, since they have the files of each generation. The author's own files may be
+newer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MAX_DIFF_LINES = 400
 
 
 class _Past(Protocol):
-    """Earlier generations, as the hosts remember them."""
+    """Earlier generations, from the hosts."""
 
     def changes(self, since: int, generation: int) -> HeldChanges: ...
 
@@ -48,8 +49,11 @@ class RunCodeChange:
 
 
 class RunCode:
-    """The generation of a workspace that a run is on. ``newest_loaded`` gives the newest one that
-    changed something that a process of the run has loaded."""
+    """The generation of a workspace that a run uses.
+
+    ``newest_loaded`` returns the newest generation that changed code that a process of the run has
+    loaded.
+    """
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class RunCode:
         self.move_to(generation)
 
     def another(self) -> RunCode:
-        """The same for another run beside this one."""
+        """Return the same for another run beside this one."""
         other = RunCode(self._past, self._workspace, self.generation, self._newest_loaded)
         other.roll_back, other.copies = self.roll_back, self.copies
         return other
@@ -79,7 +83,8 @@ class RunCode:
         return self._newest_loaded is None or self._newest_loaded() > generation
 
     def in_authors_words(self, text: str) -> str:
-        """A text, say a traceback, in which files of a host's copy are the author's own."""
+        """Return a text, such as a traceback, with paths of a host's copy replaced by the
+        author's."""
         deepest_first = sorted(self._workspace.folders, key=lambda one: -len(one.remote))
         for copy in self.copies:
             for folder in deepest_first:
@@ -88,8 +93,11 @@ class RunCode:
         return text
 
     def move_to(self, generation: int) -> RunCodeChange | None:
-        """The change that this generation brings; ``None`` where it changes nothing, or no host can
-        tell, so that the next change tells that, too."""
+        """Move to this generation, and return its change.
+
+        Returns ``None`` if it changes nothing, or if no host can say; the next change then includes
+        it.
+        """
         try:
             held = self._past.changes(self.generation, generation)
         except (MonarchError, SyncError):
@@ -118,7 +126,8 @@ class RunCode:
         return lines
 
     def _text(self, entry: Entry | None) -> str | None:
-        """The text of a file; ``None`` where it is not worth a diff, or not to be had any more."""
+        """Return the text of a file; ``None`` if it is too large for a diff, or no longer
+        available."""
         if entry is None or not entry.is_file:
             return ""
         if entry.size > _MAX_BYTES:
@@ -150,7 +159,7 @@ class RunCode:
 
 
 def _content(entry: Entry | None) -> bytes:
-    """Empty where there is no file."""
+    """Return the digest of a file; empty if there is no file."""
     return entry.digest if entry is not None else b""
 
 

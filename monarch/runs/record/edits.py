@@ -1,10 +1,10 @@
-"""Which code of a run has proved good, and what to do with newer code that fails.
+"""Knows which code of a run has succeeded, and decides what to do when newer code fails.
 
-An **activity** is what a run does again and again: a step, an evaluation, a save. Code is on trial
-in an activity as long as that last went well with an older generation, or never. The run **holds**,
-and waits for a fix, where code fails that is newer than what the run began with: while it starts,
-on trial, or later, as where a branch is first taken. For ranks that die or hang the run holds when
-that happens again, as it may be chance.
+An **activity** is repeated work of a run: a step, an evaluation, a save. Code is on trial in an
+activity as long as that last succeeded with an older generation, or never. The run **holds**, and
+waits for a fix, when code fails that is newer than the run's first: while it starts, on trial, or
+later, as when a branch is first taken. If ranks die or hang, the run holds when that happens again,
+as it may be chance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _MEND_SECONDS = 2.0  # where a fix waits, code on trial is given no more time th
 
 
 def default_policy() -> OnEditError:
-    """Hold where a person sees it: at a terminal, in a notebook."""
+    """Return the policy for failing edits: hold if a person sees it, at a terminal or in a
+    notebook.
+
+    The setting ``on_edit_error`` comes first; without a person it is a rollback.
+    """
     wanted = settings().on_edit_error
     if wanted in get_args(OnEditError):
         return wanted  # type: ignore[return-value]
@@ -68,7 +72,7 @@ class Failure:
 
     @property
     def place(self) -> str:
-        """File, line and ranks, as far as they are known."""
+        """Return file, line and ranks, as far as they are known."""
         parts = [f"{Path(self.file).as_posix()}:{self.line}"] if self.file else []
         if self.ranks:
             many = "ranks" if len(self.ranks) > 1 else "rank"
@@ -84,9 +88,8 @@ class Failure:
 class Edits:
     """The history of a run's code, over all its attempts.
 
-    ``good`` is the generation with which each activity last went well; under "", the one that the
-    run began with. ``origins`` has the generations that a rollback of ours has made, with those
-    that they are again.
+    ``good`` is the generation with which each activity last succeeded; under "", the run's first.
+    ``origins`` has the generations that our rollbacks have made, each with the one that it repeats.
     """
 
     policy: OnEditError = field(default_factory=default_policy)
@@ -104,12 +107,13 @@ class Edits:
     _warm: set[str] = field(default_factory=set)  # activities that these processes have done
 
     def begin(self, generation: int) -> None:
-        """The run begins with it, unless it has begun before; in new processes, in any case."""
+        """Note that the run begins with this generation, unless it has begun; and that processes
+        are new."""
         self.good.setdefault("", generation)
         self._warm.clear()
 
     def has_gone_well(self, activity: str) -> bool:
-        """Whether it ever did, in this run."""
+        """Whether the activity ever succeeded in this run."""
         return activity in self.good
 
     @property
@@ -134,19 +138,22 @@ class Edits:
         return start is not None and generation > start
 
     def older(self, generation: int) -> tuple[int, ...]:
-        """The generations before it that went well, the newest last."""
+        """Return the generations before it that succeeded, the newest last."""
         return tuple(sorted(one for one in self._well if one < generation))
 
     def good_before(self, activity: str, generation: int) -> int:
-        """The one to go back to, if that one fails."""
+        """Return the generation to roll back to, if this one fails."""
         good = self.good_for(activity)
         if good is not None and good < generation:
             return good
         return max(self.older(generation), default=self.good.get("", 0))
 
     def way_back(self, failure: Failure) -> int | None:
-        """The generation to go back to from it: further than the last time, if that has failed as
-        well. None where there is nothing older."""
+        """Return the generation to roll back to after a failure; ``None`` if there is nothing
+        older.
+
+        It is older than the last rollback's, if that has failed as well.
+        """
         origin = self.origins.get(failure.generation)
         if origin is None:
             return failure.good if failure.good < failure.generation else None
@@ -163,8 +170,10 @@ class Edits:
         history.setdefault(activity, deque(maxlen=_NUM_REMEMBERED)).append(seconds)
 
     def is_lost_again(self, activity: str, doing: str, generation: int) -> bool:
-        """Note that a process died or hung. Whether the code must be why: on trial, the second
-        time; later, the second time in the same step."""
+        """Note that a process died or hung; return whether the code must be the cause.
+
+        It is on the second time: on trial anywhere, later in the same step.
+        """
         if not self.is_edited(generation):
             return False
         where = "" if self.is_new(activity, generation) else doing
@@ -194,7 +203,7 @@ class Edits:
         longest = max([0.0, *others, *(firsts if is_first else ())])
         measured = max(generous, _TIMES_LONGEST * longest)
         if not is_new or usual is None:
-            # The first of all may compile. That newer code waits for it says that it should end.
+            # The very first call may compile. If newer code waits for it, it should end.
             patience = Patience.of_proved_code(max(most, measured), usual)
             if not is_new:
                 return patience
@@ -206,5 +215,5 @@ class Edits:
         return replace(patience, hard=hard) if mend_waits else patience
 
     def seed(self) -> Mapping[str, int]:
-        """For processes that begin."""
+        """Return the generations that succeeded, for new processes."""
         return dict(self.good)

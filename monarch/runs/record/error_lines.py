@@ -1,5 +1,4 @@
-"""The two lines of a traceback that a person needs: what was raised, and where in the user's
-code."""
+"""The two lines of a traceback that a person needs: the error, and its place in the user's code."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _BEGINS = re.compile(r"^Traceback .*\(most recent call last\):$", re.MULTILINE)
 
 
 class ErrorLines(NamedTuple):
-    """An error of Python's, from its traceback: ``error`` in a line, the place of the user's code
-    that raised, and the whole ``traceback``. ``on`` says which rank it was, if that is known."""
+    """An error from a Python traceback: ``error`` in a line, the place of the user's code that
+    raised, and the whole ``traceback``. ``on`` says which rank it was, if that is known."""
 
     error: str
     file: str = ""
@@ -28,15 +27,17 @@ class ErrorLines(NamedTuple):
     on: str = ""
 
     def told(self, on: str = "") -> str:
-        """The error, and below it the place; ``on`` says where besides, as on which rank."""
+        """Return the error, and below it the place; ``on`` adds to the place, such as the rank."""
         place = f"{in_short(self.file)}:{self.line}" if self.file else ""
         below = ", ".join(part for part in (place, on or self.on) if part)
         return f"{self.error}\n{below}".rstrip()
 
 
 def lines_of(error: BaseException) -> ErrorLines | None:
-    """The lines of what ended a run, where that was an error of the user's code; ``None`` where the
-    error says all itself."""
+    """Return the lines of an error that ended a run, if the user's code raised it.
+
+    Returns ``None`` if the error's own text says everything.
+    """
     known = getattr(error, "lines", None)
     if isinstance(known, ErrorLines):
         return known
@@ -54,7 +55,7 @@ def lines_of(error: BaseException) -> ErrorLines | None:
 
 
 def _within(text: str) -> ErrorLines | None:
-    """A traceback in what an error of ours says: it goes, and all else that is said stays."""
+    """Take the traceback out of the text of one of our errors; the rest of the text stays."""
     begins = _BEGINS.search(text)
     lines = error_in(text) if begins is not None else None
     if begins is None or lines is None:
@@ -71,7 +72,7 @@ def _first_line(text: str) -> str:
 
 
 def error_in(text: str) -> ErrorLines | None:
-    """The last error of Python's that a process has printed; ``None`` where it printed none."""
+    """Return the last Python error that a process has printed; ``None`` if it printed none."""
     text = _RANK.sub("", text)
     heads = [found.start() for found in _BEGINS.finditer(text)]
     if not heads:
@@ -91,7 +92,7 @@ def error_in(text: str) -> ErrorLines | None:
 
 
 def _syntax_error(text: str) -> ErrorLines | None:
-    """Of a script that does not compile, Python prints no head."""
+    """Return the error of a script that does not compile, for which Python prints no head line."""
     lines = text.rstrip().splitlines()
     if lines and re.match(r"(Syntax|Indentation|Tab)Error: ", lines[-1]):
         for index in range(len(lines) - 2, -1, -1):

@@ -1,4 +1,4 @@
-"""An error, as one would tell a person of it."""
+"""The text of an error for a person."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from monarch.errors import MonarchError
 
 
 def in_words(error: BaseException) -> str:
-    """The text of an error. Errors of ours say all; of others the name of the kind says the
-    most."""
+    """Return the text of an error, with its class's name unless it is one of our own errors."""
     if isinstance(error, ConfigError):
         return f"'{error.key}' {error}" if error.key and not error.path else str(error)
     if isinstance(error, MonarchError):
@@ -18,7 +17,7 @@ def in_words(error: BaseException) -> str:
     except Exception:  # A class of the user's, which has a fault of its own.
         said = ""
     if said[:1].isspace():
-        # As of torch's pipelines, which put the values of a stage around what it raised.
+        # As in torch's pipelines, which put a stage's values around the error that it raised.
         if error.__cause__ is not None:
             return in_words(error.__cause__)
         said = said.strip()
@@ -26,7 +25,8 @@ def in_words(error: BaseException) -> str:
 
 
 def _in_short(said: str) -> str:
-    """What CUDA says in one line: the others are the same for every error, and about debugging."""
+    """Shorten a CUDA error to one line: the others are the same for every error, about
+    debugging."""
     first, _, rest = said.partition("\n")
     if not first.startswith("CUDA error") or not rest:
         return said

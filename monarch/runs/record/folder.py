@@ -1,11 +1,11 @@
-"""Run folders: ``runs/NAME-STAMP``, what lies in them, and how a run stands.
+"""Run folders: ``runs/NAME-STAMP``, their files, and the status of a run.
 
     config.toml  origin.json  command  env.json     what was run
     metrics.jsonl  events.jsonl  logs/rank*.log     what happened
     checkpoints/  report.html                       what came of it
 
-How a run stands is told by its last ``begun`` or ``ended`` event, and by whether the program that
-began it still lives; so a run that was killed need not say so.
+The status of a run follows from its last ``begun`` or ``ended`` event, and from whether the program
+that began it still lives; so a killed run need not record its end.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
 HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
 TRACEBACK = "traceback.txt"  # of what ended the run last
-# Of runs that go on without their author: see `detached.py`.
+# For runs that continue without their author: see `detached.py`.
 DETACHED = "detached.json"
 REMOTE = "remote.json"
 _ANSWER = "answer"
-# Of a run's events, those that say how it stands.
+# The events that determine a run's status.
 _ENDS = ("begun", "ended")
 _TURNS = (*_ENDS, "held", "mended", "begun_again")
 
@@ -50,7 +50,7 @@ Status = Literal["running", "held", "finished", "stopped", "failed", "killed", "
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run on disk."""
+    """The folder of one run."""
 
     path: Path
 
@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def config_path(self) -> Path:
-        """Raises ``JobError`` where a link leads out of the folder."""
+        """Return the path of the config. Raises ``JobError`` if a link leads out of the folder."""
         path = self.path / CONFIG
         if leads_out(path, self.path):
             raise JobError(f"{path} is a link that leads out of the run's folder: it is not read")
@@ -68,7 +68,7 @@ class RunFolder:
 
     @property
     def config_text(self) -> str:
-        """Empty where there is none that can be read."""
+        """Return the text of the config; "" if it cannot be read."""
         try:
             return read_kept(self.path / CONFIG).decode("utf-8")
         except (OSError, ValueError):
@@ -76,14 +76,14 @@ class RunFolder:
 
     @property
     def is_of_script(self) -> bool:
-        """Whether it is of a plain script, which keeps its own checkpoints."""
+        """Whether the run is of a plain script, which keeps its own checkpoints."""
         return "script" in self.origins()
 
     @property
     def has_traceback(self) -> bool:
-        """Whether it failed with an error of the user's code."""
+        """Whether the run failed with an error of the user's code."""
         file = self.path / TRACEBACK
-        # Of a process that only exits there is none.
+        # A process that only exits leaves none.
         return self.status == "failed" and file.is_file() and file.stat().st_size > 1
 
     @property
@@ -92,7 +92,7 @@ class RunFolder:
 
     @property
     def command(self) -> list[str]:
-        """The command that began it, as its arguments."""
+        """Return the arguments of the command that began the run."""
         try:
             return shlex.split(read_kept(self.path / "command").decode("utf-8"))
         except (OSError, ValueError):
@@ -100,15 +100,13 @@ class RunFolder:
 
     @property
     def recipe(self) -> str:
-        """The recipe's name, or its file, as in the command ``monarch run RECIPE``; "" for a
-        command that is none of these."""
+        """Return the recipe's name or file, as in ``monarch run RECIPE``; "" for other commands."""
         program, word, recipe, *_ = [*self.command, "", "", ""]
         is_run = (program, word) == ("monarch", "run") and not recipe.startswith("-")
         return recipe if is_run else ""
 
     def note_command(self, command: Sequence[str]) -> None:
-        """Notes the command that begins the run, or goes on with it, on as many hosts as it
-        says."""
+        """Record the command that begins or resumes the run, with its number of hosts."""
         path = self.path / "command"
         if not path.exists():
             self.write_text("command", shell_line(command) + "\n")
@@ -121,27 +119,27 @@ class RunFolder:
             os.utime(path, ns=(began.st_atime_ns, began.st_mtime_ns))
 
     def events(self) -> list[dict[str, Any]]:
-        """Everything that happened, the oldest first."""
+        """Return all events, oldest first."""
         rows = json_rows(self.path / EVENTS)
         return [
             {"time": 0.0, "text": "", **row} for row in rows if isinstance(row.get("kind"), str)
         ]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row a step that counts: what a resumed run did again is there once."""
+        """Return one row for each step; steps that a resumed run repeated appear once."""
         return steps_of(json_rows(self.path / METRICS))
 
     def environment(self) -> dict[str, Any]:
-        """The surroundings of the last program that ran it."""
+        """Return the environment of the last program that ran it."""
         return read_json(self.path / "env.json")
 
     def origins(self) -> dict[str, str]:
-        """Where each value of the config came from."""
+        """Return where each value of the config came from."""
         return read_json(self.path / "origin.json")
 
     @property
     def running_pid(self) -> int | None:
-        """The program that runs it now."""
+        """Return the pid of the program that now runs it; ``None`` if none does."""
         last = self._last_turn()
         if last is None or last["kind"] != "begun" or not self._is_alive(last):
             return None
@@ -151,7 +149,7 @@ class RunFolder:
         return next((e for e in reversed(self.events()) if e["kind"] in _ENDS), None)
 
     def _is_alive(self, begun: Mapping[str, Any]) -> bool:
-        """Whether the program of a ``begun`` event still lives; of one elsewhere, at the last
+        """Whether the program of a ``begun`` event still lives; for one elsewhere, at the last
         look."""
         remote = read_json(self.path / REMOTE)
         if remote:
@@ -173,7 +171,7 @@ class RunFolder:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether ranks were lost since the last step, and are about to begin again."""
+        """Whether ranks were lost since the last step, and are about to restart."""
         lost = next((e for e in reversed(self.events()) if e["kind"] in ("died", "hung")), None)
         if lost is None or self.running_pid is None:
             return False
@@ -182,13 +180,13 @@ class RunFolder:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it ended because what it ran on was lost."""
+        """Whether the run ended because its hosts or ranks were lost."""
         last = self._last_turn()
         return last is not None and bool(last.get("is_lost"))
 
     @property
     def has_checkpoint(self) -> bool:
-        """Here, or on a host that has a disk of its own."""
+        """Whether there is a checkpoint, here or on a host with a disk of its own."""
         try:
             is_here = any(self.checkpoint_dir.iterdir())
         except OSError:
@@ -197,7 +195,8 @@ class RunFolder:
 
     @property
     def saved_elsewhere(self) -> tuple[Path, int] | None:
-        """The newest checkpoint that a host wrote to a disk of its own, and its step."""
+        """Return the newest checkpoint that a host wrote to its own disk, and its step; or
+        ``None``."""
         for event in reversed(self.events()):
             if event["kind"] == "saved" and event.get("elsewhere"):
                 return Path(event["path"]), event["step"]
@@ -210,7 +209,7 @@ class RunFolder:
         return html_of(self.name, self.recipe, status, self.metrics())
 
     def num_bytes(self) -> int:
-        """The sizes of all files in the run's folder, added up, in bytes."""
+        """Return the total size of all files in the run's folder, in bytes."""
         total = 0
         for folder, _, names in os.walk(self.path):
             for name in names:
@@ -219,18 +218,18 @@ class RunFolder:
         return total
 
     def write_text(self, name: str, text: str) -> None:
-        """Write one of its files, whole or not at all."""
+        """Write one of the folder's files atomically."""
         write_whole(self.path / name, text, mode=OF_PEOPLE)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
 
     def answer(self, choice: str) -> None:
-        """Answer what the run asks while it holds, as by a key in its terminal."""
+        """Answer the question of a run that holds, like a key in its terminal."""
         self.write_text(_ANSWER, choice)
 
     def take_answer(self) -> str:
-        """The answer that another program gave since the last time; "" where there is none."""
+        """Return the answer that another program gave since the last call; "" if none."""
         path = self.path / _ANSWER
         try:
             choice = path.read_text()
@@ -240,11 +239,11 @@ class RunFolder:
         return choice
 
     def discard(self) -> None:
-        """Remove it; for one that ``new_run`` made just now."""
+        """Remove a folder that ``new_run`` has just made."""
         ours.remove_folder(self.path, self.path.parent, name=r".+-\d{8}-\d{6}(-\d+)?")
 
     def link_as_latest(self) -> None:
-        """Have ``latest`` beside it lead to it."""
+        """Make the link ``latest`` beside the folder point to it."""
         link = self.path.parent / "latest"
         made = link.with_name(f".latest.{self.path.name}")
         made.unlink(missing_ok=True)
@@ -253,14 +252,14 @@ class RunFolder:
 
 
 def writing_in(folder: Path) -> AbstractContextManager[None]:
-    """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
+    """Turn the operating system's errors within into a ``JobError`` that a person can read."""
     return writing(f"the run's folder in {folder}")
 
 
 def new_run(name: str, base: Path = RUNS) -> RunFolder:
-    """An empty folder for a run that begins now; folders of runs are no part of a workspace.
+    """Make an empty folder for a run that begins now; git ignores it, so it is in no workspace.
 
-    Raises ``JobError`` where it cannot be made.
+    Raises ``JobError`` if it cannot be made.
     """
     with writing_in(base):
         base.mkdir(parents=True, exist_ok=True)
@@ -280,7 +279,10 @@ def new_run(name: str, base: Path = RUNS) -> RunFolder:
 
 
 def _mode_of_runs() -> int:
-    """Raises ``JobError`` for a choice that is no mode, or one that would keep the user out."""
+    """Return the mode for run folders.
+
+    Raises ``JobError`` for an invalid setting, or one that would lock the user out.
+    """
     text = os.environ.get(_MODE) or "700"
     if not re.fullmatch(r"0?7[0-7]{2}", text):
         raise JobError(f"{_MODE}={text} is no mode for folders of yours: say 700, 750 or 755")
@@ -288,15 +290,17 @@ def _mode_of_runs() -> int:
 
 
 def runs_in(base: Path = RUNS) -> list[RunFolder]:
-    """All runs, the one that began last at the end."""
+    """Return all runs, the latest last."""
     found = [path for path in base.glob("*") if path.is_dir() and not path.is_symlink()]
     found = [path for path in found if (path / "command").exists()]
     return [RunFolder(path) for path in sorted(found, key=_began)]
 
 
 def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
-    """The run that ``wanted`` names: a folder, its name, ``latest``, or the beginning of a name,
-    which means the last such run. Raises ``JobError``."""
+    """Return the run that ``wanted`` names: a folder, its name, ``latest``, or the start of a name.
+
+    The start of a name means the last such run. Raises ``JobError``.
+    """
     path = Path(wanted)
     if (path / "command").exists():
         return RunFolder(path)
@@ -321,7 +325,7 @@ def _began(path: Path) -> tuple[int, str]:
 
 
 def answer_run(run: RunFolder, choice: str) -> None:
-    """Give a run that holds one of the answers that it asks for. Raises ``JobError``."""
+    """Give a run that holds one of the answers that it offers. Raises ``JobError``."""
     holds = [event for event in run.events() if event["kind"] == "held"]
     choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
     if choice not in choices:
@@ -330,7 +334,7 @@ def answer_run(run: RunFolder, choice: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of JSON; an empty dictionary where there is none that can be read."""
+    """Return the object of a JSON file; an empty dictionary if it cannot be read."""
     try:
         found = parsed_json(read_kept(path))
     except OSError:
@@ -341,10 +345,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def steps_of(
     rows: Iterable[Mapping[str, Any]], steps: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """One row for each step, from rows in the order in which they were reported.
+    """Return one row for each step, from rows in the order in which they were reported.
 
-    Rows of the same step are joined. Where the step numbers go back, the run was resumed there, and
-    the later steps of before are dropped. ``steps``, the result for the rows before these, is
+    Rows of the same step are joined. If the step numbers go back, the run was resumed there, and
+    the later steps from before are dropped. ``steps``, the result for the rows before these, is
     extended in place.
     """
     steps = [] if steps is None else steps
@@ -362,15 +366,14 @@ def steps_of(
 
 
 def shell_line(arguments: Sequence[str]) -> str:
-    """A command as one would type it."""
+    """Return a command as a person would type it."""
     return shlex.join(arguments)
 
 
 def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
-    """The last run of this very command, if it was left before its end: killed, stopped, failed.
+    """Return the last run of this command, if it did not reach its end: killed, stopped, failed.
 
-    A failed run that has no checkpoint has nothing to go on with, unless nothing was wrong with
-    it, and what it ran on was lost.
+    A failed run without a checkpoint cannot be resumed, unless only its hosts were lost.
     """
     for run in reversed(runs_in(base)):
         if not run.name.startswith(f"{name}-") or _without_hosts(run.command) != list(command):
@@ -386,18 +389,19 @@ def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder 
 
 
 def _without_hosts(command: Sequence[str]) -> list[str]:
-    """The same run may go on with fewer hosts, or with more."""
+    """Return the command without its number of hosts: a run may be resumed with another number."""
     num_words = len(_hosts_of(command))
     return [*command[:3], *command[3 + num_words :]]
 
 
 def _hosts_of(command: Sequence[str]) -> Sequence[str]:
-    """The option for it, where the command has one: behind the recipe."""
+    """Return the option with the number of hosts, which follows the recipe; empty if there is
+    none."""
     return command[3:5] if command[3:4] == [HOSTS_OPTION] else []
 
 
 def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
-    """The config that a run was left with; ``None`` if the recipe has another by now."""
+    """Return the run's last config; ``None`` if the recipe has other keys by now."""
     try:
         return load_config(config_class, run.config_path).config
     except ConfigError:
@@ -405,7 +409,7 @@ def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
 
 
 def what_changed(run: RunFolder, config: Any) -> list[str]:
-    """The keys that differ from the run's, and may not change in the middle of one."""
+    """Return the keys that differ from the run's and may not change during a run."""
     before = config_of(run, type(config))
     if before is None:
         return ["the recipe's keys"]

@@ -1,8 +1,8 @@
-"""What git says of the folder that a run begins in, without running anything of that folder.
+"""Asks git for the commit of a run's folder, without running any program of that folder.
 
 A repository's own config may name programs: monitors of files, hooks, filters, pagers, remotes to
-fetch a missing object from. So it is asked for names only: nothing that looks at contents, such as
-whether a file has changed. The digest of the code tells that.
+fetch a missing object from. So git is asked for names only, not whether files have changed: the
+digest of the code shows that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VARIABLES = {
 
 
 def commit_here() -> str | None:
-    """The commit of the current folder, by a tag if one is near; ``None`` outside of git."""
+    """Return the commit of the current folder, by a tag if one is near; ``None`` outside of git."""
     try:
         done = subprocess.run(
             ["git", *_NOTHING_RUNS, "describe", "--always", "--abbrev=12"],

@@ -1,4 +1,4 @@
-"""A run's config file, followed while it runs: some keys may change between two steps."""
+"""Watches a run's config file while it runs: some keys may change between two steps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """The outcome of an edit. ``applied`` and ``waiting`` give old and new by dotted key;
-    ``waiting`` needs a restart. ``error`` says why the file cannot be used."""
+    """The result of an edit.
+
+    ``applied`` and ``waiting`` have old and new values by dotted key; ``waiting`` ones need a
+    restart. ``error`` says why the file cannot be used.
+    """
 
     path: Path
     applied: Mapping[str, tuple[Any, Any]]
@@ -27,7 +30,7 @@ class ConfigChange:
 
     @property
     def text(self) -> str:
-        """One line for a person; with an error, its lines."""
+        """Return a line for a person; with an error, its lines."""
         if self.error:
             return f"{self.path} was changed, and cannot be used; nothing changes. {self.error}"
         parts = []
@@ -42,7 +45,7 @@ class ConfigChange:
         return f"{self.path} was changed: " + "; ".join(parts or ["nothing that matters"])
 
     def data(self) -> dict[str, Any]:
-        """The change as an event has it."""
+        """Return the change as the data of an event."""
         return {
             "file": str(self.path),
             "applied": {key: list(map(_plain, pair)) for key, pair in self.applied.items()},
@@ -52,10 +55,10 @@ class ConfigChange:
 
 
 class LiveConfig(Generic[C]):
-    """``config`` as the files say it now, in the keys that may change live.
+    """The current ``config``: keys that may change live have the files' latest values.
 
-    ``files`` says for each file how a config is read from it. Looking costs one ``stat`` a file.
-    The first is the run's own: ``write`` keeps it up with what another one changed.
+    ``files`` has for each file a function that reads a config from it. A poll costs one ``stat``
+    for each file. The first file is the run's own: ``write`` updates it with changes from another.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class LiveConfig(Generic[C]):
         self._write = write
 
     def poll(self) -> ConfigChange | None:
-        """Take over what was changed since the last look; ``None`` if nothing was."""
+        """Apply changes since the last poll and return them; ``None`` if there are none."""
         for path, read in self._files.items():
             stamp = _stamp(path)
             if stamp in (self._stamps[path], None) or _is_empty(stamp):
@@ -118,8 +121,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 def _is_empty(stamp: _Stamp) -> bool:
-    """Whether the file is empty, as editors leave one for a moment before they write it; and for
-    long on a full disk."""
+    """Whether the file is empty, as editors leave it for a moment, or a full disk for longer."""
     return stamp is not None and stamp[1] == 0
 
 

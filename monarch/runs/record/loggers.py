@@ -1,5 +1,8 @@
-"""Where else a run's metrics go: TensorBoard, Weights & Biases, MLflow. Each is its own library,
-imported where a config asks for it. What its own environment variables say comes before ours."""
+"""Sends a run's metrics to TensorBoard, Weights & Biases or MLflow.
+
+Each needs its own library, which is imported if a config asks for it. The library's own environment
+variables override our settings.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _PROJECT = "monarch"  # where neither a key nor the environment names one
 
 
 class Logger(Protocol):
-    """Gets the numbers of each step. ``place`` says where they go, for a person."""
+    """Gets the figures of each step. ``place`` says where they are sent, for a person."""
 
     place: str
 
@@ -32,7 +35,7 @@ class Logger(Protocol):
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The run, as loggers tell of it: its folder, and its config by dotted key."""
+    """A run in the form that loggers need: its folder, and its config by dotted key."""
 
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -41,13 +44,14 @@ class LoggedRun:
 
     @property
     def uid(self) -> str:
-        """The same for a run that goes on; another for any other run."""
+        """Return an id that stays the same when the run is resumed, and differs between runs."""
         whole = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=3).hexdigest()
         return f"{self.folder.name}-{whole}"
 
 
 class TensorBoard:
-    """Event files in ``tensorboard/`` of the run's folder, for ``tensorboard --logdir runs``."""
+    """Writes event files in ``tensorboard/`` of the run's folder, for ``tensorboard --logdir
+    runs``."""
 
     def __init__(self, run: LoggedRun) -> None:
         library = _library("tensorboard", "torch.utils.tensorboard")
@@ -64,8 +68,11 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of W&B, which goes on when this one does. It is online where a person is logged in, or
-    ``WANDB_MODE`` says so; else offline, in ``wandb/`` of the run's folder, for ``wandb sync``."""
+    """Logs to a run of W&B, which is resumed with this one.
+
+    It is online if a person is logged in, or ``WANDB_MODE`` says so; else offline, in ``wandb/`` of
+    the run's folder, for ``wandb sync``.
+    """
 
     def __init__(self, run: LoggedRun) -> None:
         library = _library("wandb", "wandb")
@@ -95,8 +102,11 @@ class WandB:
 
 
 class MLflow:
-    """A run of MLflow, which goes on when this one does: where ``MLFLOW_TRACKING_URI`` says, else
-    in ``mlflow/`` beside the runs; in the experiment of ``MLFLOW_EXPERIMENT_NAME``."""
+    """Logs to a run of MLflow, which is resumed with this one.
+
+    It is stored at ``MLFLOW_TRACKING_URI``, by default in ``mlflow/`` beside the runs, in the
+    experiment of ``MLFLOW_EXPERIMENT_NAME``.
+    """
 
     def __init__(self, run: LoggedRun) -> None:
         library = _library("mlflow", "mlflow")
@@ -142,24 +152,25 @@ LOGGERS: dict[str, Callable[[LoggedRun], Logger]] = {
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise ConfigError where there is no such logger."""
+    """Raise ConfigError if there is no logger of such a name."""
     for name in names:
         if name not in LOGGERS:
             raise ConfigError(f"knows no {name!r}; there are {', '.join(LOGGERS)}", key="log_to")
 
 
 def open_loggers(names: Sequence[str], run: LoggedRun) -> list[Logger]:
-    """Raises ConfigError where a library is not installed."""
+    """Return the loggers. Raises ConfigError if a library is not installed."""
     return [LOGGERS[name](run) for name in names]
 
 
 def _unless_set(variable: str, value: str | None) -> str | None:
-    """``None`` where the environment says it to the library itself."""
+    """Return ``value``; ``None`` if the library reads the variable itself."""
     return None if os.environ.get(variable) else value
 
 
 def _is_logged_in() -> bool:
-    """By a key in the environment, or in the file in which ``wandb login`` leaves it."""
+    """Whether a W&B key is in the environment, or in the file in which ``wandb login`` stores
+    it."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""

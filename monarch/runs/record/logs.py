@@ -20,10 +20,10 @@ _UNUSUAL = re.compile(r"[^\w.-]+")
 
 
 class RunLogs:
-    """Keeps the lines that reach the client, a file a rank.
+    """Writes the output that reaches the client into a file for each rank.
 
-    Procs of another mesh than ``name`` have its name in front: ``logs/eval-rank0.log``. Procs that
-    took the place of dead ones go on in the same file.
+    Files of another mesh than ``name`` begin with its name: ``logs/eval-rank0.log``. A new proc
+    that replaces a dead one continues the same file.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -33,7 +33,8 @@ class RunLogs:
         self._lock = threading.Lock()
 
     def take(self, log: Log, lines: bytes) -> None:
-        """Add lines of one proc. Never raises: what cannot be kept is still on the host."""
+        """Add lines of one proc. Never raises: lines that cannot be written are still on the
+        host."""
         try:
             with self._lock:
                 self._file(_file_name(log, self._name)).write(lines)
@@ -66,15 +67,17 @@ def _file_name(log: Log, run_name: str) -> str:
 
 
 class Line(NamedTuple):
-    """``who``: the printer, ``rank0``, or ``eval-rank0`` for the procs of another mesh."""
+    """A line of output; ``who`` printed it: ``rank0``, or ``eval-rank0`` in another mesh."""
 
     who: str
     text: str
 
 
 class PrintedLines:
-    """The lines of one run; ``ranks`` are those wanted, all if the list is empty. Of what is there
-    at the first look, only so many of the ``last_bytes`` are read, of all files together."""
+    """The output of one run, of the given ``ranks``, or of all if the list is empty.
+
+    The first call of ``take`` reads at most the ``last_bytes`` of all files together.
+    """
 
     def __init__(
         self, folder: Path, ranks: Collection[int] = (), *, last_bytes: int | None = None
@@ -85,12 +88,14 @@ class PrintedLines:
         self._offsets: dict[Path, int] = {}
 
     def names(self) -> list[str]:
-        """The procs that have printed anything, in the order of their ranks."""
+        """Return the procs that have printed anything, in the order of their ranks."""
         return [path.stem for path in self._files()]
 
     def take(self, *, is_over: bool = False) -> list[Line]:
-        """The lines since the last time. One that has no end yet is left for later, unless it
-        ``is_over`` and no end will come."""
+        """Return the lines since the last call.
+
+        A line without an end is left for later, unless it ``is_over`` and no end will come.
+        """
         files = self._files()
         most = None if self._last_bytes is None else self._last_bytes // max(1, len(files))
         return [line for path in files for line in self._new_in(path, is_over, most)]

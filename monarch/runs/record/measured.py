@@ -1,4 +1,4 @@
-"""The measurements of a run, of the rows that it reported: one a step."""
+"""The figures of a run, from the rows that it reported: one for each step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NOT_PLOTTED = ("step", "num_steps", "time", "generation")
 
 
 def curve(steps: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """One quantity over the steps."""
+    """Return one quantity over the steps."""
     return [(row["step"], row[name]) for row in steps if is_number(row.get(name))]
 
 
 def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the quantities that were reported besides the step, the most wanted first."""
+    """Return the names of the reported quantities besides the step, the most important first."""
     names = dict.fromkeys(
         name
         for row in steps
@@ -29,7 +29,7 @@ def names_measured(steps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def last_measured(steps: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """The value of ``name`` at the last step that has one; ``None`` where no step does."""
+    """Return the value of ``name`` at the last step that has one; ``None`` if no step does."""
     return next((row[name] for row in reversed(steps) if name in row), None)
 
 
@@ -38,8 +38,10 @@ def is_number(value: Any) -> bool:
 
 
 def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, Any]]) -> str:
-    """The HTML by which a notebook shows a run; ``steps`` as `RunFolder.metrics` has them. No
-    links, no script."""
+    """Return the HTML with which a notebook shows a run, without links or scripts.
+
+    ``steps`` are those of `RunFolder.metrics`.
+    """
     last = steps[-1] if steps else {}
     of = f" of {last['num_steps']}" if "num_steps" in last else ""
     rows = [("recipe", recipe or "-"), ("status", status), ("step", f"{last.get('step', 0)}{of}")]

@@ -30,8 +30,10 @@ def svg_chart(
     title: str = "",
     is_log: bool = False,
 ) -> str:
-    """One chart with a line for each name; values that are no finite numbers are left out, and,
-    where ``is_log``, those that are not above zero."""
+    """Return a chart with a line for each name.
+
+    Values that are no finite numbers are left out, and, if ``is_log``, those not above zero.
+    """
     kept = {name: _thinned(_finite(line, is_log=is_log)) for name, line in lines.items()}
     points = [point for line in kept.values() for point in line]
     if not points:
@@ -97,7 +99,7 @@ def svg_chart(
 
 
 def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
-    """One row of blocks, each the mean of its part of the line."""
+    """Return a row of block characters, each for the mean of its part of the line."""
     points = _finite(line, is_log=is_log)
     if is_log:
         points = [(x, math.log10(y)) for x, y in points]
@@ -116,8 +118,10 @@ def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
 def text_plot(
     line: Series, width: int, height: int = 6, *, is_log: bool = False, x_name: str = "step"
 ) -> list[str]:
-    """The line over so many rows of blocks, each column the mean of its part; with the highest and
-    the lowest of them at the left, and the first and last ``x`` below."""
+    """Return the line as ``height`` rows of block characters, each column the mean of its part.
+
+    The highest and lowest values are at the left, the first and last ``x`` below.
+    """
     points = _finite(line, is_log=is_log)
     if not points:
         return []
@@ -152,10 +156,10 @@ def text_plot(
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from at most ``low`` to at least ``high``, two or more."""
+    """Return two or more round numbers, from at most ``low`` to at least ``high``."""
     largest = max(abs(low), abs(high))
     if high - low <= max(_FINEST * largest, _LEAST):
-        # Too little to tell apart: room on both sides, so that the line lies in the middle.
+        # The values are nearly equal: room on both sides puts the line in the middle.
         room = largest / 2 if largest > _LEAST else 0.5
         low, high = low - room, high + room
     rough = (high - low) / about
@@ -167,8 +171,10 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from at most ``low``, above zero, to at least ``high``, two or more: powers of
-    ten, with what is between them where these are few."""
+    """Return two or more round numbers, from at most ``low``, above zero, to at least ``high``.
+
+    They are powers of ten, with numbers between them if these are few.
+    """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if last - first <= 2:
         wanted = [10.0**power * by for power in range(first, last + 1) for by in (1, 2, 5)]
@@ -181,7 +187,7 @@ def log_ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def smoothed(line: Series, num: int) -> Series:
-    """The line with the mean of the last ``num`` values in place of each."""
+    """Return the line with each value replaced by the mean of the last ``num``."""
     found: list[tuple[float, float]] = []
     recent: deque[float] = deque(maxlen=num)
     for x, y in _finite(line):
@@ -197,7 +203,7 @@ def _finite(line: Series, *, is_log: bool = False) -> list[tuple[float, float]]:
 
 
 def _thinned(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Few enough points to draw; every n-th, and the last."""
+    """Return every n-th point and the last, few enough to draw."""
     if len(line) <= _MAX_POINTS:
         return line
     every = math.ceil(len(line) / _MAX_POINTS)

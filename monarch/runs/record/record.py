@@ -1,4 +1,4 @@
-"""The record of a run: writes down its course, and hears what others ask of it."""
+"""The record of a run: writes down its course, and receives requests to it."""
 
 from __future__ import annotations
 
@@ -31,52 +31,54 @@ C = TypeVar("C")
 class Display(Protocol):
     """Shows a run to a person. Called on the client, between two steps.
 
-    One that does nothing to the run has a true ``only_shows``: a recipe may call it while the next
-    step is made already.
+    A display that does not affect the run has a true ``only_shows``: a recipe may call it while the
+    next step already runs.
     """
 
     def message(self, text: str) -> None:
-        """Something happened that is worth a line."""
+        """Show a line about an event."""
 
     def alarm(self, text: str) -> None:
-        """Something that a person should act on."""
+        """Show something that a person should act on."""
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        """The numbers of a step. Steps count from 1; one step may report more than once."""
+        """Show the figures of a step. Steps count from 1; one step may report more than once."""
 
     def phase(self, text: str) -> None:
-        """The activity from now until the next metrics, while nothing else can be shown."""
+        """Show the current activity until the next metrics."""
 
     def saved(self, step: int) -> None:
-        """There is a checkpoint after this step: nothing to scroll by, there are many."""
+        """Show that there is a checkpoint after this step; not as a new line, since there are
+        many."""
 
 
 class PressedKeys(Protocol):
     """The keys that a person presses."""
 
     def take(self) -> str:
-        """The next one; "" where none was pressed."""
+        """Return the next key that was pressed; "" if none was."""
 
 
 class Allocation(Protocol):
-    """The hosts that a run goes on, and news of them."""
+    """The hosts on which a run continues, and news of them."""
 
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
-        """The hosts to go on with, after something on ``hosts`` was lost. Raises ``RunFailed``."""
+        """Return the hosts to continue on, after something on ``hosts`` was lost. Raises
+        ``RunFailed``."""
 
     def repair(self, *, is_loss_known: bool = True) -> None:
-        """Bring up again what has ended, while the run holds."""
+        """Restart hosts that have ended, while the run holds."""
 
     def why_gone(self) -> str:
-        """In words, where it is not the one any more that the run began on."""
+        """Return why the allocation is no longer the one on which the run began; "" if it is."""
 
 
 class Record:
-    """A run's folder, as a recipe sees it: every recipe gets one, beside its config.
+    """A recipe's access to its run's folder: every recipe gets a record, beside its config.
 
-    ``folder`` holds ``metrics.jsonl``, ``events.jsonl`` and ``checkpoints/``. Metrics and events
-    are data first; ``display`` shows them. ``procs_per_host`` is for recipes that spawn their own
-    procs. May be used from any thread.
+    ``folder`` has ``metrics.jsonl``, ``events.jsonl`` and ``checkpoints/``. Metrics and events are
+    data first; ``display`` shows them. ``procs_per_host`` is for recipes that spawn their own
+    procs. Any thread may use it.
     """
 
     def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
@@ -106,29 +108,31 @@ class Record:
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
     def meshes_of(self, procs: ProcMesh, **roles: int) -> dict[str, ProcMesh]:
-        """A part of the mesh for each role of the run; where nothing says which it has, for each of
-        ``roles``. Raises ``JobError`` where there are too few procs."""
+        """Return a part of the mesh for each role of the run, by default for each of ``roles``.
+
+        Raises ``JobError`` if there are too few procs.
+        """
         return meshes_of(procs, self.roles or roles)
 
     @property
     def checkpoint_dir(self) -> Path:
-        """Where the recipe keeps its checkpoints."""
+        """Return the folder for the recipe's checkpoints."""
         return self.folder / "checkpoints"
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the recipe should save a checkpoint and return; look between two steps."""
+        """Whether the recipe should save a checkpoint and return; check it between two steps."""
         return self._stop.is_set()
 
     @property
     def can_save(self) -> bool:
-        """Whether there is anything to save: not where it holds for ranks that are lost."""
+        """Whether there is a state to save: not while it holds because ranks are lost."""
         return self.edits.held_since is None or self.edits.in_place
 
     @property
     def may_go_ahead(self) -> bool:
-        """Whether a step may be begun before what is reported of the last is told: no listener does
-        anything to the run."""
+        """Whether a step may begin before the last one's figures are shown: no display affects the
+        run."""
         return getattr(self.display, "only_shows", False)
 
     def stop(self) -> None:
@@ -137,17 +141,19 @@ class Record:
 
     @property
     def is_save_wanted(self) -> bool:
-        """Whether the recipe should save a checkpoint, and go on: hosts are about to end. True
-        until `take_save_wanted`; look between two steps."""
+        """Whether the recipe should save a checkpoint and continue, as hosts are about to end.
+
+        True until `take_save_wanted`; check it between two steps.
+        """
         return self._is_save_wanted
 
     def take_save_wanted(self) -> bool:
-        """The same, and from here on not any more."""
+        """Return ``is_save_wanted``, and reset it."""
         wanted, self._is_save_wanted = self._is_save_wanted, False
         return wanted
 
     def warned(self, warning: HostWarning) -> None:
-        """A host is about to end. From any thread."""
+        """Record that a host is about to end, and ask for a checkpoint. Any thread may call it."""
         self.event(
             "warned", f"{warning}; saving",
             host=warning.host, why=warning.why, seconds=warning.seconds,
@@ -155,7 +161,7 @@ class Record:
         self._is_save_wanted = True
 
     def wait_until_stopping(self, seconds: float) -> bool:
-        """Wait so long, unless the recipe is to stop; whether it is."""
+        """Wait for ``seconds``, or until the recipe should stop; return whether it should."""
         # Not in the event's own wait: a signal's handler that sets it there would wait for us.
         deadline = time.monotonic() + seconds
         while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
@@ -163,42 +169,43 @@ class Record:
         return self.is_stopping
 
     def hosts_after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
-        """The hosts to go on with, after something on ``hosts`` was lost: mostly the same ones.
-        There may be fewer, where the recipe's ``check`` has nothing against it, or where it does
-        with ``any_number``.
+        """Return the hosts to continue on, after something on ``hosts`` was lost: mostly the same.
 
-        Raises ``RunFailed`` where there are none any more."""
+        There may be fewer, if the recipe's ``check`` accepts that, or with ``any_number`` also if
+        it does not. Raises ``RunFailed`` if there are none any more.
+        """
         if self.allocation is None:
             return hosts
         return self.allocation.after_loss(hosts, any_number=any_number)
 
     def repair_hosts(self, *, is_loss_known: bool = True) -> None:
-        """Have hosts that have ended brought up again while the run holds, where the allocation
-        can, so that a fix can be pushed to them."""
+        """Restart hosts that have ended while the run holds, if the allocation can, so that a fix
+        can be pushed to them."""
         if self.allocation is not None:
             self.allocation.repair(is_loss_known=is_loss_known)
 
     def why_gone(self) -> str:
-        """In words, where the allocation is not the one any more that the run began on."""
+        """Return why the allocation is no longer the one on which the run began; "" if it is."""
         return "" if self.allocation is None else self.allocation.why_gone()
 
     def message(self, text: str) -> None:
-        """Something happened that is worth a line."""
+        """Show a line about an event."""
         self._show(self.display.message, text)
 
     def alarm(self, text: str) -> None:
-        """Something that a person should act on."""
+        """Show something that a person should act on."""
         self._show(self.display.alarm, text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        """The numbers of a step. Steps count from 1; one step may report more than once.
+        """Record and show the figures of a step. Steps count from 1; one step may report more than
+        once.
 
-        Where they have a ``generation``, a change of it becomes an event, with the diff of the
-        code. Report that of the rank that is furthest behind.
+        If they have a ``generation``, a change of it becomes an event, with the diff of the code.
+        Report the generation of the rank that is furthest behind.
 
-        Metrics that were reported of a step before, as by a run that went on from a checkpoint of
-        before it, are written down with ``"again": true``; a reader that leaves out these rows has
-        each step once.
+        Metrics of a step that was reported before, as when a run was resumed from an earlier
+        checkpoint, are written with ``"again": true``; a reader that leaves out these rows has each
+        step once.
         """
         now = time.time()
         self._newest_step = step
@@ -211,10 +218,10 @@ class Record:
         self._show(self.display.metrics, step, num_steps, values)
 
     def event(self, kind: str, text: str, **data: Any) -> None:
-        """Something that a later reader of the run wants to know: a death, a heal, new code.
+        """Record and show an event of the run: a death, a heal, new code.
 
         ``kind`` is one word (``died``, ``respawned``, ``healed``, ``saved``, ``resumed``,
-        ``generation``, ``config``, ``chaos``); ``data`` is what JSON can hold.
+        ``generation``, ``config``, ``chaos``); ``data`` are JSON values.
         """
         if kind == "saved" and (path := data.get("path")) and not Path(path).exists():
             data["elsewhere"] = True  # on the disk of the host that wrote it
@@ -226,18 +233,18 @@ class Record:
             self.message(text)
 
     def phase(self, text: str) -> None:
-        """Say what takes a while, until the next metrics; shown on a terminal only."""
+        """Show an activity that takes a while, until the next metrics; on a terminal only."""
         self._show(self.display.phase, text)
 
     def note(self, kind: str, text: str, **data: Any) -> None:
-        """An event that is written down and not shown."""
+        """Record an event without showing it."""
         self._has_held |= kind == "held"
         self._add(self._events, {"time": time.time(), "kind": kind, "text": text, **data})
         if kind in TROUBLE and self.telemetry is not None:
             self.telemetry.write_soon()
 
     def live(self, config: C) -> C:
-        """``config``, with what was changed in its file since and may change while it runs.
+        """Return ``config`` with the later changes in its file that may be made while it runs.
 
         Call it between two steps. A change, or a key that needs a restart, becomes an event.
         """
@@ -253,8 +260,8 @@ class Record:
 
     @property
     def edit_patience_seconds(self) -> float | None:
-        """The key of that name in the recipe's config, as its file has it now; ``None`` where the
-        config says nothing."""
+        """Return the current value of that key in the recipe's config; ``None`` if it has no such
+        key."""
         config = self.live(self._config)
         for section in (config, getattr(config, "fault_tolerance", None)):
             seconds = getattr(section, "edit_patience_seconds", None)
@@ -263,14 +270,17 @@ class Record:
         return None
 
     def log_to(self, names: Sequence[str], run: LoggedRun | None = None) -> None:
-        """Have metrics go there too (``tensorboard``, ``wandb``, ``mlflow``), until `close`. Raises
-        ConfigError where what it takes is not installed."""
+        """Send metrics to these loggers too (``tensorboard``, ``wandb``, ``mlflow``), until
+        `close`.
+
+        Raises ConfigError if a library is not installed.
+        """
         self._loggers = open_loggers(names, run or LoggedRun(self.folder))
         for logger in self._loggers:
             self._show(self.display.message, f"metrics also go to {logger.place}")
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """A logger that fails, as where its server is gone, is left out from then on."""
+        """Send figures to the loggers; one that fails, as when its server is gone, is dropped."""
         for logger in list(self._loggers):
             try:
                 logger.metrics(step, values)
@@ -327,14 +337,14 @@ class Record:
         text += f": {some([printable(file) for file in change.files])}"
         seconds = max(0.0, now - change.saved_at)
         has_held, self._has_held = self._has_held, False
-        # Of a hold, the time in which a person thought is no time of an edit.
+        # In a hold, the time in which a person thinks does not count for the edit.
         if seconds < _MAX_DELAY_SECONDS and not has_held:
             text += f", {seconds * 1000:.0f} ms after the save"
             data["save_to_step_seconds"] = seconds
         self.event("generation", text, generation=generation, step=step, **data)
 
     def replacing(self, generation: int, num_procs: int) -> None:
-        """A push is about to have new processes take the place of so many: say what that costs."""
+        """Report that a push is about to replace so many processes, and what that costs."""
         saved, newest = self._saved_step, self._newest_step
         costs = "nothing was saved yet, and what was learned is lost"
         if saved:
@@ -347,8 +357,10 @@ class Record:
     def audited(
         self, generation: int, stale: Sequence[str], kept: Sequence[str], *, is_told: bool = True
     ) -> None:
-        """After a switch: what still runs old code, where there is anything. From any thread. What
-        is kept by design is told once, as long as it stays the same."""
+        """Report what still runs old code after a switch, if anything does. Any thread may call it.
+
+        Code that is kept by design is shown once, as long as it stays the same.
+        """
         if stale or kept:
             parts = [*(f"old code: {text}" for text in stale), *(f"kept: {text}" for text in kept)]
             text = f"generation {generation}: {'; '.join(map(printable, parts))}"
@@ -358,8 +370,11 @@ class Record:
         self._kept_code = list(kept)
 
     def _show(self, show: Callable[..., None], *what: Any) -> None:
-        """Where nothing can be shown, as in a terminal that is gone, the run goes on; where its
-        reader has gone (``| head``), it is to stop, with all that was learned."""
+        """Call a display's method.
+
+        If nothing can be shown, as when the terminal is gone, the run continues; if the reader is
+        gone (``| head``), it is asked to save and stop.
+        """
         try:
             show(*what)
         except BrokenPipeError:
@@ -368,8 +383,8 @@ class Record:
             pass
 
     def _add(self, file: RowFile, row: Mapping[str, Any]) -> None:
-        """A training is worth more than what is noted of it: where nothing can be written, as on a
-        full disk, that is told once, and it goes on."""
+        """Add a row to a file; an error, such as a full disk, is shown once, and the run
+        continues."""
         try:
             file.add(row)
         except OSError as error:
@@ -394,10 +409,10 @@ class LineDisplay:
         self.stream.flush()
 
     def phase(self, text: str) -> None:
-        """A line would stay; a phase does not."""
+        """Do nothing: a written line would stay, though the phase ends."""
 
     def saved(self, step: int) -> None:
-        """Write which step."""
+        """Write the step of the checkpoint."""
         self.message(f"saved step {step}")
 
     def alarm(self, text: str) -> None:
@@ -405,7 +420,7 @@ class LineDisplay:
         self.message(text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        """Write ``values`` if it is their turn."""
+        """Write ``values``, at every ``log_every``-th step and the last."""
         if step % self.log_every == 0 or step == num_steps:
             numbers = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             self.message(f"step {step}/{num_steps}  {numbers}")

@@ -1,7 +1,7 @@
-"""Samples of reinforcement learning, as a run keeps them in `rollouts.jsonl`: the last of them.
+"""Reads the last samples of reinforcement learning from a run's `rollouts.jsonl`.
 
 The file grows with the run, and may come from a stranger: only its end is read, each text is cut to
-a length, and what has another type than it should counts as not there.
+a length, and values of a wrong type count as missing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _MOST_TEXT = 500
 
 @dataclass(frozen=True)
 class Rollout:
-    """A sample: what was asked, what came of it, who made it and who judged it. ``version`` counts
-    the steps of the policy; generations are those of the code. What is not known is ``None``."""
+    """A sample: the prompt, the completion, and who made and judged it.
+
+    ``version`` counts the steps of the policy; generations are those of the code. Unknown values
+    are ``None``.
+    """
 
     step: int | None
     prompt: str
@@ -37,7 +40,7 @@ class Rollout:
 
     @property
     def made_by(self) -> str:
-        """The policy and the code, in words."""
+        """Return the versions of the policy and the code, in words."""
         known = [
             f"{word} {number}"
             for word, number in (
@@ -51,7 +54,7 @@ class Rollout:
 
 
 def last_rollouts(folder: Path, most: int) -> list[Rollout]:
-    """The last so many samples of a run's folder, the oldest of them first."""
+    """Return the last samples of a run's folder, at most ``most``, oldest first."""
     try:
         with open_kept(folder / ROLLOUTS) as file:
             start = max(0, os.fstat(file.fileno()).st_size - _MOST_BYTES)

@@ -1,4 +1,4 @@
-"""Rows: a file of JSON objects, one a line, to which a run adds while it goes on."""
+"""Row files: JSON objects, one a line, which a run appends while it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ENCODER = json.JSONEncoder(default=str)  # as `json.dumps` would make for each 
 
 
 class RowFile:
-    """Each row is added in one write, so a kill leaves whole ones. May be used from any thread."""
+    """A file of rows. Each row is one write, so that a kill leaves whole rows. Any thread may use
+    it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +31,8 @@ class RowFile:
         self._is_torn: bool | None = None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Raises ``OSError`` where the disk is full, say; later rows are whole all the same."""
+        """Append a row. Raises ``OSError``, as for a full disk; later rows are whole all the
+        same."""
         line = _ENCODER.encode(row).encode() + b"\n"
         with self._lock, os.fdopen(open_to_append(self.path), "a+b", 0) as file:
             if self._is_torn is None:
@@ -44,15 +46,17 @@ class RowFile:
 
 
 class RowTail:
-    """The rows of a file that grows, each read once."""
+    """Reads the rows of a growing file, each once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = self._inode = 0
 
     def take(self) -> tuple[list[dict[str, Any]], bool]:
-        """The rows since the last time, and whether the file begins anew with them. One that has no
-        end yet is left for later."""
+        """Return the rows since the last call, and whether the file was replaced by a new one.
+
+        A row without an end is left for later.
+        """
         try:
             with open_kept(self._path) as file:
                 stat = os.fstat(file.fileno())
@@ -67,6 +71,6 @@ class RowTail:
 
 
 def _has_open_end(file: int) -> bool:
-    """Whether the file ends within a row: the program that wrote it was ended there."""
+    """Whether the file ends within a row, since the program that wrote it was killed."""
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"

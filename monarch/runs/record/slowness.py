@@ -1,9 +1,9 @@
-"""Slow or stuck: what looks at the ranks of a call that takes long say of it.
+"""Decides from looks at the ranks whether a call that takes long is slow, or stuck.
 
-Ranks are stuck where nothing moves: the frames of those that do not wait for others are the same
-from look to look, they use no processor, and read and write nothing; or where all wait in
-collectives that differ. What uses a processor or moves is slow, whatever it does. Time in which a
-rank compiles, or imports, on the processor is no part of what counts against a call.
+Ranks are stuck if nothing moves: the frames of those that do not wait for others are the same from
+look to look, they use no processor, and read and write nothing; or if all wait in different
+collectives. A rank that uses a processor or moves is slow, whatever it does. Time in which a rank
+compiles or imports on the processor does not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMES_MOST = 20.0
 _NUM_LOOKS = 8  # before it is told
 _LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.2, 5.0
 _TIMES_PROVED = TIMES_MOST / TIMES_STUCK
-# Threads that only wait, and wake up now and then to look, use less. One that is ready and gets no
+# Threads that only wait, and wake up now and then, use less. A thread that is ready but gets no
 # processor, as others have them all, uses little as well.
 _BUSY_SHARE = 0.01
 _READY_SHARE = 0.25
@@ -34,9 +34,12 @@ _READY_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Patience:
-    """The seconds that a call may take: after ``told`` a person is told of it, after ``stuck``
-    without progress it counts as stuck, after ``most`` it ends though it makes progress, after
-    ``hard`` nobody looks any more. ``usual`` is what such a call takes."""
+    """The seconds that a call may take.
+
+    After ``told`` a person is notified, after ``stuck`` without progress it counts as stuck, after
+    ``most`` it ends even with progress, after ``hard`` it ends without a further look. ``usual`` is
+    the usual time of such a call.
+    """
 
     told: float
     stuck: float
@@ -46,35 +49,37 @@ class Patience:
 
     @property
     def look_seconds(self) -> float:
-        """How often ranks must be looked at."""
+        """Return how many seconds to wait between two looks."""
         return min(max(self.told / _NUM_LOOKS, _LEAST_LOOK_SECONDS), _MOST_LOOK_SECONDS)
 
     @classmethod
     def of_proved_code(cls, seconds: float, usual: float | None = None) -> Patience:
-        """For code that has gone well: with no progress it has this long, and more with some."""
+        """Return the patience for code that has succeeded: this long without progress, longer with
+        some."""
         return cls(seconds, seconds, _TIMES_PROVED * seconds, usual=usual)
 
     @classmethod
     def on_trial(cls, seconds: float, usual: float | None = None) -> Patience:
-        """For code that is new: told after this long, and ended much later."""
+        """Return the patience for new code: a person is notified after this long; it ends much
+        later."""
         return cls(seconds, TIMES_STUCK * seconds, TIMES_MOST * seconds, usual=usual)
 
     @classmethod
     def unseen(cls, seconds: float) -> Patience:
-        """For ranks that nobody can look at."""
+        """Return the patience for ranks that nobody can look at."""
         return cls(seconds, seconds, seconds, hard=seconds)
 
 
 @dataclass(frozen=True)
 class RankLook:
-    """One rank as a look has found it.
+    """The state of one rank at a look.
 
-    ``where`` is the function and line of the user's code, for people. ``place`` is another number
-    as soon as any frame has moved; ``spot`` is the same one for all ranks that are at the same
-    place. The seconds are those that its threads, and the processes below it, have used of a
-    processor so far, and waited for one; ``num_bytes`` is what they have read and written.
-    ``is_idle``: it runs no user's code, and so has answered. ``may_compute``: it is in a place,
-    such as a backward pass, in which it waits for others or computes.
+    ``where`` is the function and line of the user's code, for people. ``place`` is a number that
+    changes as soon as any frame moves; ``spot`` is equal for all ranks at the same place. The
+    seconds are processor time that its threads and child processes have used so far, and time they
+    waited for a processor; ``num_bytes`` is how much they have read and written. ``is_idle``: it
+    runs no user's code, and so has answered. ``may_compute``: it is in a place, such as a backward
+    pass, in which it waits for others or computes.
     """
 
     rank: int
@@ -91,8 +96,10 @@ class RankLook:
 
 
 class Slowness:
-    """What looks have shown so far of a call that ``num_ranks`` make. Times are of one clock, which
-    stands still while a person debugs."""
+    """The findings of all looks so far at a call of ``num_ranks`` ranks.
+
+    Times are of one clock, which stops while a person debugs.
+    """
 
     def __init__(self, num_ranks: int, started: float) -> None:
         self.looks: Sequence[RankLook] = ()
@@ -105,7 +112,7 @@ class Slowness:
         self._computing: set[int] = set()  # ranks that seem to wait, and use a processor
 
     def seen(self, now: float, looks: Iterable[RankLook]) -> None:
-        """A look at the ranks; one that gave no answer is left out."""
+        """Add a look at the ranks; ranks that did not answer are left out."""
         seconds = now - self._looked_at
         before = {one.rank: one for one in self.looks}
         self.looks, self._looked_at = sorted(looks, key=lambda one: one.rank), now
@@ -126,25 +133,25 @@ class Slowness:
 
     @property
     def do_not_match(self) -> bool:
-        """Whether all ranks wait in collectives, and not in the same one."""
+        """Whether all ranks wait in collectives that differ."""
         waiting = [one for one in self.looks if one.is_waiting and one.rank not in self._computing]
         return len(waiting) == self._num_ranks > 1 and len({one.spot for one in waiting}) > 1
 
     def counted_seconds(self, now: float) -> float:
-        """How long it takes so far, without the time that does not count."""
+        """Return how long the call has taken, without time that does not count."""
         return now - self._started - self._excused_seconds
 
     def still_seconds(self, now: float) -> float:
-        """For how long nothing has moved."""
+        """Return for how long nothing has moved."""
         return now - self._moved_at
 
     def is_stuck(self, now: float, patience: Patience) -> bool:
-        """Whether it makes no progress for longer than it may."""
+        """Whether the call has made no progress for longer than it may."""
         limit = patience.told if self.do_not_match else patience.stuck
         return self._num_looks > 1 and self.still_seconds(now) >= limit
 
     def is_over(self, now: float, patience: Patience) -> bool:
-        """Whether it takes longer than it may at all."""
+        """Whether the call has taken longer than it may at all."""
         return self.counted_seconds(now) >= patience.most or now - self._started >= patience.hard
 
     def _has_moved(self, before: dict[int, RankLook], seconds: float) -> bool:
@@ -154,7 +161,7 @@ class Slowness:
             if not waiting:
                 return True  # The answers are on their way.
             if self.do_not_match:
-                # A rank may use a processor as it waits for what never comes.
+                # A rank may use a processor while it waits for something that never comes.
                 return any(_has_other_place(before, one) for one in waiting)
             acting = waiting
         return any(
@@ -169,7 +176,7 @@ def _has_other_place(before: dict[int, RankLook], look: RankLook) -> bool:
 
 
 def _uses(before: RankLook, now: RankLook, seconds: float) -> bool:
-    """Whether it has used a processor, or read or written, in these seconds."""
+    """Whether the rank has used a processor, or read or written, in these seconds."""
     busy = abs(now.busy_seconds - before.busy_seconds)  # Less, where a process below it has ended.
     ready = busy + abs(now.ready_seconds - before.ready_seconds)
     is_busy = busy > _BUSY_SHARE * seconds or ready > _READY_SHARE * seconds
@@ -179,7 +186,7 @@ def _uses(before: RankLook, now: RankLook, seconds: float) -> bool:
 def told_as_slow(
     doing: str, seconds: float, patience: Patience, looks: Sequence[RankLook], num_ranks: int
 ) -> str:
-    """A line for people: how long it takes, and where the ranks are."""
+    """Return a line for people: how long the call has taken, and where the ranks are."""
     usual = "" if patience.usual is None else f", usual {took(patience.usual)}"
     places: dict[str, list[int]] = {}
     for one in looks:

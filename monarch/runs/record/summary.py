@@ -1,4 +1,4 @@
-"""A run in short: its numbers in words, and the events that are worth telling."""
+"""A short text about a run: its figures in words, and its important events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS_OF_A_GO = ("ended", "begun", "died", "hung")
 
 
 def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The events worth telling a person: of the checkpoints only the last of each go at the run."""
+    """Return the events that a person should see; of checkpoints only the last of each session."""
     kept: list[Mapping[str, Any]] = []
     last_saved: Mapping[str, Any] | None = None
     for event in (*events, None):
@@ -35,7 +35,7 @@ def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def figures(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """The run in a few numbers, in words."""
+    """Return the main figures of a run, in words."""
     found: dict[str, str] = {}
     if steps:
         row = steps[-1]
@@ -61,7 +61,7 @@ def figures(
 
 
 def flat_config(text: str) -> dict[str, Any]:
-    """The values of a run's config, each by the names of its sections and its key."""
+    """Return the values of a run's config by dotted key; empty if an edit has broken the file."""
     try:
         return _flat(loads(text))
     except TOMLDecodeError:

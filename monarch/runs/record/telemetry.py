@@ -1,5 +1,4 @@
-"""Keeps the rows that the processes of a run remember in its folder, so that they can be asked
-later."""
+"""Stores the records of a run's processes in its folder, for later queries."""
 
 from __future__ import annotations
 
@@ -24,21 +23,23 @@ TROUBLE = ("died", "hung", "held")
 
 
 class RunTelemetry:
-    """Writes into ``folder``; nothing where it is turned off, or the program runs nothing."""
+    """Writes into ``folder``; it does nothing if it is turned off, or the program runs no mesh."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / TELEMETRY / f"{time.strftime('%Y%m%d-%H%M%S')}{PACKED}"
         self._writing = threading.Lock()
 
     def begin(self) -> None:
-        """Have the hosts keep what procs remember, so that dead ones' last rows are there."""
+        """Make the hosts keep their procs' records, so that dead procs' last records exist."""
         visit = self._visit()
         if visit is not None:
             visit.keep(_KEPT_SECONDS)
 
     def write(self) -> None:
-        """Gather, and write a file in one step; takes seconds where procs do not answer. Raises
-        ``OSError``."""
+        """Gather the records and write them atomically; takes seconds if procs do not answer.
+
+        Raises ``OSError``.
+        """
         visit = self._visit()
         if visit is None:
             return
@@ -55,7 +56,7 @@ class RunTelemetry:
                 )
 
     def write_soon(self) -> None:
-        """On a thread of its own; what goes wrong there is passed over: the run's end tells it."""
+        """Write on another thread. Errors are ignored: the write at the run's end reports them."""
 
         def write() -> None:
             try:

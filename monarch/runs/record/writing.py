@@ -10,7 +10,7 @@ from monarch.errors import JobError
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Within, what the operating system refuses becomes a ``JobError`` that a person can read."""
+    """Turn the operating system's errors within into a ``JobError`` that a person can read."""
     try:
         yield
     except OSError as error:

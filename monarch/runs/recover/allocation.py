@@ -1,8 +1,8 @@
-"""The allocation that a run goes on: others may end it, put another in its place, or fix it.
+"""The allocation of a run: others may end it, replace it, or fix it.
 
-Its state as it is kept is what holds; each look reads it anew. A host that is lost is brought up
-again; where that cannot be, the run goes on with those that are left, waits, or ends, as the person
-says, or the policy.
+The kept state is authoritative; each look reads it again. A lost host is restarted; if that is
+impossible, the run continues with the remaining hosts, waits, or ends, as the person or the policy
+says.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from monarch.runs.recover.ranks import RunLost
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
 
-# Between the end of an allocation and the next one in its place lies the start of its processes.
+# Between the end of an allocation and its replacement, the new processes have to start.
 _REPLACED_WITHIN_SECONDS = 20.0
 _LOOK_SECONDS = 0.05
 _REPLACED = "the allocation was replaced by another"
@@ -35,16 +35,16 @@ OnHostLoss = Literal["fewer", "wait", "end"]
 
 
 class AllocationLost(RunLost):
-    """There are no hosts to go on with; with some, the run could."""
+    """There are no hosts to continue on; with hosts, the run could continue."""
 
 
 class RunAllocation:
-    """``mesh`` of the job whose state ``path`` names.
+    """The hosts of a run: ``mesh`` of the job whose state ``path`` names.
 
-    ``move`` brings what a run needs to so many hosts of another job; ``tell`` gets a line for
-    people. ``choose`` says what to do where a host cannot be brought up again, of which it gets the
-    text; ``why_unfit`` says why a run could not go on with so many hosts, if that is so.
-    ``is_part`` where the run was not given all hosts of the mesh.
+    ``move`` sends what a run needs to the hosts of another job; ``tell`` gets a line for people.
+    ``choose`` decides, from the text, what to do if a host cannot be restarted; ``why_unfit``
+    returns why a run could not continue with so many hosts, or "". ``is_part``: the run has only
+    some hosts of the mesh.
     """
 
     def __init__(
@@ -76,8 +76,11 @@ class RunAllocation:
         self._may_be_elsewhere = False  # Hosts were brought up again, and nobody attached anew.
 
     def why_gone(self) -> str:
-        """In words, where the allocation that the run began on has been ended, or replaced: then
-        it is no failure any more that its hosts are lost."""
+        """Return why the allocation on which the run began has ended or was replaced; "" if
+        neither.
+
+        In that case the loss of its hosts is no failure any more.
+        """
         why = self._why_gone(self._read())
         if why:
             for url in self._job.urls():
@@ -93,11 +96,11 @@ class RunAllocation:
         return "the allocation was ended" if job is None else ""
 
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
-        """The hosts to go on with, after something on ``hosts`` was lost: these, where they are
-        all there, or brought up again; those of the allocation that took their place; or fewer.
+        """Return the hosts to continue on, after something on ``hosts`` was lost.
 
-        Raises ``AllocationLost`` where there are none, or not to be fewer; ``KeyboardInterrupt``
-        where the run is to stop while it waits for one.
+        They are these, if all run or were restarted; those of the allocation that replaced them; or
+        fewer. Raises ``AllocationLost`` if there are none, or too few; ``KeyboardInterrupt`` if the
+        run must stop while it waits for one.
         """
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:
@@ -113,10 +116,11 @@ class RunAllocation:
             self._sleep(_LOOK_SECONDS)
 
     def repair(self, *, is_loss_known: bool = True) -> None:
-        """Bring up again what has ended, without going on: a run that holds on it can be pushed to
-        then. ``after_loss`` sees to the rest once it goes on, also where this cannot be.
+        """Restart what has ended, without continuing the run, so that a fix can be pushed to it.
 
-        Where a loss is not known, a scheduler is not asked about it."""
+        ``after_loss`` does the rest when the run continues, also if this fails. If no loss is
+        known, a scheduler is not asked about it.
+        """
         job = self._read()
         if job is None or job.apply_id != self._apply_id or job.ending:
             return
@@ -154,7 +158,7 @@ class RunAllocation:
                 moved = self._move(job, len(hosts))
                 break
             except HostBusy as error:
-                # The program that brought it up may still look whether it is.
+                # The program that started it may still be checking that it runs.
                 if time.monotonic() > deadline:
                     raise AllocationLost(f"{_REPLACED}: {error}") from None
                 self._sleep(_LOOK_SECONDS)
@@ -164,7 +168,7 @@ class RunAllocation:
         return moved
 
     def _repaired(self, job: JobTrait, hosts: HostMesh, any_number: bool) -> HostMesh:
-        """Have the hosts that have ended brought up again; nothing where all are up."""
+        """Restart the hosts that have ended, and return the hosts to continue on."""
         if job.is_whole():
             return self._attached_again(job, hosts) if self._may_be_elsewhere else hosts
         why = job.why_ended()
@@ -196,8 +200,8 @@ class RunAllocation:
         self._tell(told)
 
     def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
-        """Hosts that a scheduler has placed anew may be elsewhere, and have nothing of the run's
-        files."""
+        """Attach again to hosts that a scheduler has placed: they may be elsewhere, without the
+        run's files."""
         try:
             moved = self._move(job, len(hosts))
         except MonarchError as error:
@@ -206,8 +210,8 @@ class RunAllocation:
         return moved
 
     def _without(self, left: HostMesh, hosts: HostMesh, lost: str, any_number: bool) -> HostMesh:
-        """The hosts to go on with, after some of ``hosts`` were lost for good, as ``lost``
-        tells."""
+        """Return the hosts to continue on, after some of ``hosts`` were lost for good, as ``lost``
+        says."""
         if not len(left):
             raise AllocationLost(lost)
         why = "" if any_number else self._why_unfit(len(left))
@@ -225,7 +229,8 @@ class RunAllocation:
         return left
 
     def _waited(self, hosts: HostMesh, any_number: bool) -> HostMesh:
-        """As ``after_loss``, once the hosts are up again, or the allocation is another."""
+        """Wait until the hosts run again, or the allocation is another, and then do as
+        ``after_loss``."""
         self._tell("waiting for the hosts to come back; Ctrl-C stops the run")
         while True:
             self._sleep(_WAIT_SECONDS)

@@ -2,10 +2,10 @@
 
     resume=runs/ddp-20261121-184922/checkpoints/step-00000100.pt
     resume=ddp-20261121                 the latest of that run, by the beginning of its name
-    init_from=ddp-20261121/best         its best, where extras.keep_best has kept one
+    init_from=ddp-20261121/best         its best, if extras.keep_best has kept one
     init_from=best                      the best of the last run that has one
 
-It is looked up where the command is given, before anything is started. Imports no torch.
+It is looked up on the machine of the command, before anything is started, without torch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _FILES = (".pt", ".pth", ".bin", ".safetensors")
 def checkpoint_named(
     wanted: str, key: str, *, own: Path | None = None, base: Path = RUNS, steps: str = "step-*.pt"
 ) -> Path:
-    """The absolute path of the checkpoint that ``wanted`` names. Raises ConfigError, of ``key``.
+    """Return the absolute path of the checkpoint that ``wanted`` names. Raises ConfigError, of
+    ``key``.
 
-    ``own`` is the folder of the run that asks, which is never meant by the name of a run. In a
-    folder, ``steps`` says what is a checkpoint; the newest of it counts.
+    ``own`` is the folder of the asking run, which no name of a run refers to. In a folder,
+    ``steps`` is the pattern of checkpoints; the newest is used.
     """
     path = Path(wanted)
     try:
@@ -62,7 +63,7 @@ def checkpoint_named(
 
 
 def find_run_but(name: str, own: Path | None, base: Path = RUNS) -> RunFolder:
-    """The run of that name, as ``find_run`` has it, that is not the one in ``own``."""
+    """Return the run of that name, as ``find_run`` does, but never the one in ``own``."""
     run = find_run(name, base)
     if own is None or run.path.resolve() != own.resolve():
         return run
@@ -74,8 +75,7 @@ def find_run_but(name: str, own: Path | None, base: Path = RUNS) -> RunFolder:
 
 
 def check_choices(resume: str, init_from: str | None, *, base: Path = RUNS) -> None:
-    """Raise ConfigError where one of the keys ``resume`` and ``init_from`` names nothing here, or
-    they say different things."""
+    """Raise ConfigError if ``resume`` or ``init_from`` names nothing here, or they conflict."""
     if init_from is not None and resume not in (AUTO, NEVER):
         raise ConfigError(
             "begins at step 0 with weights, and `resume` goes on with a run: give one of them",
@@ -90,11 +90,11 @@ def check_choices(resume: str, init_from: str | None, *, base: Path = RUNS) -> N
 def chosen_for(
     run: Path, resume: str, init_from: str | None, *, base: Path = RUNS
 ) -> tuple[str, str | None]:
-    """Both for the ranks of the run in that folder: "auto", "never" or an absolute path; and one,
-    or ``None``.
+    """Return both values for the ranks of the run in that folder: for ``resume`` "auto", "never" or
+    an absolute path; for ``init_from`` a path or ``None``.
 
-    A run that has saved goes on from there, whatever it was to begin with, unless one of its own
-    checkpoints is named.
+    A run that has saved a checkpoint continues from it, whatever it began with, unless one of its
+    own checkpoints is named.
     """
     if init_from is not None:
         init_from = str(checkpoint_named(init_from, "init_from", own=run, base=base))
@@ -120,7 +120,7 @@ def _best_of_all(own: Path | None, base: Path, steps: str, key: str) -> Path:
 
 def _file(path: Path, key: str) -> Path:
     if not path.exists():
-        # On a host with a disk of its own there may be what is not here.
+        # A host with a disk of its own may have checkpoints that are not here.
         if path.is_absolute() and not path.parent.exists():
             return path
         raise ConfigError(f"names a file that is not there: {path}", key=key)

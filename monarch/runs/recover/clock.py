@@ -1,4 +1,4 @@
-"""The clock of a run's limits, which stands still while a person holds a rank in a debugger."""
+"""The clock of a run's limits, which stops while a person holds a rank in a debugger."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from monarch.runtime import process
 
 
 def unheld_time() -> float:
-    """Seconds, of which only differences mean anything."""
+    """Return a time in seconds that does not advance during holds; only differences have a
+    meaning."""
     return time.monotonic() - held_seconds()
 
 
 def is_held() -> bool:
-    """Whether a call of this program waits in the debugger now. Starts nothing."""
+    """Whether a call of this program waits in the debugger now. Starts no runtime."""
     return process.is_bootstrapped() and process.current().held_time.is_held
 
 
 def held_seconds() -> float:
-    """For how long calls of this program have stood in `monarch debug` by now; in a proc, since it
-    began."""
+    """Return for how many seconds calls of this program were held so far; in a proc, since its
+    start."""
     agent = process.current()
     return agent.held_time.seconds(agent.node.loop.time())

@@ -1,4 +1,4 @@
-"""Deaths that a recipe expects to survive: noted, instead of ending the program."""
+"""Deaths that a recipe expects to survive: recorded, instead of ending the program."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SETTLE_SECONDS = 1.0
 
 
 class Deaths:
-    """Within its ``with`` block, what dies or fails below this program does not end it.
+    """Within its ``with`` block, deaths and failures below this program do not end it.
 
-    The calls that waited for a dead process raise ``SupervisionError`` all the same; ``take`` gives
-    what was told of it since last asked, in order. Blocks may be nested or run side by side in
-    threads: each is told of everything.
+    The calls that waited for a dead process raise ``SupervisionError`` all the same; ``take``
+    returns the failures since its last call, in order. Blocks may be nested or run side by side in
+    threads: each gets all failures.
     """
 
     _lock = threading.Condition()
@@ -29,14 +29,16 @@ class Deaths:
         self._failures: list[MeshFailure] = []
 
     def take(self) -> list[MeshFailure]:
-        """The failures since the last time."""
+        """Return the failures since the last call."""
         with Deaths._lock:
             taken, self._failures = self._failures, []
         return taken
 
     def wait(self, seconds: float) -> list[MeshFailure]:
-        """As ``take``, once something was told, or after ``seconds``: news of a death and the
-        error of a call that it broke travel on different ways."""
+        """Wait for a failure, for at most ``seconds``, and return as ``take`` does.
+
+        News of a death and the error of a call that it broke may arrive at different times.
+        """
         with Deaths._lock:
             Deaths._lock.wait_for(lambda: self._failures, seconds)
         return self.take()
@@ -56,7 +58,7 @@ class Deaths:
         where: TracebackType | None,
     ) -> None:
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
-            # Deaths told within are asked about on a thread of its own, perhaps a moment later.
+            # Deaths within are handled on another thread, perhaps a moment later.
             agent.faults.settle(_SETTLE_SECONDS)
         with Deaths._lock:
             Deaths._open.remove(self)

@@ -1,9 +1,9 @@
-"""Which parts of a sharded model (FSDP) a step has run.
+"""Finds which parts of a sharded model (FSDP) a step has run.
 
-It says of ranks that wait for each other who left out what.
+For ranks that wait for each other, it shows which parts a rank has left out.
 
-A part that only some ranks run is gathered by them only: they wait for the others, which are in
-another part by then, or in the backward pass.
+If only some ranks run a part, only they gather it: they wait for the others, which are in another
+part by then, or in the backward pass.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ _STATES = "FORWARD", "PRE_BACKWARD", "POST_BACKWARD"
 
 
 class ModulesRun(NamedTuple):
-    """``parts`` of all models, in their order; those that have ``run`` since the step began, with
-    the one that it is in. ``is_forward_over``: no more of them will."""
+    """The ``parts`` of all models, in order, and those that have ``run`` since the step began.
+
+    The part that it is in counts as run. ``is_forward_over``: no more of them will run.
+    """
 
     parts: tuple[str, ...] = ()
     run: tuple[str, ...] = ()
     is_forward_over: bool = False
 
     def left_out(self) -> set[str]:
-        """Parts that come before one that has run."""
+        """Return the parts that come before one that has run, and have not run themselves."""
         last = max((self.parts.index(one) for one in self.run if one in self.parts), default=-1)
         passed = self.parts if self.is_forward_over else self.parts[: last + 1]
         return set(passed) - set(self.run)
@@ -38,7 +40,7 @@ NOTHING_RUN = ModulesRun()
 
 
 def modules_run_here() -> ModulesRun:
-    """Of the models of this process. Looks at every object."""
+    """Return the parts of this process's models. It looks at every Python object."""
     module: Any = sys.modules.get(_MODULE)
     state_class = getattr(module, "FSDPState", None)
     if state_class is None:
@@ -71,7 +73,10 @@ def _names(states: Sequence[Any]) -> Iterator[str]:
 
 
 def who_left_out_what(ranks: Sequence[tuple[int, ModulesRun]]) -> str:
-    """``rank 1 did not run blocks.3``, of parts that other ranks have run; "" where all did."""
+    """Return text such as ``rank 1 did not run blocks.3``, about parts that other ranks have run.
+
+    It is "" if all have run the same.
+    """
     parts = []
     for rank, own in ranks:
         by_others = {name for other, one in ranks if other != rank for name in one.run}

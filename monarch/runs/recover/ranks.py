@@ -1,4 +1,4 @@
-"""Asking all ranks for a collective step: the first that fails ends it, and no rank may hang."""
+"""Calls all ranks for a collective step: the first failure ends it, and no rank may hang."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ANSWER_SECONDS = 3.0
 
 
 class RunFailed(MonarchError):
-    """A run ends, and running it again as it is would not help; the message says why."""
+    """A run ends, and repeating it unchanged would not help; the message says why."""
 
 
 class RunLost(RunFailed):
-    """Nothing is wrong with the run: what it ran on was lost, and the same command goes on."""
+    """A run ends because its hosts or ranks were lost; the same command resumes it."""
 
 
 class RankHangs(MonarchError):
@@ -44,13 +44,13 @@ def ask_all(
     doing: str,
     unless: Unless | None = None,
 ) -> list[Any]:
-    """The answers of all ranks, in order of arrival.
+    """Call all ranks; return their answers, in order of arrival.
 
-    Raises what the first rank raised, without waiting for those that wait for it: ``ActorError``,
-    ``SupervisionError``. Raises ``RankHangs`` where they make no progress for ``seconds``, or have
-    not answered after several times that; ``doing`` says what hangs then. Time in which a rank
+    Raises the first rank's error (``ActorError``, ``SupervisionError``) without waiting for ranks
+    that wait for it. Raises ``RankHangs`` if they make no progress for ``seconds``, or have not
+    answered after several times that; ``doing`` names the work in its text. Time in which a rank
     compiles or imports does not count. Raises ``KeyboardInterrupt`` as soon as ``unless`` is true:
-    where there is nothing to save, a run that is to stop need not wait.
+    a run that must stop and has nothing to save need not wait.
     """
     asked = endpoint.stream(*args)
     return answers_of(asked, seconds=seconds, witnesses=witnesses, doing=doing, unless=unless)
@@ -65,8 +65,11 @@ def answers_of(
     unless: Unless | None = None,
     slow: SlowCall | None = None,
 ) -> list[Any]:
-    """As ``ask_all``, of ranks that were asked before; ``seconds`` count from now on, and may be a
-    function that says how many there are by now. ``slow`` is told where it takes long."""
+    """Return the answers of ranks that were called before, as ``ask_all`` does.
+
+    ``seconds`` count from now on, and may be a function that returns the current patience. ``slow``
+    is notified if it takes long.
+    """
     call = _CallWatch(witnesses, seconds, doing, slow or SlowCall())
     answers = []
     for future in asked:
@@ -82,23 +85,26 @@ def answers_of(
 
 
 class SlowCall:
-    """What becomes of a call that takes long. These answers are for code that has gone well."""
+    """Decides what happens to a slow call. These defaults are for code that has succeeded."""
 
     def tell(self, text: str) -> None:
-        """It takes longer than it should: for people, again after twice the time."""
+        """Report to people that the call takes longer than it should; called again after twice the
+        time."""
 
     def is_given_up(self) -> bool:
         """Whether a person does not want to wait any longer."""
         return False
 
     def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
-        """Whether it is to end by ``RankHangs``, because it is stuck, or ``is_over``: it has taken
-        longer than anything may. It is asked again after twice the time."""
+        """Whether the call may end by ``RankHangs``, because it is stuck, or ``is_over``: too long.
+
+        It is asked again after twice the time.
+        """
         return True
 
 
 class _CallWatch:
-    """One call of all ranks that goes on, as its caller sees it."""
+    """One call of all ranks in progress, as its caller sees it."""
 
     def __init__(
         self, witnesses: Any, seconds: float | Callable[[], Patience], doing: str, slow: SlowCall
@@ -122,11 +128,11 @@ class _CallWatch:
         self.wait_seconds = _LOOK_SECONDS  # until the next look at it
 
     def _now(self) -> float:
-        """Clocks stand still while a person holds a rank."""
+        """Return the time of a clock that stops while a person holds a rank."""
         return time.monotonic() - (held_seconds() - self._held_before)
 
     def look(self) -> None:
-        """Take up what has changed since the last time. Raises ``RankHangs``."""
+        """Look at the ranks again. Raises ``RankHangs``."""
         now, patience = self._now(), self._patience()
         self.wait_seconds = self._seconds_to_next(now, patience)
         self._ask_ranks(now, patience)
@@ -178,8 +184,11 @@ class _CallWatch:
 
 
 def when_up(endpoint: Any, record: Record) -> Any:
-    """The answer of a single actor whose process may be coming up still, without a time limit;
-    KeyboardInterrupt as soon as the run is to stop."""
+    """Return the answer of a single actor whose process may still be starting, without a time
+    limit.
+
+    Raises KeyboardInterrupt as soon as the run must stop.
+    """
     (answer,) = ask_all(
         endpoint, seconds=math.inf, witnesses=None, doing="", unless=lambda: record.is_stopping
     )
@@ -195,15 +204,15 @@ class Ask(Protocol):
 
 
 def asking(procs: ProcMesh, seconds: float) -> Ask:
-    """For actors on ``procs``; puts a witness into each."""
+    """Return ``ask_all`` for actors on ``procs``, with a witness in each proc."""
     witnesses = procs.spawn("witness", Witness)
     return functools.partial(ask_all, seconds=seconds, witnesses=witnesses)
 
 
 def check_num_ranks(wanted: int | None, num_hosts: int, procs_per_host: int) -> int:
-    """How many ranks there will be; all procs have one where none is ``wanted``.
+    """Return the number of ranks; it is ``wanted``, by default one for each proc.
 
-    Raises ConfigError where they would not fit, or not be shared evenly by the hosts.
+    Raises ConfigError if they would not fit, or could not be shared evenly by the hosts.
     """
     num_procs = num_hosts * procs_per_host
     num_ranks = num_procs if wanted is None else wanted

@@ -1,4 +1,4 @@
-"""Recovery when ranks are lost: finds out why, and begins again where that may help."""
+"""Recovery when ranks are lost: finds out why, and restarts if that may help."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ _LOST_WORDS = ("gloo/transport", "NCCL", "Connection closed by peer")
 
 
 class BeginAgain(Exception):
-    """The attempt must be begun again in new procs, on purpose: it costs no restart."""
+    """The attempt must be restarted in new procs, on purpose: it costs no restart of the budget."""
 
 
 class NotMade(RunFailed):
-    """The ``__init__`` of an actor has raised. ``error`` says what, in one line; ``file`` and
-    ``line`` are where."""
+    """The ``__init__`` of an actor has raised.
+
+    ``error`` is its error, in one line; ``file`` and ``line`` are its place.
+    """
 
     def __init__(self, failure: MeshFailure, ranks: tuple[int, ...]) -> None:
         super().__init__(failure.reason.rstrip())
@@ -48,8 +50,8 @@ class NotMade(RunFailed):
 
     @classmethod
     def of(cls, *failures: MeshFailure | None) -> NotMade | None:
-        """The first of these, if it is such a failure; the others may be the same on other
-        ranks."""
+        """Return the first of these failures, if an ``__init__`` raised, with all ranks that have
+        the same."""
         causes = [one.root_cause for one in failures if one is not None]
         if not causes or causes[0].kind != "actor":
             return None
@@ -61,7 +63,7 @@ class NotMade(RunFailed):
 
 
 class RanksLost(Exception):
-    """Ranks died, or hang: those that are left cannot go on. ``kind`` is for events."""
+    """Ranks died or hang, so the others cannot continue. ``kind`` is for events."""
 
     def __init__(self, kind: Literal["died", "hung"], text: str) -> None:
         super().__init__(text)
@@ -75,13 +77,14 @@ def with_restarts(
     after_loss: Callable[[], object] = lambda: None,
     goes_on_from: Callable[[], str] = lambda: "the last checkpoint",
 ) -> T:
-    """The result of ``attempt``, begun again after each ``RanksLost`` as the budget allows.
+    """Return the result of ``attempt``, which is restarted after each ``RanksLost`` as the budget
+    allows.
 
-    It gets a function that it is to tell of each step that all ranks have made: the first after a
-    loss becomes an event, with the seconds that this took. ``after_loss`` sees to what the next
-    attempt needs, and raises where there will be none; ``goes_on_from`` says where that will be, ""
-    where it is not known yet. Raises ``RunFailed`` when no restart is
-    left, and ``KeyboardInterrupt`` where the record is stopping: what was lost cannot be saved.
+    It gets a function that it must call with each step that all ranks have made: the first after a
+    loss becomes an event, with the seconds that the recovery took. ``after_loss`` prepares the next
+    attempt, and raises if there can be none; ``goes_on_from`` names where that will begin, "" if it
+    is not known yet. Raises ``RunFailed`` when no restart is left, and ``KeyboardInterrupt`` if the
+    record is stopping: lost state cannot be saved.
     """
     lost_at: float | None = None
     last_step = 0
@@ -102,7 +105,7 @@ def with_restarts(
                 return attempt(step_made)
             except BeginAgain as mended:
                 lost_at = time.monotonic()
-                # The failure was told as it came; told again after the fix, it reads as new.
+                # The failure was reported when it came; after the fix it would read as a new one.
                 text = "all begin again in new processes"
                 if last_step and (where := goes_on_from()):
                     text += f", from {where}"
@@ -141,7 +144,7 @@ def _steps(first: int, last: int) -> str:
 def procs_to_lose(
     hosts: HostMesh, procs_per_host: int, name: str, preload: Sequence[str] = ()
 ) -> Iterator[ProcMesh]:
-    """Procs for one attempt, which end with it; ranks lost within become ``RanksLost``."""
+    """Spawn procs for one attempt, which end with it; ranks lost within raise ``RanksLost``."""
     procs = hosts.spawn_procs({"procs": procs_per_host}, name=name, preload=preload)
     grace_seconds = _STUCK_SECONDS  # There is nothing to save.
     try:
@@ -155,11 +158,10 @@ def procs_to_lose(
 
 @contextmanager
 def noticing_losses() -> Iterator[None]:
-    """Within, a death does not end the program, and what calls raise becomes ``RanksLost``, or
-    ``RunFailed`` where a restart would not help.
+    """Within, a death does not end the program, and errors of calls become ``RanksLost``.
 
-    To be left before the procs are stopped: the end of procs that are stopped on purpose is not
-    told.
+    They become ``RunFailed`` if a restart would not help. Leave it before the procs are stopped,
+    since a stop on purpose is not reported.
     """
     with Deaths() as deaths:
         try:
@@ -171,7 +173,7 @@ def noticing_losses() -> Iterator[None]:
 def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
     if isinstance(error, RankHangs):
         return RanksLost("hung", str(error))
-    # Where a rank has died, those that it was connected to may complain first.
+    # If a rank has died, the ranks connected to it may raise first.
     is_lost = isinstance(error, SupervisionError) or is_connection_lost(error.exception)
     failures = deaths.wait(_NEWS_SECONDS if is_lost else _DOUBT_SECONDS)
     if failures:
@@ -191,7 +193,7 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Whether a collective failed because another rank, or the way to it, is gone."""
+    """Whether a collective failed because another rank, or the connection to it, is gone."""
     # By name, because not every client has torch.
     if any(cls.__name__ in ("DistError", "ConnectionError") for cls in type(error).__mro__):
         return True

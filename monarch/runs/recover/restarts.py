@@ -1,4 +1,4 @@
-"""How often, and how soon, what was lost is begun again: a whole run, or a part of one."""
+"""The budget of restarts, for a whole run or a part of one: how many, and how soon."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _FIRST_WAIT_SECONDS = 0.5
 class Restarts:
     """A budget of ``most`` restarts within any ``window_seconds``, or since the last progress.
 
-    So a run of weeks may lose many ranks, and one that dies at once may not go on for ever. The
-    first restart comes at once, those that follow after 0.5, 1, 2, ... seconds: what came to grief
-    by chance costs no time, and what cannot work does not burn the others'.
+    So a run of weeks may lose many ranks, and one that dies at once does not restart for ever. The
+    first restart comes at once, the next ones after 0.5, 1, 2, ... seconds: a failure by chance
+    costs no time, and one that repeats does not waste resources.
     """
 
     def __init__(
@@ -27,21 +27,23 @@ class Restarts:
 
     @property
     def num_counted(self) -> int:
-        """How much of the budget is used up."""
+        """Return how many restarts of the budget are used up."""
         return len(self._moments)
 
     def progressed(self) -> None:
-        """Something was achieved that the next restart does not have to do again."""
+        """Note progress that the next restart does not have to repeat: the budget is full again."""
         self._moments.clear()
 
     def progressed_to(self, step: int) -> None:
-        """The next restart goes on after this step: progress, if none did so before."""
+        """Note that the next restart continues after this step: progress, if it is a new
+        maximum."""
         if step > self._furthest:
             self._furthest = step
             self.progressed()
 
     def next_wait_seconds(self, now: float) -> float | None:
-        """Take one restart from the budget: how long to wait first; ``None`` if none is left."""
+        """Take one restart from the budget; return how long to wait before it, ``None`` if none is
+        left."""
         self._moments = [at for at in self._moments if now - at < self.window_seconds]
         num_before = self.num_counted
         if num_before >= self.most:
@@ -50,6 +52,6 @@ class Restarts:
         self.num_in_all += 1
         if num_before == 0:
             return 0.0
-        # An exponent without end would be more than a float can hold.
+        # An unlimited exponent would overflow a float.
         doubled = _FIRST_WAIT_SECONDS * 2.0 ** min(num_before - 1, 60)
         return min(self.longest_wait_seconds, doubled)

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, as a recipe has them saved and tells of them."""
+"""Reports a run's checkpoints, and handles errors when one cannot be saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from monarch.runs.recover.restarts import Restarts
 
 
 class UnsavableState(MonarchError):
-    """A state holds what a checkpoint cannot give back, under ``key``."""
+    """A state has a value, under ``key``, that a checkpoint cannot restore."""
 
     no_edit_helps = True  # What is in the state stays there, whichever code made it.
 
@@ -26,9 +26,12 @@ class UnsavableState(MonarchError):
 
 
 class Saving:
-    """``latest`` is the last checkpoint that is good, if there is one; ``saved_step`` the step of
-    the last that was saved, here or before. ``is_overdue``: the state could not be saved when it
-    was due, and may be by now, as where the next step replaces what is in it."""
+    """The state of a run's checkpoints.
+
+    ``latest`` is the last good checkpoint, if there is one; ``saved_step`` the step of the last
+    that was saved, here or before. ``is_overdue``: the state could not be saved when it was due,
+    and perhaps can be now, as when the next step has replaced values in it.
+    """
 
     def __init__(self, record: Record, restarts: Restarts, saved_step: int | None = None) -> None:
         self.latest: Path | None = None
@@ -41,11 +44,12 @@ class Saving:
     def resumed(
         self, path: Path | None, step: int, skipped: Sequence[str], *, is_from_memory: bool = False
     ) -> None:
-        """Where the run goes on: ``is_from_memory``, from copies in the memory of its hosts, else
-        from the checkpoint at ``path``. ``skipped`` says of newer ones what is wrong with them.
+        """Report where the run continues: from its hosts' memory (``is_from_memory``), or from
+        ``path``.
 
-        Where that is before the last that this run has saved, as when that was on the disk of a
-        host that is lost, it is told."""
+        ``skipped`` says what is wrong with newer checkpoints. If it continues before the last
+        checkpoint that it has saved, as when that was on the disk of a lost host, this is reported.
+        """
         if is_from_memory:
             self._restarts.progressed_to(step)
             text = f"goes on from step {step}, from the host's memory"
@@ -65,11 +69,10 @@ class Saving:
             self._record.event("resumed", text, step=step)
 
     def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
-        """Have ``write`` save a checkpoint; it raises the ActorError of a rank that cannot.
+        """Call ``write`` to save a checkpoint; it raises the ActorError of a rank that cannot.
 
-        An error of the operating system, as where the disk is full, and state that cannot be saved
-        become an event, and training goes on; or RunFailed, where the run ``must`` not end without
-        it.
+        An error of the operating system, such as a full disk, and state that cannot be saved become
+        an event, and training continues; or RunFailed, if the run ``must`` not end without it.
         """
         try:
             self.saved(step, write())
@@ -77,8 +80,8 @@ class Saving:
             self._failed(step, error, must=must)
 
     def save_best(self, step: int, write: Callable[[], Path]) -> None:
-        """Have ``write`` keep the best checkpoint beside the others; a disk that is full ends
-        nothing, as in `save`."""
+        """Call ``write`` to keep the best checkpoint beside the others; errors are handled as in
+        `save`."""
         try:
             path = write()
         except ActorError as error:
@@ -87,7 +90,7 @@ class Saving:
             self._record.event("best", f"the best so far: {shown(path)}", step=step, path=str(path))
 
     def saved(self, step: int, path: Path) -> None:
-        """There is a checkpoint."""
+        """Report that a checkpoint was saved."""
         self.latest, self.saved_step = shown(path), step
         self.is_overdue, self._unsaved = False, ""
         self._restarts.progressed()
@@ -102,7 +105,8 @@ class Saving:
         self.failed(step, why, must=must)
 
     def failed(self, step: int, why: object, *, must: bool = False) -> None:
-        """There is none, as `save` has it. Where it is tried in each step, it is told once."""
+        """Report that a checkpoint could not be saved, as `save` does; once, if each step tries
+        again."""
         kept = f"the last good one is {self.latest}" if self.latest else "there is none yet"
         text = f"could not save a checkpoint after step {step}: {why}; {kept}"
         if must:
@@ -113,6 +117,6 @@ class Saving:
 
 
 def shown(path: Path) -> Path:
-    """The path relative to this folder, if it lies below it."""
+    """Return the path relative to the current folder, if it is below that."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

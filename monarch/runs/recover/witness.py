@@ -1,4 +1,4 @@
-"""Where every rank is: the Python stacks of a mesh whose actors do not answer.
+"""Witnesses: get the Python stacks of a mesh whose actors do not answer.
 
 Spawn a ``Witness`` beside the actors that must be watched. It is async, and so lives on its
 proc's main thread, where it can answer while a sync actor is stuck on a thread of its own.
@@ -32,21 +32,21 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"  # within the library, where there is no venv
 _SHOWN_FRAMES = 12
 _IDLE = "it does nothing"
-# Where torch waits for other ranks: collectives, and the backward pass that DDP hides them in;
-# and where TorchFT does, and what is built on it.
+# Files in which torch waits for other ranks: collectives, and the backward pass with DDP's;
+# and those of TorchFT, and of libraries on top of it.
 _WAITS = (
     "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
     "torch/futures/", "torchtitan/distributed/", "/torchft",
 )  # fmt: skip
-# Of these, where it surely does. The others compute as well: operators of distributed tensors,
+# Those in which it certainly waits. The others compute as well: operators of distributed tensors,
 # hooks of FSDP, stages of a pipeline, a backward pass.
 _COLLECTIVES = (
     "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
     "torch/distributed/_functional_collectives.py", "torch/futures/", "/torchft",
 )  # fmt: skip
 _OPERATOR = "/torch/_ops.py"  # The caller says what it is.
-# Frames that are there only while something is compiled. Others of these packages are there, too,
-# while what was compiled runs.
+# Frames that exist only while something is compiled. Other frames of these packages exist also
+# while compiled code runs.
 _COMPILES = (
     "/torch/_dynamo/convert_frame.py", "/torch/_dynamo/symbolic_convert.py",
     "/torch/_dynamo/output_graph.py", "/torch/_inductor/graph.py", "/torch/_inductor/scheduler.py",
@@ -83,17 +83,20 @@ class RankStack:
 
     @property
     def hangs(self) -> bool:
-        """Whether the others wait for this one; a rank that does nothing has answered."""
+        """Whether the other ranks wait for this one; an idle rank has answered."""
         return not self.is_waiting and self.text != _IDLE
 
 
 class Witness(Actor):
-    """Says what its process is doing."""
+    """An actor that reports what its process is doing."""
 
     @endpoint
     async def stack(self) -> tuple[str, bool, tuple[Any, ...]]:
-        """The stacks, innermost frame last, whether the process waits for other ranks, and which
-        parts of a sharded model it has run."""
+        """Return the stacks, whether the process waits for other ranks, and its parts of a sharded
+        model.
+
+        Stacks have the innermost frame last; the parts are those that it has run.
+        """
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         texts, is_waiting, has_others = [], False, _has_others()
         for thread, _, frames in _users_stacks():
@@ -104,22 +107,22 @@ class Witness(Actor):
 
     @endpoint
     async def look(self) -> RankLook:
-        """Where the process is, and what it has used of the machine so far."""
+        """Return where the process is, and what it has used of the machine so far."""
         return look_here(context().actor_instance.rank.rank)
 
 
 def look_here(rank: int) -> RankLook:
-    """A look at this process, from a thread that runs no code of the user's."""
+    """Look at this process, from a thread that runs no code of the user's."""
     stacks = _users_stacks()
     threads = [thread for thread, _, _ in stacks]
     busy, ready, num_bytes, runs_compiler = _used_by_users_threads()
     is_compiling = runs_compiler or any(map(_compiles, _all_but_runtime()))
-    # Who is alone in its groups waits for nobody; nor does who compiles in a backward pass.
+    # A process alone in its groups waits for nobody; nor does one that compiles in a backward pass.
     waiting = [frames for _, _, frames in stacks if waits_for_others(frames)]
     is_waiting = bool(waiting) and not is_compiling and _has_others()
     where: list[str] = []
     for _, _, frames in stacks:
-        # The last is the one that was called last, as a rule.
+        # The last stack is usually of the latest call.
         if (frame := users_frame(frames)) is not None:
             at = f"{in_short(frame.filename)}:{frame.lineno}"
             where.append(at if frame.name == "<module>" else f"`{frame.name}`, {at}")
@@ -140,8 +143,10 @@ def look_here(rank: int) -> RankLook:
 
 
 def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]:
-    """Of each thread that runs user code: its number, its innermost frame, and its frames but those
-    of the runtime, the innermost last."""
+    """Return each thread that runs user code: its id, its innermost frame, and its stack.
+
+    The stack has the innermost frame last, and no frames of the runtime.
+    """
     here, stacks = threading.get_ident(), []
     for thread, frame in sys._current_frames().items():
         frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
@@ -151,7 +156,8 @@ def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]
 
 
 def _all_but_runtime() -> list[FrameType]:
-    """The innermost frames of threads that may compile: torch has some of its own for that."""
+    """Return the innermost frames of threads that may compile: torch has some of its own for
+    that."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     here = threading.get_ident()
     return [
@@ -162,7 +168,7 @@ def _all_but_runtime() -> list[FrameType]:
 
 
 def _has_others() -> bool:
-    """Whether the process is in a group with others, that it could wait for."""
+    """Whether the process is in a group with others, for which it could wait."""
     if "torchft" in sys.modules:
         return True  # Its groups are its own.
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
@@ -194,9 +200,11 @@ def _compiles(frame: FrameType | None) -> bool:
 
 
 def _used_by_users_threads() -> tuple[float, float, int, bool]:
-    """The seconds of a processor, the seconds of waiting for one, and the bytes read and written,
-    of the threads of this process that are not the runtime's, and of the processes below it; and
-    whether one of these is a compiler."""
+    """Return what this process's user threads and child processes have used so far.
+
+    That is: processor seconds, seconds of waiting for a processor, bytes read and written, and
+    whether one of them is a compiler.
+    """
     runtime = {t.native_id for t in threading.enumerate() if t.name.startswith("monarch-")}
     busy, ready, num_bytes, runs_compiler = 0.0, 0.0, 0, False
     tasks = _numbers_in("/proc/self/task")
@@ -222,7 +230,7 @@ def _used_by_users_threads() -> tuple[float, float, int, bool]:
 
 
 def _processes_below(pid: int) -> list[int]:
-    """The processes that a process has begun, and theirs, as far as the system tells."""
+    """Return the child processes of a process, and theirs, as far as the system shows them."""
     found: list[int] = []
     for task in _numbers_in(f"/proc/{pid}/task"):
         for child in _read(f"/proc/{pid}/task/{task}/children").split():
@@ -251,7 +259,8 @@ def _read(path: str) -> str:
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
-    """Ask all; a rank that does not answer within ``seconds`` holds the GIL, or is stopped."""
+    """Ask all ranks for their stacks; one that does not answer in time has the GIL, or is
+    stopped."""
     flat = witnesses.flatten("rank")
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
     found = []
@@ -265,7 +274,7 @@ def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
 
 
 def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
-    """A look at each rank that answers within ``seconds``."""
+    """Return a look at each rank that answers within ``seconds``."""
     flat, looks = witnesses.flatten("rank"), []
     questions = [flat.slice(rank=rank).look.call_one() for rank in range(len(flat))]
     for question in questions:
@@ -275,7 +284,7 @@ def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
 
 
 def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
-    """The story of a hang for a person: which ranks, since when, and the stack of every rank."""
+    """Describe a hang for a person: which ranks, since when, and the stack of every rank."""
     names = [str(stack.rank) for stack in stacks if stack.hangs]
     if not names:
         who = _who_waits(stacks)
@@ -289,7 +298,7 @@ def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
 
 
 def _who_waits(stacks: Sequence[RankStack]) -> str:
-    """Where no rank hangs: what those wait for that have not answered."""
+    """Describe, when no rank hangs, what the ranks wait for that have not answered."""
     waiting = [stack for stack in stacks if stack.is_waiting]
     ranks = ", ".join(str(stack.rank) for stack in waiting)
     if not waiting:
@@ -309,12 +318,12 @@ def _who_waits(stacks: Sequence[RankStack]) -> str:
 
 
 def _without_names(text: str) -> str:
-    """The stacks, without the names of threads: these are another one's on each rank."""
+    """Return the stacks without the names of threads, which differ between ranks."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("thread "))
 
 
 def tell_stacks(stacks: Sequence[RankStack]) -> str:
-    """A text that says of each rank whether it waits or hangs, and where."""
+    """Return a text with each rank's state, waiting or hanging, and its stack."""
     parts = []
     for stack in stacks:
         state = "hangs" if stack.hangs else "waits" if stack.is_waiting else "has answered"
@@ -337,8 +346,7 @@ def _may_compute(frames: Sequence[traceback.FrameSummary]) -> bool:
 
 
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
-    """The file of the innermost frame that is no operator, and not in Python's library; "" where
-    there is none."""
+    """Return the file of the innermost frame outside operators and Python's library; "" if none."""
     for frame in reversed(frames):
         if not (frame.filename.endswith(_OPERATOR) or _is_library(frame.filename)):
             return frame.filename

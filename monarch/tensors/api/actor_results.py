@@ -13,7 +13,8 @@ from monarch.tensors.worker.arrivals import divert
 
 
 class _Diverted:
-    """Arguments that have the result go to a slot where they arrive."""
+    """Call arguments that send the endpoint's result to a slot of the receiving proc, not to the
+    caller."""
 
     def __init__(self, args: tuple[Any, ...], ticket: int) -> None:
         self._args = args
@@ -24,8 +25,10 @@ class _Diverted:
 
 
 def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """See ``Endpoint.rref``. Raises ``ValueError`` where the actors are not those of the mesh, one
-    in each proc."""
+    """Call an endpoint and return its result as distributed tensors; see ``Endpoint.rref``.
+
+    Raises ``ValueError`` unless the actors are those of the tensors' mesh, one in each proc.
+    """
     rule = endpoint._spec.propagate
     name = f"{endpoint._mesh.name}.{endpoint._name}"
     if rule == "inspect":

@@ -10,7 +10,7 @@ from monarch.tensors.api.remote import remote
 
 
 class _Context:
-    """The context that forward fills and backward reads, on its way from one to the other."""
+    """The ``ctx`` of autograd at the workers: forward fills it, and backward reads it."""
 
     def __init__(self) -> None:
         self.saved_tensors: tuple[Any, ...] = ()
@@ -52,7 +52,8 @@ def _forward(cls: Any, needs_input_grad: tuple[bool, ...], args: tuple[Any, ...]
 
 
 class _Argument(NamedTuple):
-    """An argument of forward that it keeps and that is no plain value: a process group, say."""
+    """An argument of forward that ``ctx`` keeps and that is no plain value, such as a process
+    group."""
 
     place: int
 
@@ -82,10 +83,11 @@ def _backward(
 
 
 def remote_autograd_function(cls: Any, name: str | None = None) -> Any:
-    """The class as one whose ``apply`` runs on the workers, found out by running it on one shard.
+    """Return the class with an ``apply`` that runs on the workers; one shard runs first, for
+    shapes.
 
-    What forward puts on ``ctx`` must be tensors, by ``save_for_backward``, process groups that it
-    was given, or plain values. A class that is remote already is returned as it is.
+    What forward puts on ``ctx`` must be tensors (by ``save_for_backward``), process groups from its
+    arguments, or plain values. A class that is remote already is returned as it is.
     """
     if getattr(cls, "_is_remote", False):
         return cls

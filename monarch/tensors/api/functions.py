@@ -24,12 +24,15 @@ class ResolvableFunctionFromPath(NamedTuple):
     path: str
 
     def resolve(self) -> Any:
-        """The function. Raises ``ImportError`` or ``AttributeError`` where there is none."""
+        """Import the function and return it.
+
+        Raises ``ImportError`` or ``AttributeError`` if there is no such function.
+        """
         return resolve(("path", self.path))
 
 
 class _Resolving:
-    """The function that an object with ``resolve()`` gives in the process that runs it."""
+    """Calls the function that an object's ``resolve()`` returns in the process that runs it."""
 
     def __init__(self, resolvable: Any) -> None:
         self._resolvable = resolvable
@@ -40,7 +43,7 @@ class _Resolving:
 
 
 class RemoteFunction:
-    """A function, or the path of one, as workers are told of it."""
+    """A function, or a function's path, in the form that workers can load."""
 
     def __init__(self, given: Any) -> None:
         for resolver in reversed(function_resolvers):
@@ -69,9 +72,9 @@ class RemoteFunction:
         )
 
     def version(self) -> tuple[Any, ...]:
-        """A key that differs between this code and older code of the same name.
+        """Return a key that differs between this code and older code of the same name.
 
-        A function that travels whole is pickled for it: the objects that it refers to may have
+        A function that is sent by value is pickled for the key: objects that it refers to may have
         changed.
         """
         if self.path is None:
@@ -79,12 +82,12 @@ class RemoteFunction:
         return (self.path, self.code())
 
     def code(self) -> Any:
-        """The code of the function now, which a reload changes; ``None`` where that is not known
-        here."""
+        """Return a key for the function's code, which a reload changes; ``None`` if it is not
+        loaded here."""
         return code_of(_loaded(self.given) if isinstance(self.given, str) else self.given)
 
     def where(self) -> tuple[str, Any]:
-        """How a worker gets it; see ``worker.definitions.resolve``."""
+        """Return how a worker loads the function: ("path", path) or ("pickle", bytes)."""
         if self.path is not None:
             return ("path", self.path)
         return ("pickle", pickled_by_value(self.given))
@@ -110,14 +113,17 @@ class _CodeOf:
 
 
 def code_of(function: Any) -> _CodeOf | None:
-    """A key that differs between functions, and between a function before and after a reload."""
+    """Return a key that changes with the function's code, also after a reload; ``None`` for other
+    objects."""
     own = getattr(function, "remote_function", function)
     return _CodeOf(own) if isinstance(own, FunctionType) else None
 
 
 def rule_version(rule: Any) -> Any:
-    """A key that differs between rules for what comes out. A rule that is written where it is used
-    is a new function each time, and the same rule."""
+    """Return a key that differs between shape rules.
+
+    A lambda that is written at the call is a new function each time, and still the same rule.
+    """
     if type(rule) is not FunctionType:
         return rule
     own = (rule.__closure__, rule.__defaults__, rule.__kwdefaults__)
@@ -125,13 +131,14 @@ def rule_version(rule: Any) -> Any:
 
 
 def _loaded(path: str) -> Any:
-    """The object at a path, if its module has been imported here; a reload changes it."""
+    """Return the object at a path; ``None`` if its module has not been imported in this process."""
     name, _, attribute = path.rpartition(".")
     return getattr(sys.modules.get(name), attribute, None)
 
 
 def _path_of(function: Any) -> str | None:
-    """The path of a function, where another process finds the same there by importing."""
+    """Return the path by which another process can import the function; ``None`` if there is
+    none."""
     name, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     module = sys.modules.get(name or "")
     if module is None or not qualname or name == "__main__" or _is_of_tests(module):
@@ -148,7 +155,7 @@ def _is_of_tests(module: ModuleType) -> bool:
 
 
 def pickled_by_value(function: Any) -> bytes:
-    """The pickled code of a function, also where its module could be imported here."""
+    """Pickle a function with its code, also if its module could be imported."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or not _is_of_tests(module):
         return dumps(function)

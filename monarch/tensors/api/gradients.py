@@ -1,7 +1,7 @@
 """Backward, one gradient at a time.
 
-Nodes of autograd's graph can be called: so the graph is walked here, in the order of the latest
-forward operation first, and only as far as the gradient that is asked for needs.
+The nodes of autograd's graph can be called. This module walks the graph itself, the latest forward
+operation first, and only as far as the requested gradient needs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _edge(tensor: Any) -> GradientEdge:
 
 
 class _Graph:
-    """The part of autograd's graph that lies between the roots and what is asked for."""
+    """The part of autograd's graph between the roots and the tensors whose gradients are
+    requested."""
 
     def __init__(self, roots: Sequence[GradientEdge], wanted: Sequence[GradientEdge]) -> None:
         order = _postorder([edge.node for edge in roots])
@@ -74,10 +75,10 @@ def _postorder(roots: Sequence[Any]) -> list[Any]:
 
 
 class GradientGenerator:
-    """Gives the gradients of ``roots`` with respect to each of ``with_respect_to``, in that order.
+    """Yields the gradients of ``roots`` with respect to each of ``with_respect_to``, in that order.
 
-    Each is computed when it is asked for. A ``None`` stands for what does not matter to the roots.
-    Each operation runs on the mesh and stream of its gradient.
+    Each is computed when it is requested. It is ``None`` for a tensor that the roots do not depend
+    on. Each operation runs on the mesh and stream of its gradient.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ def _backward(node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
 
 
 def _place_of(tensor: Any) -> contextlib.AbstractContextManager[Any]:
-    """Where a gradient is computed: where it is."""
+    """Return a context in which torch computes on the gradient's own mesh and stream."""
     if not isinstance(tensor, Tensor):
         return contextlib.nullcontext()
     return Activation(mesh=tensor.mesh if ambient.mode else None, stream=tensor.stream)
@@ -182,15 +183,15 @@ def _place_of(tensor: Any) -> contextlib.AbstractContextManager[Any]:
 def grad_generator(
     roots: Any, with_respect_to: Iterable[Any], grad_roots: Iterable[Any] | None = None
 ) -> Iterator[Any]:
-    """The gradients of ``roots``, one by one in the order asked; see ``GradientGenerator``.
+    """Yield the gradients of ``roots`` one by one, in the given order; see ``GradientGenerator``.
 
-    In a pipeline or for overlap, each can be reduced while the next ones are not yet computed.
+    A pipeline can reduce each gradient while the next ones are not yet computed.
     """
     return GradientGenerator(roots, with_respect_to, grad_roots)
 
 
 def gradient_execution_order(roots: Sequence[Any], with_respect_to: Sequence[Any]) -> list[int]:
-    """In which order the gradients become known, as positions in ``with_respect_to``."""
+    """Return the order in which gradients can be computed, as positions in ``with_respect_to``."""
     edges, asked = [_edge(root) for root in roots], [_edge(one) for one in with_respect_to]
     graph = _Graph(edges, asked)
     heap = [(-edge.node._sequence_nr(), n, edge.node) for n, edge in enumerate(edges)]
@@ -212,10 +213,10 @@ def gradient_execution_order(roots: Sequence[Any], with_respect_to: Sequence[Any
 
 
 def grad_function(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a differentiable function of ``fn``, which returns (result, backward).
+    """Make ``fn``, which returns (result, backward), a differentiable function.
 
-    ``backward`` maps the gradients of the results to those of the arguments that are tensors, in
-    their order, ``None`` for those that have none.
+    ``backward`` maps the gradients of the results to the gradients of the arguments that are
+    tensors, in their order, with ``None`` for those that have none.
     """
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Objects that live on the workers, and are not tensors.
 
-A reference to one is a tensor of one number, a key into a table there; the object goes when its
-last reference does.
+A reference is a tensor of one number, a key into a table of the worker. The object is freed with
+its last reference.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _construct = remote(construct, propagate=_one_key)
 
 
 class OpaqueRef:
-    """An object of the workers. In a remote function it has a ``value``; in the controller not."""
+    """A reference to an object of the workers. Only remote functions can read its ``value``."""
 
     def __init__(self, value: Any) -> None:
         self._key: Any = value if isinstance(value, Tensor) else ObjectKey.hold(value)
 
     @property
     def value(self) -> Any:
-        """The object; ``RuntimeError`` in the controller, which does not have it."""
+        """Return the object; raise ``RuntimeError`` in the controller, which does not have it."""
         return ObjectKey.held(self._key)
 
     def __repr__(self) -> str:
@@ -69,11 +69,11 @@ look_into(OpaqueRef, _items, _of_items)
 
 
 class OpaqueObject(OpaqueRef):
-    """An object of a class that only the workers need: ``class Foo(OpaqueObject)`` says what
-    methods return, with ``@opaque_method``.
+    """A reference to an object whose class only the workers need to import.
 
-    ``constructor`` is the path of a class, a callable, or a reference to an object that is there.
-    To a remote function it is an ``OpaqueRef``.
+    A subclass declares with ``@opaque_method`` what its methods return. ``constructor`` is the path
+    of a class, a callable, or a reference to an existing object. A remote function gets an
+    ``OpaqueRef``.
     """
 
     def __init__(self, constructor: Any, *args: Any, **kwargs: Any) -> None:
@@ -86,8 +86,11 @@ class OpaqueObject(OpaqueRef):
         look_into(cls, _items, _of_items)
 
     def call_method(self, method_name: str, propagation: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the object on all workers; ``propagation`` says what comes out, of this
-        reference and tensors without values."""
+        """Call a method of the object on all workers.
+
+        ``propagation`` computes the shapes of the result, from this reference and tensors without
+        values.
+        """
 
         def rule(key: Any, name: str, args: Any, kwargs: Any) -> Any:
             return propagation(self, *args, **kwargs)
@@ -96,8 +99,7 @@ class OpaqueObject(OpaqueRef):
         return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
-        """The state of this object that a rule may read: its outcome for others may not be right
-        for it."""
+        """Return a key for this object's state, since a rule may read it and decide differently."""
         own = {name: value for name, value in vars(self).items() if name != "_key"}
         if not own:
             return (type(self),)
@@ -107,7 +109,7 @@ class OpaqueObject(OpaqueRef):
             return (object(),)  # Like no other: the rule is asked at each call.
 
     def call_method_on_shard_and_fetch(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method on the first worker alone; a future of what it returns."""
+        """Call a method on the first worker alone and return a future of its result."""
         return call_on_shard_and_fetch(remote(call_method), self._key, method_name, args, kwargs)
 
 
@@ -115,8 +117,10 @@ look_into(OpaqueObject, _items, _of_items)
 
 
 def opaque_method(rule: Callable[..., Any]) -> Any:
-    """A method of an ``OpaqueObject``: it runs on the workers under the same name, and its body
-    here is the rule for what comes out."""
+    """Declare a method of an ``OpaqueObject`` that runs on the workers under the same name.
+
+    Its body here is the rule that computes the shapes of the result.
+    """
 
     @functools.wraps(rule)
     def method(self: OpaqueObject, *args: Any, **kwargs: Any) -> Any:
@@ -126,10 +130,9 @@ def opaque_method(rule: Callable[..., Any]) -> Any:
 
 
 class OpaqueModule:
-    """A ``torch.nn.Module`` that is on the workers alone: its parameters are known here, its code
-    need not be.
+    """A ``torch.nn.Module`` that lives on the workers alone: the controller need not have its code.
 
-    Calling it gives tensors that autograd goes through, to its arguments and parameters.
+    Calling it returns tensors through which autograd reaches its arguments and parameters.
     """
 
     def __init__(self, constructor: Any, *args: Any, **kwargs: Any) -> None:
@@ -137,7 +140,8 @@ class OpaqueModule:
         self._parameters: list[Any] | None = None
 
     def parameters(self) -> Iterator[Any]:
-        """The module's parameters, as tensors of the mesh that share their memory."""
+        """Return the module's parameters, as distributed tensors that share the parameters'
+        memory."""
         return iter(self._own_parameters())
 
     def _own_parameters(self) -> list[Any]:
@@ -149,8 +153,11 @@ class OpaqueModule:
         return self._parameters
 
     def __call__(self, *args: Any, propagator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Runs forward; ``propagator`` says what comes out, of the module and tensors without
-        values."""
+        """Run forward on the workers.
+
+        ``propagator`` computes the shapes of the result, from the module and tensors without
+        values.
+        """
         maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
         spec = maker.spec((args, kwargs))
         tensors = [*maker.tensors, *self._own_parameters()]
@@ -161,13 +168,13 @@ class OpaqueModule:
     def call_method(
         self, method_name: str, propagation: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Another method of it; autograd does not go through that. ``propagation`` as
-        ``propagator`` of a call."""
+        """Call another method of the module, without autograd. ``propagation`` computes the
+        result's shapes."""
         return self._object.call_method(method_name, propagation, *args, **kwargs)
 
 
 class _Forward(torch.autograd.Function):  # type: ignore[misc]
-    """Runs forward on the workers, where the graph is kept, and backward through that."""
+    """Runs forward on the workers, which keep the graph, and runs backward through that graph."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
 """`monarch.random`: the random numbers of the workers.
 
-Without a seed each rank has numbers of its own; `make_deterministic` gives all the same seed. While
-a mesh is active in a thread, torch's own functions do on all its workers what they do in one
-process: ``torch.manual_seed``, ``torch.seed``, ``torch.get_rng_state``, ``torch.set_rng_state``,
-and so ``torch.random.fork_rng`` and activation checkpoints.
+Without a seed the ranks draw different numbers; `make_deterministic` gives all ranks the same seed.
+While a mesh is active in a thread, torch's own functions act on all its workers:
+``torch.manual_seed``, ``torch.seed``, ``torch.get_rng_state``, ``torch.set_rng_state``, and so
+``torch.random.fork_rng`` and activation checkpoints.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from monarch.tensors.client.tensor import Tensor
 
 
 class State(NamedTuple):
-    """The states of each worker's generators, as tensors of bytes. ``cuda`` is that of the
-    worker's GPU, and zeros where it has none."""
+    """The random states of each worker's generators, as tensors of bytes.
+
+    ``cuda`` is the state of the worker's GPU, and zeros if it has none.
+    """
 
     cpu: Any
     cuda: Any
@@ -96,11 +98,11 @@ _set_bytes_remote = remote(_set_bytes, propagate="inspect")
 
 
 class MeshGenerator:
-    """What ``torch.random`` has for the default generator of a process that activates meshes.
+    """Replaces ``torch.random.default_generator`` in a process that activates meshes.
 
-    Torch's seeds go neither through a dispatch mode nor through a function mode, and programs
-    import ``torch.manual_seed`` by name; this generator is what all of them end in. Everything else
-    is the real generator's, and so is all of it where no mesh is active.
+    Torch's seeds pass neither a dispatch mode nor a function mode, and programs import
+    ``torch.manual_seed`` by name; all of them end in this generator. While no mesh is active, and
+    for all other methods, it calls the real generator.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -117,7 +119,8 @@ class MeshGenerator:
         return int(self._generator.seed())
 
     def get_state(self) -> torch.Tensor:
-        """Of the workers, as a tensor of the mesh, where one is active."""
+        """Return the workers' states as a tensor of the active mesh; without a mesh, this process's
+        state."""
         if _has_active_mesh():
             return get_rng_state_remote()
         return self._generator.get_state()
@@ -137,8 +140,7 @@ class MeshGenerator:
 
 
 def _has_active_mesh() -> bool:
-    """Whether torch computes on a mesh in this thread: not while a rule or a function is tried on
-    tensors without values."""
+    """Whether torch computes on a mesh in this thread, and not on tensors without values."""
     if ambient.mesh is None or ambient.mode is None:
         return False
     modes = _get_current_dispatch_mode_stack()
@@ -146,6 +148,6 @@ def _has_active_mesh() -> bool:
 
 
 def follow_torch_seeds() -> None:
-    """Have torch's own seeds and random states reach the mesh that is active, from now on."""
+    """Make torch's own seeds and random states act on the active mesh, from now on."""
     if not isinstance(torch.random.default_generator, MeshGenerator):
         torch.random.default_generator = MeshGenerator(torch.random.default_generator)

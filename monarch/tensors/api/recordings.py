@@ -1,5 +1,5 @@
-"""Many operations in one message: `coalescing` sends a block at once, `compile` once and for
-all."""
+"""Many operations in one message: `coalescing` sends a block at once, `compile` records a
+function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Record = Callable[[Callable[..., Any], Any, Any, list[Tensor]], Recording]
 
 @contextlib.contextmanager
 def coalescing() -> Iterator[None]:
-    """Hold back what the block issues, and send it at its end. Blocks may be nested."""
+    """Collect the operations of the block, and send them at its end. Blocks may be nested."""
     with get_active_mesh().client.held():
         yield
 
@@ -36,7 +36,7 @@ def is_coalescing() -> bool:
 
 
 class _Compiled:
-    """A function, and its recordings by what its arguments look like."""
+    """A function with its recordings, by the looks of its arguments."""
 
     def __init__(self, function: Callable[..., Any], verify: bool, record: Record) -> None:
         self._function = function
@@ -105,12 +105,13 @@ def _record(
 
 
 def compile(fn: Any = None, verify: bool = True, *, record: Record = _record) -> Any:
-    """Record what ``fn`` issues, and replay it with one message from then on.
+    """Record the operations of ``fn``, and replay them with one message at later calls.
 
-    There is a recording for each kind of arguments: the values of what is no tensor, and of tensors
-    what they look like, their mesh and stream, and which share memory. Arguments and results must
-    not require grad; tensors that it finds may, so that a whole training step can be one.
-    ``verify`` records it a second time, and raises ``RuntimeError`` where that diverges.
+    There is a recording for each kind of arguments: the values of arguments that are no tensors,
+    and for tensors their looks, their mesh and stream, and which share memory. Arguments and
+    results must not require grad; tensors that ``fn`` captures may, so that a whole training step
+    can be recorded. ``verify`` records a second time, and raises ``RuntimeError`` if the two
+    differ.
     """
     if fn is None:
         return functools.partial(compile, verify=verify, record=record)
@@ -119,10 +120,11 @@ def compile(fn: Any = None, verify: bool = True, *, record: Record = _record) ->
 
 @contextlib.contextmanager
 def explain() -> Iterator[list[str]]:
-    """Why operations of this block were not found in the cache: a line for each, at its end.
+    """Collect why operations of this block were not found in the cache; the list is filled at its
+    end.
 
-    What misses each step makes each step slow: a new shape, a number that is part of what is done,
-    a function that is pickled differently.
+    An operation that misses at each step makes each step slow: it has a new shape, a number that is
+    part of the key, or a function that is pickled differently.
     """
     cache = get_active_mesh().client.cache
     cache.explain_from_now()

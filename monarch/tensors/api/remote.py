@@ -26,7 +26,8 @@ _INSPECT = "inspect"
 
 
 class Remote:
-    """A function of the workers. Calling it runs it on the active mesh, or that of its tensors."""
+    """A function of the workers. A call runs it on the mesh of its tensors, or else the active
+    mesh."""
 
     num_hits = 0
     num_misses = 0
@@ -50,11 +51,12 @@ class Remote:
         return self.rref(*args, **kwargs)
 
     def rref(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it on all members, without waiting; the tensors that come out.
+        """Run the function on all members, without waiting, and return its result as distributed
+        tensors.
 
-        What shapes they have, ``propagate`` says: a function does, of tensors without values; None
-        and "cached" run the remote one once on a shard, and remember; "inspect" is for what returns
-        nothing.
+        ``propagate`` says which shapes they have: a function computes them from tensors without
+        values; None and "cached" run the function once on a shard, and remember; "inspect" is for
+        functions that return nothing.
         """
         if self._propagate == "mocked":
             raise NotImplementedError("propagate='mocked': give the rule as a function")
@@ -76,7 +78,7 @@ class Remote:
         return result
 
     def call(self, *args: Any, **kwargs: Any) -> Future[ValueMesh[Any]]:
-        """Run it on all members of the active mesh; what each returned."""
+        """Run the function on all members of the active mesh; return a future of their results."""
         mesh, handle = self._issue(args, kwargs)
         ranks = tuple(mesh.processes)
         shape = Shape(mesh.names, mesh.processes)
@@ -85,7 +87,8 @@ class Remote:
         )
 
     def call_one(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As ``call`` on a mesh of one member: its value. Raises ``ValueError`` for more."""
+        """Like ``call``, on a mesh of one member: a future of its result. Raises ``ValueError`` for
+        more."""
         mesh = _active()
         if len(mesh) != 1:
             raise ValueError(
@@ -95,15 +98,16 @@ class Remote:
         return self._call_rank(mesh.processes.offset, args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run it on one member of the active mesh, picked at random."""
+        """Run the function on one random member of the active mesh; return a future of its
+        result."""
         return self._call_rank(random.choice(list(_active().processes)), args, kwargs)
 
     def broadcast(self, *args: Any, **kwargs: Any) -> None:
-        """Run it on all members of the active mesh, for what it does there."""
+        """Run the function on all members of the active mesh, and drop what it returns."""
         self._issue(args, kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Future[Any]]:
-        """As ``call``: a future for each member."""
+        """Like ``call``, with a future for each member."""
         mesh, handle = self._issue(args, kwargs)
         ranks = tuple(mesh.processes)
         fetched = _fetched(mesh, handle, ranks)
@@ -112,8 +116,11 @@ class Remote:
     def send_to_port(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], port: Port[Any] | None, selection: str
     ) -> None:
-        """What ``monarch.actor.send`` does: what each member returns, or one that is picked, goes
-        into ``port``. It passes through this process; an error comes once for each member."""
+        """Send the results of all members, or of one random member, into ``port``.
+
+        ``monarch.actor.send`` calls this. The results pass through this process; an error is sent
+        once for each member.
+        """
         if selection == "choose":
             futures = [self.choose(*args, **kwargs)]
         else:
@@ -146,8 +153,11 @@ class Remote:
         kwargs: Mapping[str, Any],
         seen: tuple[Any, ...] = (),
     ) -> Any:
-        """Run it; ``rule`` says what comes out, once for each kind of arguments and each ``seen``,
-        as long as ``propagate`` is what it is."""
+        """Run the function; ``rule`` computes the shapes of its result.
+
+        The rule runs once for each kind of arguments and each ``seen``, until ``propagate``
+        changes.
+        """
         function = self._function
         version = (rule_version(self._propagate), *function.version(), *seen)
         return dispatch_function(
@@ -165,8 +175,8 @@ class Remote:
         return described
 
     def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
-        """Runs it on the active mesh; the handle is of the value that each proc returned, of any
-        type."""
+        """Run the function on the active mesh; return the mesh and a handle of each proc's result,
+        of any type."""
         mesh = _active()
         tensors = check_arguments(self._function.name, args, kwargs, [])
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
@@ -200,12 +210,12 @@ class Remote:
 
 
 def remote(function: Any = None, *, propagate: Propagator = None) -> Any:
-    """Make a function one that runs on the workers of the active mesh.
+    """Make a function run on the workers of the active mesh.
 
-    ``function`` is a callable, or the path of one ("package.module.name"). ``propagate`` says what
-    comes out: a function from tensors without values to such; "cached" (the default) runs it on
-    one shard first, once for each kind of arguments; "inspect" is for what returns nothing and
-    writes to nothing.
+    ``function`` is a callable, or a callable's path ("package.module.name"). ``propagate`` says
+    what shapes the result has: a function computes them from tensors without values; "cached" (the
+    default) runs ``function`` on one shard first, once for each kind of arguments; "inspect" is for
+    functions that return nothing and write to no argument.
     """
     if function is None:
         return functools.partial(remote, propagate=propagate)
@@ -215,7 +225,7 @@ def remote(function: Any = None, *, propagate: Propagator = None) -> Any:
 def call_on_shard_and_fetch(
     remote: Any, *args: Any, shard: Mapping[str, int] | None = None, **kwargs: Any
 ) -> Future[Any]:
-    """Run a remote function on one shard (the first, by default), and get what it returns."""
+    """Run a remote function on one shard (the first, by default); return a future of its result."""
     own = remote if isinstance(remote, Remote) else Remote(remote)
     tensors = check_arguments(own._function.name, args, kwargs, [])
     mesh = tensors[0].mesh if tensors else _active()
@@ -225,7 +235,7 @@ def call_on_shard_and_fetch(
 
 
 def single(mesh: DeviceMesh, rank: int) -> DeviceMesh:
-    """The mesh of one member."""
+    """Return the mesh that has only the member ``rank``."""
     return mesh._new_with_shape(Shape(["_"], Slice(offset=rank, sizes=[1], strides=[1])))
 
 

@@ -1,7 +1,7 @@
 """`monarch.remote_class`: a class at the controller whose methods run on the workers.
 
-For what returns nothing: profilers, loggers, counters. ``OpaqueObject`` is for what returns
-tensors.
+Its methods return nothing, as those of profilers, loggers, counters. ``OpaqueObject`` is for
+objects that return tensors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _call = remote(call_by_path, propagate="inspect")
 class ControllerRemoteClass:
     """The controller's side of a ``WorkerRemoteClass``, whose path is ``cls_path``.
 
-    A class derives from this, calls ``super().__init__(path, ...)`` while a mesh is active, and
-    has a method with ``@ControllerRemoteClass.remote_method`` for each one that workers have. The
-    workers' objects go with this one.
+    A subclass calls ``super().__init__(path, ...)`` while a mesh is active, and declares each
+    method of the workers with ``@ControllerRemoteClass.remote_method``. The workers' objects are
+    freed with this object.
     """
 
     _counter = itertools.count()
@@ -40,8 +40,11 @@ class ControllerRemoteClass:
 
     @staticmethod
     def remote_method(fn: Callable[..., Any]) -> Callable[..., None]:
-        """A method that runs on the workers of the active mesh, or else on those that have the
-        object, under the same name. Its body here does not run; it returns nothing."""
+        """Declare a method that runs under the same name on the active mesh, or else on the
+        object's mesh.
+
+        Its body here does not run, and it returns nothing.
+        """
 
         @functools.wraps(fn)
         def method(self: ControllerRemoteClass, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functions of whole trees of tensors: their values, and what the methods of ``Tensor`` send."""
+"""Functions of trees of tensors: they fetch the values, or call a method of each ``Tensor``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from monarch.tensors.core.specs import SpecMaker, fill
 def fetch_shard(
     obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int
 ) -> Future[Any]:
-    """The shard of a tensor, or of all tensors in a tree, as tensors on this CPU.
+    """Return a future of one shard of a tensor, or of all tensors in a tree, as tensors on this
+    CPU.
 
     ``shard``, or keywords, are its coordinates: all of them, or none for the first. The future
-    raises ``RemoteException`` where something failed that the values depend on, on any rank.
+    raises ``RemoteException`` if an operation that the values depend on failed, on any rank.
     """
     where = {**(shard or {}), **coordinates}
     maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
@@ -43,12 +44,12 @@ def fetch_shard(
 
 
 def inspect(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Any:
-    """``fetch_shard``, waited for."""
+    """Fetch a shard as ``fetch_shard`` does, and wait for it."""
     return fetch_shard(obj, shard, **coordinates).result()
 
 
 def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -> Any:
-    """Draw a shard, with the package `torchshow`."""
+    """Draw a shard with the package `torchshow`. Raises ``ImportError`` if it is not installed."""
     value = inspect(obj, shard, **coordinates)
     try:
         torchshow = import_module("torchshow")
@@ -65,17 +66,17 @@ def _of_each(tree: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def reduce(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """``Tensor.reduce`` of each."""
+    """Call ``Tensor.reduce`` of each tensor in the tree."""
     return _of_each(tensors, lambda tensor: tensor.reduce(*args, **kwargs))
 
 
 def reduce_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """``Tensor.reduce_`` of each."""
+    """Call ``Tensor.reduce_`` of each tensor in the tree."""
     return _of_each(tensors, lambda tensor: tensor.reduce_(*args, **kwargs))
 
 
 def to_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """``to_mesh`` of each, of slices that ``slice_mesh`` gave too."""
+    """Call ``to_mesh`` of each tensor in the tree, and of each slice from ``slice_mesh``."""
     kinds = (Tensor, MeshSliceTensor)
     maker = SpecMaker(lambda value: isinstance(value, kinds), frozenset())
     spec = maker.spec(tensors)
@@ -83,5 +84,5 @@ def to_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def slice_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-    """``Tensor.slice_mesh`` of each."""
+    """Call ``Tensor.slice_mesh`` of each tensor in the tree."""
     return _of_each(tensors, lambda tensor: tensor.slice_mesh(*args, **kwargs))

@@ -2,14 +2,14 @@
 
 What to open:
 
-    dispatch, operators            what happens to a torch operation; what is known of an operator
-    propagation                    what a call does to shapes
+    dispatch, operators            dispatch of torch operations; facts of each operator
+    propagation                    the shapes of a call's results
     issuing                        one record of a batch
     client                         sending, frees, failures, flow control
     device_mesh, ambient           a mesh of workers; the active mesh and stream of a thread
-    tensor                         the handle that a program holds
+    tensor                         the handle that a program has
     collectives                    reductions, and copies between meshes
-    streams                        tensors that pass from one stream to another
+    streams                        tensors that another stream borrows or takes over
     recording                      operations that become one template
     handing                        tensors as arguments of endpoints
     refusals                       errors at issue

@@ -1,7 +1,7 @@
-"""Which mesh and which stream are active in a thread.
+"""The mesh and the stream that are active in a thread.
 
-One torch dispatch mode stands on the thread's stack, however many activations are nested: two would
-each see every operation. It goes to autograd's threads with the stack, and so does its mesh.
+One torch dispatch mode is on the thread's stack, however many activations are nested: two would
+each see every operation. Autograd's threads get the stack, and with it the mesh.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ class TensorStream:
         self.number = next(TensorStream._numbers)
 
     def activate(self) -> Activation:
-        """Operations go to this stream, from this call on; used with ``with``, to its end."""
+        """Send operations to this stream, from this call on; as a context, until its end."""
         return Activation(stream=self)
 
     def borrow(self, t: Any, mutable: bool = False) -> tuple[Any, Any]:
-        """``t`` for use in this stream, and the ``Borrow``, to be dropped in the end.
+        """Lend ``t`` to this stream: return the borrowed tensor and the ``Borrow`` to drop in the
+        end.
 
-        Meanwhile the stream that it belongs to may read it, or with ``mutable`` not even that.
-        Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, where it is lent in
-        another way.
+        Until then the stream that owns ``t`` may only read it, and with ``mutable`` not even that.
+        Nothing is copied. Raises ``BorrowRefused``, a ``RuntimeError``, if an existing loan of
+        ``t`` conflicts.
         """
         mesh = getattr(t, "mesh", None)
         if mesh is None:
@@ -62,7 +63,10 @@ ambient = _Ambient()
 
 
 class Activation:
-    """Active from the call on, so that a notebook may call it bare; as a context, until its end."""
+    """Makes a mesh or a stream active from its creation on; as a context, until the block's end.
+
+    So a notebook may activate without ``with``.
+    """
 
     def __init__(self, *, mode: Any = None, **values: Any) -> None:
         self._before = {name: getattr(ambient, name) for name in values}
@@ -90,19 +94,20 @@ class Activation:
 
 
 def get_active_stream() -> TensorStream:
-    """The stream that operations go to; named "main" at first."""
+    """Return the stream that operations go to; the first one is named "main"."""
     return ambient.stream
 
 
 def get_active_mesh() -> Any:
-    """The ``DeviceMesh`` that is active. Raises ``ValueError`` where none is."""
+    """Return the active ``DeviceMesh``. Raises ``ValueError`` if no mesh is active."""
     if ambient.mesh is None:
         raise ValueError("no device mesh is active: use `with procs.activate():`")
     return ambient.mesh
 
 
 class no_mesh:
-    """``with monarch.no_mesh.activate():`` torch computes in this process, as it does by itself."""
+    """``with monarch.no_mesh.activate():`` makes torch compute in this process, as without
+    monarch."""
 
     @staticmethod
     def activate() -> Activation:

@@ -1,4 +1,4 @@
-"""All that one controller says to the workers of one proc mesh, in order."""
+"""The messages of one controller to the workers of one proc mesh, in order."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _IDLE_SECONDS = 1.0
 
 
 class HeldOperations:
-    """Operations that blocks of ``coalescing`` and recordings hold back."""
+    """The operations that ``coalescing`` blocks and recordings have not sent yet."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     @property
     def flat_messages(self) -> dict[int, list[Any]]:
-        """The operations, by the rank that they are for."""
+        """Return the operations by the rank that will run them."""
         client, found = self._client, defaultdict(list)
         ranks = {mesh.number: mesh.processes for mesh in client.everybody._meshes.values()}
         held: list[tuple[int, Any]] = []
@@ -55,7 +55,7 @@ class HeldOperations:
 
 
 class Client:
-    """Numbers templates and tensors, gathers records into batches, and knows what failed."""
+    """Numbers templates and tensors, gathers records into batches, and records failures."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Client:
     # Definitions
 
     def define(self, *what: Any) -> int:
-        """Have the workers know something by the number that is returned."""
+        """Send a definition to the workers, and return the number that they know it by."""
         return self._define(next(self._numbers), None, what)
 
     def define_everybody(self, *what: Any) -> None:
-        """The mesh of all workers has a number that they know already."""
+        """Send a definition for the mesh of all workers, whose number is fixed."""
         self._define(EVERYBODY, None, what)
 
     def define_template(self, template: Template, num_scalars: int, *what: Any) -> Template:
@@ -118,17 +118,18 @@ class Client:
         return number
 
     def remember(self, key: Any, template: Template) -> None:
-        """Keep a template for calls to come. Workers forget those that gave way for it."""
+        """Put a template into the cache. Workers will forget the templates that it pushed out."""
         gone = self.cache.put(key, template)
         if gone:
             self._forgotten += [one.number for one in gone]
 
     def forget(self, template: Template) -> None:
-        """Forgets a template that was for one call alone."""
+        """Tell the workers, at a later flush, to forget a template."""
         self._forgotten.append(template.number)
 
     def meet(self) -> None:
-        """Have the workers find each other, before the first definition that needs it."""
+        """Have the workers find each other for torch.distributed, the first time that a definition
+        needs it."""
         if self._has_met:
             return
         self._has_met = True
@@ -138,7 +139,11 @@ class Client:
         self.define("meet", *address)
 
     def have_groups(self, mesh: int, dims: tuple[str, ...], use: tuple[str, int]) -> None:
-        """Have the workers make the process groups along dimensions of a mesh, once."""
+        """Have the workers make the process groups along dimensions of a mesh; ``use`` keeps users
+        apart.
+
+        Does nothing if they exist already.
+        """
         self.meet()
         if (mesh, dims, use) not in self._groups:
             self._groups.add((mesh, dims, use))
@@ -146,12 +151,13 @@ class Client:
 
     @functools.cached_property
     def desk(self) -> Any:
-        """The actors beside the workers that are never busy."""
+        """Return the actors beside the workers that are never busy; they are spawned at the first
+        use."""
         with _disable_current_modes():
             return self._spawn_desk()
 
     def next_ticket(self) -> int:
-        """A number for a hand-over, which nothing else has; in a recording, one that comes
+        """Return an unused ticket for a hand-over; in a recording, one that each replay uses
         again."""
         recorder = self.recording
         ticket: int = next(self._tickets) if recorder is None else recorder.next_ticket()
@@ -160,7 +166,7 @@ class Client:
     # Sending
 
     def arm(self) -> None:
-        """The first operation of a batch: the batch leaves soon, even if no other comes."""
+        """Start the time after which the batch is sent; called at its first operation."""
         self._first = time.monotonic()
         if self._flusher is None:
             self._flusher = threading.Thread(
@@ -193,7 +199,7 @@ class Client:
                 self.arm()  # Between the last look and the lock.
 
     def flush(self) -> None:
-        """Send what was issued."""
+        """Send the operations, definitions and frees that were issued."""
         with self.lock:
             for mesh, by_stream in self.frees.items():
                 for stream, refs in by_stream.items():
@@ -226,7 +232,7 @@ class Client:
                 self._settle(upto, answers.get())
 
     def take_frees(self, ints: list[int], refs: list[int]) -> None:
-        """Write what must be freed into the records of its mesh and stream."""
+        """Move the references of ``refs`` into a record of frees in ``ints``."""
         taken = refs[:]
         del refs[: len(taken)]
         ints += (0, len(taken), *taken)
@@ -236,16 +242,16 @@ class Client:
 
     @property
     def recorder(self) -> HeldOperations:
-        """The operations held back at the moment, by Monarch's name."""
+        """Return the operations that are not sent yet, by the name that Monarch gives them."""
         return HeldOperations(self)
 
     # Answers
 
     def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> Future[dict[int, list[Any]]]:
-        """The values of ``refs`` on ``ranks``, by rank.
+        """Return a future of the values of ``refs`` on ``ranks``, by rank.
 
-        The future raises ``RemoteException`` where something failed that any of ``refs`` is made
-        of, on any rank.
+        It raises ``RemoteException`` if an operation that any of ``refs`` depends on failed, on any
+        rank.
         """
         if self.num_held or self.recording is not None:
             raise NotImplementedError(
@@ -272,13 +278,14 @@ class Client:
         return found
 
     def _settle(self, upto: int, answered: Any) -> None:
-        """Take in what ranks say that has failed."""
+        """Enter the failures that the ranks answered into the log."""
         failures = [one for failed, _ in answered.values() for one in failed]
         with self.lock:
             self.log.settle(upto, failures)
 
     def check_alive(self) -> None:
-        """Raises the reason where there are no workers to send to any more."""
+        """Raise the reason if the workers are gone: their error, or ``RuntimeError`` after a
+        shutdown."""
         if self.error is not None:
             raise self.error
         if self.is_closed:
@@ -288,7 +295,8 @@ class Client:
             )
 
     def shutdown(self) -> None:
-        """Wait for everything, and end. Raises the first failure that was not asked about."""
+        """Wait for everything, and stop the workers. Raises the first failure that the program has
+        not seen."""
         if self.is_closed:
             return
         try:
@@ -300,8 +308,10 @@ class Client:
                     self.workers.stop("the device mesh was shut down").get()
 
     def raise_unasked(self) -> None:
-        """Wait for everything, and raise the first failure that was not asked about. It is
-        asked about then, and so are the others."""
+        """Wait for everything, and raise the first failure that the program has not seen.
+
+        All failures up to here count as seen afterwards.
+        """
         self.settle()
         unasked = [one for one in self.log.unasked if not one.was_raised]
         self.log.unasked = []
@@ -319,7 +329,7 @@ class Client:
             self._settle(upto, answers.get())
 
     def close(self) -> None:
-        """Take nothing more. From any thread; more than once does no harm."""
+        """Accept no more operations. Any thread may call it, more than once."""
         self.is_closed = True
         self._armed.set()
         flusher = self._flusher
@@ -328,7 +338,7 @@ class Client:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """While it is open, nothing is sent but what must be."""
+        """Within this context, send only what must be sent."""
         self.num_held += 1
         try:
             yield

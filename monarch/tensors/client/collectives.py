@@ -31,8 +31,10 @@ def reduce(
     mesh: Any,
     out: Tensor | None,
 ) -> Any:
-    """See ``Tensor.reduce``. Raises ``KeyError``, ``ValueError``, ``TypeError`` for what cannot
-    be."""
+    """Issue a reduction; see ``Tensor.reduce``.
+
+    Raises ``KeyError``, ``ValueError`` or ``TypeError`` for arguments that do not fit.
+    """
     if mesh is not None:
         raise NotImplementedError(
             "reduce(mesh=...): reduce on the tensor's own mesh, and use to_mesh for the result"
@@ -126,14 +128,17 @@ def _reduce_into(
 
 
 class MeshSliceTensor:
-    """The shards of a part of a tensor's mesh."""
+    """The shards of a tensor on a part of its mesh, to be copied elsewhere with ``to_mesh``."""
 
     def __init__(self, tensor: Tensor, mesh: Any) -> None:
         self.tensor = tensor
         self.slicing = mesh
 
     def to_mesh(self, mesh: Any, stream: TensorStream | None = None) -> Tensor:
-        """See ``Tensor.to_mesh``. Raises ``ValueError`` for meshes that do not fit."""
+        """Copy the shards to another mesh; see ``Tensor.to_mesh``.
+
+        Raises ``ValueError`` for meshes that do not fit.
+        """
         tensor, source = self.tensor, self.slicing
         if not isinstance(mesh, MeshTrait):
             raise TypeError(
@@ -166,7 +171,7 @@ class MeshSliceTensor:
 
 
 def _released(tensor: Tensor) -> int:
-    """Takes the reference from a tensor; it is another handle's from here on."""
+    """Take the reference from a tensor, and return it for another handle, which now owns it."""
     ref = tensor._ref
     assert ref is not None
     tensor._ref = None
@@ -174,7 +179,7 @@ def _released(tensor: Tensor) -> int:
 
 
 def _pairs(source: Any, target: Any) -> tuple[tuple[int, int], ...]:
-    """Which rank sends to which."""
+    """Return the pairs (sending rank, receiving rank) of a copy between meshes."""
     missing = set(source.names) - set(target.names)
     if missing:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A mesh of workers: where operations run, and what can be asked of it."""
+"""A mesh of workers, on which torch operations run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DeviceMesh(MeshTrait):
 
     @classmethod
     def of_client(cls, client: Client, shape: Shape) -> DeviceMesh:
-        """The mesh of all workers."""
+        """Return the mesh of all workers of ``client``."""
         mesh = cls(client, shape, {})
         mesh._meshes[mesh._key()] = mesh
         client.everybody = mesh
@@ -76,7 +76,7 @@ class DeviceMesh(MeshTrait):
 
     @property
     def processes(self) -> Slice:
-        """The ranks of its members, among all workers."""
+        """Return the ranks of the members, among all workers."""
         return self._shape.ndslice
 
     @property
@@ -84,11 +84,12 @@ class DeviceMesh(MeshTrait):
         return len(self.names)
 
     def __call__(self, **dims: Any) -> DeviceMesh:
-        """As ``slice``; the older spelling."""
+        """Slice the mesh, as ``slice`` does; this is the older spelling."""
         return self.slice(**dims)
 
     def process_idx(self) -> Tensor:
-        """On each member, its rank among all workers; see ``rank`` for which members."""
+        """Return a tensor with each member's rank among all workers, on the active mesh as ``rank``
+        does."""
         index = self._rank_tensor(None)
         for name, stride in zip(self.names, self.processes.strides, strict=True):
             index = index + self._rank_tensor(name) * stride
@@ -96,12 +97,16 @@ class DeviceMesh(MeshTrait):
         return whole
 
     def rank_at(self, coordinates: Mapping[str, int]) -> int:
-        """The rank of the member there; dimensions that are left out count as 0."""
+        """Return the rank of the member at these coordinates; dimensions that are left out count as
+        0."""
         return self.processes.nditem([coordinates.get(name, 0) for name in self.names])
 
     def check_shard(self, shard: Mapping[str, int] | None) -> int:
-        """The rank of a shard: all coordinates, or none of them for the first. Raises
-        ``ValueError`` for some, ``IndexError`` for those that are not there."""
+        """Return the rank of a shard: the first one if ``shard`` has no coordinates.
+
+        Raises ``ValueError`` if it has some of the coordinates only, ``IndexError`` if they are out
+        of range.
+        """
         if not shard:
             return self.processes.offset
         for name in self.names:
@@ -129,7 +134,7 @@ class DeviceMesh(MeshTrait):
         raise NotImplementedError("rotate: move tensors with to_mesh instead")
 
     def to_table(self) -> str:
-        """The mesh's members, as lines for people: rank, and coordinates."""
+        """Return a table of the members for people: rank and coordinates, a line for each."""
         lines = ["  ".join(("rank", *self.names))]
         for place, rank in enumerate(self.processes):
             where = Point(place, self.extent)
@@ -137,29 +142,30 @@ class DeviceMesh(MeshTrait):
         return "\n".join(lines)
 
     def to_tensor(self) -> torch.Tensor:
-        """The ranks of its members, as a local tensor with a dimension for each of the mesh."""
+        """Return the members' ranks as a local tensor with the mesh's dimensions."""
         with Activation(mesh=None):
             return torch.tensor(list(self.processes)).reshape(self.processes.sizes)
 
     # The active mesh and stream.
 
     def activate(self) -> Activation:
-        """Torch operations of this thread run on this mesh, from this call on; used with ``with``,
-        to its end."""
+        """Run the torch operations of this thread on this mesh, from this call on; as a context, to
+        its end."""
         self.client.check_alive()
         return Activation(mesh=self, mode=AmbientMode())
 
     def deactivate(self) -> None:
-        """End what a bare ``activate()`` began."""
+        """End an ``activate()`` that was called without ``with``."""
         if ambient.mesh is self:
             Activation(mesh=None)
 
     # Ranks and groups
 
     def rank(self, dims: str | Dims) -> Tensor:
-        """On each member its rank along ``dims``, row by row where there are several; int64, 0-dim.
+        """Return a tensor with each member's rank along ``dims``, row by row if several; int64,
+        0-dim.
 
-        It is a tensor of the mesh that is active, where that is a part of this one.
+        It is a tensor of the active mesh, if that is a part of this mesh.
 
         Raises ``KeyError`` for a dimension that the mesh does not have.
         """
@@ -176,7 +182,7 @@ class DeviceMesh(MeshTrait):
 
     @property
     def ranks(self) -> dict[str, Tensor]:
-        """The rank along each dimension, by name."""
+        """Return the ``rank`` tensor of each dimension, by name."""
         return {name: self.rank(name) for name in self.names}
 
     def _rank_tensor(self, name: str | None) -> Tensor:
@@ -195,8 +201,7 @@ class DeviceMesh(MeshTrait):
         return tensor
 
     def process_group(self, dims: str | Dims) -> RemoteProcessGroup:
-        """For a remote function: there it is the process group of torch.distributed along
-        ``dims``."""
+        """Return an argument that becomes the process group along ``dims`` in a remote function."""
         names = (dims,) if isinstance(dims, str) else tuple(dims)
         for name in names:
             if name not in self.names:
@@ -224,7 +229,8 @@ class DeviceMesh(MeshTrait):
         return lend_to_actors(tensor)
 
     def known_value(self, tensor: Tensor) -> Any:
-        """The number that follows from constants."""
+        """Return the value of a tensor of one number that follows from constants; ``None`` if
+        unknown."""
         with _disable_current_modes():
             return None if tensor._known is None else tensor._known.item()
 
@@ -240,8 +246,8 @@ class DeviceMesh(MeshTrait):
             return fake
 
     def exit(self) -> None:
-        """Wait for everything that was issued, and end. Raises the first failure that was not
-        asked about."""
+        """Wait for all issued operations, and stop the workers. Raises the first failure not yet
+        seen."""
         if ambient.mesh is not None and ambient.mesh.client is self.client:
             Activation(mesh=None)
         self.client.shutdown()
@@ -261,13 +267,15 @@ class DeviceMesh(MeshTrait):
 
 
 def users_of(stream: TensorStream) -> tuple[str, int]:
-    """The key of the groups that remote functions get in a stream: theirs alone, and no other
-    stream's, which runs beside it."""
+    """Return the key of the process groups that remote functions get in a stream.
+
+    No other stream uses these groups, as streams run side by side.
+    """
     return ("users", stream.number)
 
 
 class RemoteProcessGroup:
-    """Stands for a process group of torch.distributed until a remote function gets it."""
+    """An argument that becomes a process group of torch.distributed in a remote function."""
 
     def __init__(self, mesh: DeviceMesh, dims: tuple[str, ...]) -> None:
         self.device_mesh = mesh
@@ -275,8 +283,8 @@ class RemoteProcessGroup:
         self.dropped = False
 
     def drop(self) -> None:
-        """The group must not be given to functions any more. The groups of the procs stay: a later
-        request for a group along these dimensions gets them again."""
+        """Forbid further use as an argument. The procs keep the group, and a later request gets it
+        again."""
         self.dropped = True
 
     def size(self) -> int:

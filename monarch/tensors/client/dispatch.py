@@ -1,4 +1,4 @@
-"""A torch operation: looked up by its key, issued; propagated where it is new."""
+"""Dispatch of torch operations: find the template by the call's key, or make it; then issue it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _flatten = flattener.flatten
 
 
 class AmbientMode(TorchDispatchMode):  # type: ignore[misc]
-    """Sends what torch does in this thread to the mesh that is active in it."""
+    """Sends the torch operations of this thread to its active mesh."""
 
     mesh: Any = None
 
@@ -74,9 +74,9 @@ class AmbientMode(TorchDispatchMode):  # type: ignore[misc]
 def dispatch(
     facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any], active: Any
 ) -> Any:
-    """Issue a torch operation; the handles of what comes out.
+    """Issue a torch operation, and return the handles of its results.
 
-    Raises ``TypeError`` for arguments that it cannot take, and what torch raises for wrong shapes.
+    Raises ``TypeError`` for arguments that it cannot take, and torch's own errors for wrong shapes.
     """
     scalars: list[Any] = []
     tensors: Any = args
@@ -136,7 +136,7 @@ def dispatch(
 
 
 def _forget_known(template: Template, tensors: Sequence[Tensor]) -> None:
-    """Storages that are written to follow from constants no more."""
+    """Note that the storages to which a call writes no longer have a value that is known here."""
     for position in template.mutates:
         storage = tensors[position]._storage
         if storage.is_known:
@@ -144,7 +144,7 @@ def _forget_known(template: Template, tensors: Sequence[Tensor]) -> None:
 
 
 def dispatch_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Where no mesh is active: on the mesh of its tensors."""
+    """Issue a torch operation on the mesh of its tensors, when no mesh is active."""
     return dispatch(facts_of(func), args, kwargs, None)
 
 
@@ -158,11 +158,11 @@ def dispatch_function(
     on: Any = None,
     code: Callable[[], Any] | None = None,
 ) -> Any:
-    """Issue a function of the user's, on the mesh of its tensors or on ``on``.
+    """Issue a function of the user's, on ``on`` or else the mesh of its tensors.
 
-    ``where`` gives how workers find it, ``version`` what tells its code from older code of the same
-    name, and ``propagate`` what comes out, from tensors without values. A recording holds while
-    ``code`` gives the same.
+    ``where`` returns how workers load it, ``version`` differs from older code of the same name, and
+    ``propagate`` computes the results' shapes, from tensors without values. A recording stays valid
+    while ``code`` returns the same.
     """
     stream = ambient.stream
     # Meshes and groups among the arguments are other ones to each stream.
@@ -193,7 +193,8 @@ def dispatch_function(
 def check_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
 ) -> list[Tensor]:
-    """The tensors of a call, with ``key`` filled; raises ``TypeError`` for bad ones."""
+    """Return the tensors of a call and extend ``key``; raise ``TypeError`` for tensors it cannot
+    use."""
     tensors = flatten_arguments(name, args, kwargs, key)
     stream = ambient.stream
     for tensor in tensors:
@@ -205,8 +206,10 @@ def check_arguments(
 def flatten_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
 ) -> list[Tensor]:
-    """The tensors of a call, of any mesh and stream, with ``key`` filled; raises ``TypeError``
-    for one that is not of a mesh."""
+    """Return the tensors of a call, of any mesh and stream, and extend ``key``.
+
+    Raises ``TypeError`` for a tensor that is not of a mesh.
+    """
     tensors: list[Any] = []
     try:
         _flatten(args, kwargs, frozenset(), key, tensors, [])
@@ -228,7 +231,8 @@ def _refused(
 
 
 def _constant(local: torch.Tensor, mesh: Any) -> Tensor:
-    """``torch.tensor([...])``: its contents travel."""
+    """Make a distributed tensor of a local one, whose contents are sent:
+    ``torch.tensor([...])``."""
     with _disable_current_modes():
         value = local.detach().contiguous().clone()
         meta = meta_of(value)
@@ -263,7 +267,10 @@ def _follow(
     template: Template,
     result: Any,
 ) -> None:
-    """Where all that goes in is known, so is what comes out: optimizers count their steps so."""
+    """If all inputs have values that are known here, compute the result's value too.
+
+    Optimizers count their steps so.
+    """
     follows = (
         not facts.is_random
         and tensors[0].mesh.client.recording is None

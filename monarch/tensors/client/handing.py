@@ -1,9 +1,10 @@
-"""Tensors as arguments of endpoints: actors of the same procs get the local ones, nothing is sent.
+"""Tensors as arguments of endpoints: actors of the same procs get the local tensors, without
+copies.
 
 A tensor that is pickled for a call becomes a ticket. In its stream each worker puts the local
-tensor under that ticket, for the actor to take as its call is unpickled, and then waits until the
-call has ended: what the stream does next to the tensor comes after what the actor did with it. A
-call that is not answered (`broadcast`) gets copies, as its end would not be heard of.
+tensor under that ticket; the actor takes it when its call is unpickled. The worker then waits until
+the call has ended, so that the stream's later operations on the tensor come after the actor's. A
+call that is not answered (`broadcast`) gets copies, since nobody learns of its end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from monarch.tensors.worker.arrivals import arrive
 
 
 class _TensorLoan:
-    """One tensor in one message."""
+    """The loan of one tensor to the receivers of one message."""
 
     def __init__(self, tensor: Tensor, ranks: tuple[int, ...], answers: bool) -> None:
         self._mesh = tensor.mesh
@@ -43,7 +44,7 @@ class _TensorLoan:
 
 
 def has_failed(answer: Any) -> bool:
-    """Whether a call may not have been run by all of its receivers."""
+    """Whether some receiver of a call may not have run it."""
     replies = getattr(answer, "answers", [answer])
     if getattr(answer, "failure", None) is not None:
         return True
@@ -51,8 +52,11 @@ def has_failed(answer: Any) -> bool:
 
 
 def lend_to_actors(tensor: Tensor) -> Any:
-    """How a tensor is pickled. Raises ``TypeError`` where no endpoint is being called,
-    ``ValueError`` where the actors are elsewhere."""
+    """Return what is pickled in a tensor's place when an endpoint is called.
+
+    Raises ``TypeError`` if no endpoint is being called, ``ValueError`` if the actors are in other
+    procs.
+    """
     message = lending.being_pickled()
     if message is None:
         raise TypeError(
@@ -76,7 +80,7 @@ def lend_to_actors(tensor: Tensor) -> Any:
 
 
 def ranks_of(mesh: Any, uids: Sequence[str]) -> tuple[int, ...]:
-    """The ranks of these processes; raises ``ValueError`` where one has no part in ``mesh``."""
+    """Return the ranks of these processes; raise ``ValueError`` if a process is not in ``mesh``."""
     ranks = [mesh.client.ranks_of_procs.get(uid) for uid in uids]
     members = set(mesh.processes)
     if any(rank not in members for rank in ranks):

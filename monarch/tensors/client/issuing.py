@@ -1,4 +1,4 @@
-"""From a template and its tensors to a record in the batch, and handles of what comes out."""
+"""Turns a template and its tensors into a record in the batch, and handles of the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def issue(
     mesh: Any,
     stream: TensorStream,
 ) -> Any:
-    """Issue one operation; what the caller gets of it."""
+    """Issue one operation, and return its result as the caller sees it."""
     storages = _written(template, tensors, mesh, stream) if template.mutates else _NO_STORAGES
     client = mesh.client
     if client.recording is not None:
@@ -77,7 +77,7 @@ def issue(
 def handles(
     template: Template, tensors: Sequence[Tensor], base: int, mesh: Any, stream: TensorStream
 ) -> list[Any]:
-    """The handles of all results, numbered on from ``base``."""
+    """Return the handles of all results; new references are numbered from ``base``."""
     made: list[Any] = []
     ref = base
     for kind, meta, index in template.results:
@@ -117,7 +117,7 @@ def builtin(
     results: Sequence[Result] = (),
     mutates: tuple[int, ...] = (),
 ) -> Any:
-    """Issue an operation of our own; ``what`` is its definition."""
+    """Issue an operation of this engine that torch does not have; ``what`` is its definition."""
     client = mesh.client
     # Of what is equal to Python though it differs (True and 1) the text does not.
     key = (repr(what), tuple(results), mutates, len(tensors))

@@ -1,4 +1,4 @@
-"""The facts that the dispatcher has to know of a torch operator, worked out once for each."""
+"""The facts of torch operators that the dispatcher needs, worked out once for each operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = frozenset(("number", "Optional[number]", "float", "Optional[float]", 
 
 
 class OperatorFacts:
-    """From its schema: which arguments are numbers, which are written to."""
+    """The facts of one operator's schema: which arguments are numbers, which are written to."""
 
     __slots__ = (
         "changes_shape",
@@ -61,7 +61,8 @@ class OperatorFacts:
         )
 
     def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments that it writes to. Version counters stand still inside of dispatch."""
+        """Return the arguments that the operator writes to: version counters do not move inside
+        dispatch."""
         found: list[Any] = []
         for n, name in self.written:
             value = args[n] if n < len(args) else kwargs.get(name)

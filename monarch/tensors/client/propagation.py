@@ -1,5 +1,5 @@
-"""The effect of a call on shapes: found by running it once, on tensors without values, and
-remembered as a template."""
+"""The shapes of a call's results: found by one run on tensors without values, kept as a
+template."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: Fals
 
 
 def fake_of(meta: Meta) -> torch.Tensor:
-    """A tensor without values that looks so. Inside of ``FAKE``."""
+    """Return a tensor without values that looks like ``meta``. Call it inside ``FAKE``."""
     if meta.offset == 0:
         return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
     reach = sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
@@ -52,7 +52,7 @@ def fake_of(meta: Meta) -> torch.Tensor:
 
 
 def view_of(base: torch.Tensor, meta: Meta) -> torch.Tensor:
-    """A fake that looks so, in the memory of ``base`` where that is possible. Inside of
+    """Return a fake that looks like ``meta``, in the memory of ``base`` if it fits. Call inside
     ``FAKE``."""
     if base.dtype == meta.dtype:
         reach = sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
@@ -62,7 +62,7 @@ def view_of(base: torch.Tensor, meta: Meta) -> torch.Tensor:
 
 
 class PropagatedCall:
-    """One call on its way to be a template: its arguments taken apart."""
+    """One call with its arguments taken apart, from which a template is made."""
 
     def __init__(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: frozenset[Any]
@@ -80,14 +80,14 @@ class PropagatedCall:
         return CallSpec(self.args, self.kwargs, len(self.tensors), len(self.scalars), stored)
 
     def on(self, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-        """The result of ``function`` for these tensors in the place of ours."""
+        """Call ``function`` with these tensors in the place of the call's own."""
         args = [fill(spec, tensors, self.scalars) for spec in self.args]
         kwargs = {name: fill(spec, tensors, self.scalars) for name, spec in self.kwargs}
         return function(*args, **kwargs)
 
 
 class Propagated:
-    """The outcome of a call on tensors without values."""
+    """The result of a call on tensors without values."""
 
     def __init__(self, result: Any, inputs: Sequence[Any], is_operator: bool) -> None:
         maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
@@ -151,8 +151,10 @@ def _storage_key(tensor: torch.Tensor) -> int:
 def of_operator(
     facts: OperatorFacts, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Template, CallSpec]:
-    """The template of a torch operator. Raises what torch raises for wrong shapes, and
-    ``TypeError`` for what depends on values."""
+    """Make the template of a torch operator.
+
+    Raises torch's own errors for wrong shapes, and ``TypeError`` if the result depends on values.
+    """
     call = PropagatedCall(args, kwargs, facts.numbers)
     func = facts.func
     with _disable_current_modes(), FAKE:
@@ -184,7 +186,8 @@ def of_function(
     kwargs: Mapping[str, Any],
     held: object,
 ) -> tuple[Template, CallSpec]:
-    """The template of a remote function, by a rule that maps tensors without values to such."""
+    """Make the template of a remote function, whose rule maps tensors without values to such
+    tensors."""
     call = PropagatedCall(args, kwargs, frozenset())
     with _disable_current_modes(), FAKE:
         fakes = _with_aliases(call.tensors)
@@ -204,7 +207,7 @@ def of_function(
 
 
 def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
-    """Fakes that share storage where the tensors do."""
+    """Return fakes of the tensors; those whose tensors share storage share it too."""
     bases: dict[int, Any] = {}
     found = []
     for tensor in tensors:
@@ -217,7 +220,7 @@ def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
 
 
 def _as_fakes(result: Any) -> Any:
-    """The result of a rule. It may have made plain tensors before, outside of ``FAKE``."""
+    """Return a rule's result with fakes for the plain tensors that it made outside ``FAKE``."""
     maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
     spec = maker.spec(result)
     return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in maker.tensors])
@@ -228,7 +231,7 @@ def _is_real(tensor: Any) -> bool:
 
 
 def contiguous_meta(size: Sequence[int], dtype: Any, device: Any) -> Meta:
-    """How a new tensor of this size looks."""
+    """Return the ``Meta`` of a new contiguous tensor of this size."""
     stride: list[int] = []
     step = 1
     for one in reversed(size):

@@ -1,8 +1,8 @@
-"""A run of operations that is caught instead of sent, and becomes one template.
+"""A sequence of operations that is recorded instead of sent, and becomes one template.
 
-While a `Recorder` stands at its client, nothing is sent. In the end, what was caught becomes a
-program at the workers (`core.program`), whose inputs are the tensors that it was given and those
-that it found. Failures, frees and aliasing are then those of any operation.
+While a client has a `Recorder`, nothing is sent. In the end the recorded operations become a
+program at the workers (`core.program`). Its inputs are the function's arguments and the tensors
+that it captured. Failures, frees and aliasing then work as for any operation.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _DROPPED = (
 
 
 class _Guard(NamedTuple):
-    """A number that was read while recording: the recording holds only while it is that."""
+    """A number that was read while recording: the recording is valid only while it has this
+    value."""
 
     tensor: Tensor
     value: Any
 
 
 class Recorder:
-    """Catches what one client would send."""
+    """Records the operations that one client would send."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -63,7 +64,7 @@ class Recorder:
         mesh: Any,
         stream: TensorStream,
     ) -> int:
-        """Catch an operation; the reference of its first result."""
+        """Record an operation, and return the reference of its first result."""
         client = self.client
         base: int = client.next_ref
         client.next_ref = base + template.num_out
@@ -81,7 +82,8 @@ class Recorder:
         return base
 
     def next_ticket(self) -> int:
-        """Below zero, and the same in each recording: it is used anew each time."""
+        """Return a negative ticket: each recording starts from -1 again, as replays reuse
+        tickets."""
         self._num_tickets += 1
         return -self._num_tickets
 
@@ -90,19 +92,19 @@ class Recorder:
         return _ref(tensor) >= start
 
     def made(self, tensor: Tensor) -> None:
-        """A handle that the recording made: the end of it is the end of that."""
+        """Note a handle that the recording made; it becomes invalid when the recording ends."""
         self._made[_ref(tensor)] = weakref.ref(tensor)
 
     def guard(self, tensor: Tensor, value: Any) -> None:
-        """A number was read that may be another the next time."""
+        """Note that a number was read, which may be another at a replay."""
         self.guards.append(_Guard(tensor, value))
 
     def uses(self, code: Callable[[], Any]) -> None:
-        """A remote function was called, which a reload may change."""
+        """Note that a remote function was called, whose code a reload may change."""
         self.code.append((code, code()))
 
     def end(self) -> None:
-        """Frees the values made while recording: the recording makes them anew each time."""
+        """Drop the values that were made while recording: each replay makes them again."""
         for frees in self.client.frees.values():
             for refs in frees.values():
                 refs[:] = [ref for ref in refs if ref < self.start]
@@ -116,8 +118,10 @@ class Recorder:
 
 
 class Recording:
-    """A function that was recorded for one kind of arguments. ``pattern`` is which of them, and of
-    what it found, share memory."""
+    """A function that was recorded for one kind of arguments.
+
+    ``pattern`` says which of the arguments and captured tensors share memory.
+    """
 
     pattern: tuple[int, ...] = ()
 
@@ -181,17 +185,18 @@ class Recording:
         self.does_nothing = not recorder.steps
 
     def define(self) -> None:
-        """Have the workers know it. More than once does no harm."""
+        """Send the recording to the workers, if they do not know it yet."""
         if not self.template.number:
             self._client.define_template(self.template, 0, *self._definition)
 
     def forget(self) -> None:
-        """Forgets the recording, which is not needed any more."""
+        """Tell the workers to forget the recording."""
         if self.template.number:
             self._client.forget(self.template)
 
     def holds(self) -> bool:
-        """Whether the numbers that were read, and the remote functions, are what they were."""
+        """Whether the recording is still valid: the numbers that it read, and its functions, are
+        unchanged."""
         return all(code() == was for code, was in self._code) and all(
             tensor._storage.is_known
             and tensor._known is not None
@@ -200,7 +205,7 @@ class Recording:
         )
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
-        """Issue it as one operation, for these tensors in the place of the first ones."""
+        """Issue the recording as one operation, with ``inputs`` as the arguments."""
         everything = [*inputs, *self.captured]
         for tensor in everything:
             refuse_unusable("compiled function", tensor, tensor.mesh, tensor.stream)
@@ -215,7 +220,7 @@ class Recording:
 
 
 class _AllStreams:
-    """Waits for all streams, and they for it."""
+    """A stream for recordings that use several: it waits for all streams, and they wait for it."""
 
     number = ALL_STREAMS
 
@@ -242,7 +247,8 @@ def _results(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Result
 
 
 def _shape(recorder: Recorder, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
-    """The form that two recordings of one function share: references by where they come from."""
+    """Return a form of the steps in which two recordings of one function are equal, whatever their
+    numbers."""
 
     def name(ref: int) -> tuple[str, int]:
         if ref >= recorder.start:

@@ -1,4 +1,4 @@
-"""Errors at issue: what is wrong with which argument, and what to do."""
+"""Errors when an operation is issued: which argument is wrong, why, and what to do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _EXPLANATIONS = {
 
 
 class RefusedArguments(TypeError):
-    """An operation with an argument that it cannot take."""
+    """An operation got an argument that it cannot take."""
 
 
 def incorrect(
@@ -63,9 +63,9 @@ def incorrect(
     kwargs: Mapping[str, Any],
     problem_of: Callable[[Any], str | None],
 ) -> RefusedArguments:
-    """The error that shows the call, with ERROR_0 and so on in place of what is wrong in it.
+    """Return the error that shows the call, with ERROR_0 and so on in the place of wrong arguments.
 
-    ``problem_of`` gives the explanation for a tensor, or ``None``.
+    ``problem_of`` returns what is wrong with a tensor, or ``None``.
     """
     maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
     spec_args, spec_kwargs = maker.arguments(args, kwargs)
@@ -104,8 +104,8 @@ def explanation(code: str, **values: Any) -> str:
 def find_problem(
     tensor: Any, mesh: Any, stream: TensorStream, *, writes: bool = False
 ) -> str | None:
-    """The fault of a tensor for an operation on ``mesh`` in ``stream``, in words; ``None`` for
-    none."""
+    """Return what makes a tensor unusable on ``mesh`` in ``stream``, in words; ``None`` if it is
+    usable."""
     if not isinstance(tensor, Tensor):
         return explanation("LOCAL_TENSOR")
     storage = tensor._storage
@@ -124,12 +124,12 @@ def find_problem(
 
 
 def refuse_grad(name: str, tensor: Any) -> None:
-    """Raise ``TypeError`` where autograd would have to follow and cannot."""
+    """Raise ``TypeError`` if the tensor requires grad: autograd cannot follow this operation."""
     if torch.is_grad_enabled() and tensor.requires_grad:
         raise incorrect(name, (tensor,), {}, lambda _: explanation("REQUIRES_GRAD"))
 
 
 def refuse_unusable(name: str, tensor: Any, mesh: Any, stream: TensorStream) -> None:
-    """Raise ``TypeError`` for a tensor that is dropped, lent, or elsewhere."""
+    """Raise ``TypeError`` for a tensor that is dropped, lent, or of another mesh or stream."""
     if find_problem(tensor, mesh, stream) is not None:
         raise incorrect(name, (tensor,), {}, lambda t: find_problem(t, mesh, stream))

@@ -1,4 +1,5 @@
-"""The error of what failed at a worker, raised where its result is asked for."""
+"""The error of an operation that failed at a worker, raised when the program asks for its
+result."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class RemoteException(Exception):
 
 
 def exception_of(spoiler: Spoiler) -> RemoteException:
-    """A new one each time: a raised exception keeps its frames, and they their tensors."""
+    """Return a new exception each time: a raised one keeps its frames, and those keep their
+    tensors."""
     spoiler.was_raised = True
     frames: Any = frames_of(spoiler.frames)
     return RemoteException(spoiler.failure.text, frames, spoiler.failure.rank)

@@ -1,4 +1,4 @@
-"""Tensors that pass from one stream to another: lent, or for good."""
+"""Tensors that another stream borrows, or takes over for good."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from monarch.tensors.core.templates import FRESH, Result
 
 
 class Borrow:
-    """A tensor that is lent to another stream. Dropping it, or its end as a context, gives it back:
-    the tensor's own stream goes on when the other has done what it was to do with it."""
+    """A loan of a tensor to another stream, which ends with ``drop()`` or as a context.
+
+    The tensor's own stream waits until the other stream has finished its operations on it.
+    """
 
     def __init__(self, tensor: Tensor, origin: Tensor) -> None:
         self.tensor: Tensor | None = tensor
@@ -23,11 +25,11 @@ class Borrow:
 
     @property
     def traceback_string(self) -> str:
-        """Where it was made."""
+        """Return where the program made the borrow, as text."""
         return self._at
 
     def drop(self) -> None:
-        """Give it back. More than once does no harm."""
+        """Give the tensor back. It may be called more than once."""
         tensor, self.tensor = self.tensor, None
         if tensor is None:
             return
@@ -63,7 +65,7 @@ class Borrow:
 
 
 def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, Borrow]:
-    """See ``Stream.borrow``."""
+    """Lend a tensor to ``stream``; see ``TensorStream.borrow``."""
     problem = find_problem(tensor, tensor.mesh, tensor.stream)
     if problem is not None and problem.startswith("DROPPED"):
         raise incorrect("borrow", (tensor,), {}, lambda _: problem)
@@ -74,7 +76,7 @@ def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, B
 
 
 def move(tensor: Tensor, stream: TensorStream) -> Tensor:
-    """The same tensor, of another stream; ``tensor`` may not be used any more."""
+    """Return the tensor as one of ``stream``; ``tensor`` itself may not be used any more."""
     return _across(tensor, stream)
 
 

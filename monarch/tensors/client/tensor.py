@@ -1,4 +1,4 @@
-"""The handle that a program holds for one local tensor in each proc of a mesh."""
+"""The handle that a program has for one local tensor in each proc of a mesh."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Aliases(NamedTuple):
 
 
 class Tensor(torch.Tensor):  # type: ignore[misc]
-    """N local tensors of one shape, one in each proc of ``mesh``, with values of their own.
+    """A handle for local tensors of one shape, one in each proc of ``mesh``, with different values.
 
-    Torch operations on it run on all of them. It has no values here: ``monarch.fetch_shard`` gets
-    those of one proc.
+    Torch operations on it run on all of them. The controller has no values: ``monarch.fetch_shard``
+    gets those of one proc.
     """
 
     mesh: Any
@@ -49,7 +49,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def ref(self) -> int | None:
-        """The tensor's number at the workers."""
+        """Return the tensor's number at the workers, or ``None`` once it is released."""
         return self._ref
 
     @property
@@ -61,7 +61,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         return Aliases(frozenset(self._storage.all_refs(self._ref)) if self._ref else frozenset())
 
     def drop(self) -> None:
-        """Free it now, with all tensors that share its memory. Using one of them raises later."""
+        """Free it now, with all tensors that share its memory; a later use of any of them raises an
+        error."""
         if self._storage.dropped is None:
             refs = self._storage.all_refs(self._ref) if self._ref is not None else []
             self._storage.drop("tensor is dropped at: \n" + here())
@@ -69,7 +70,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     @property
     def data(self) -> Any:
-        """As ``torch.Tensor.data``. Setting it has the handle stand for another tensor."""
+        """Like ``torch.Tensor.data``. Setting it makes this handle refer to another tensor."""
         return _plain_data.__get__(self)
 
     @data.setter
@@ -110,28 +111,30 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         scatter: bool = False,
         mesh: Any = None,
     ) -> Tensor:
-        """As ``reduce``, in place."""
+        """Like ``reduce``, in place."""
         reduced: Tensor = self.mesh.reduce(
             self, dims, reduction, scatter=scatter, inplace=True, mesh=mesh, out=None
         )
         return reduced
 
     def slice_mesh(self, **dims: Any) -> Any:
-        """The shards of a part of the mesh: ``t.slice_mesh(hosts=0).to_mesh(other)``."""
+        """Return the shards on a part of the mesh: ``t.slice_mesh(hosts=0).to_mesh(other)``."""
         return self.mesh.slice_of(self, **dims)
 
     def to_mesh(self, mesh: Any, stream: TensorStream | None = None) -> Tensor:
-        """A copy on another mesh, each shard at the same coordinates.
+        """Return a copy on another mesh, each shard at the same coordinates.
 
-        Dimensions that only ``mesh`` has get a copy at each place.
+        Along dimensions that only ``mesh`` has, each coordinate gets a copy.
         """
         copied: Tensor = self.mesh.slice_of(self).to_mesh(mesh, stream)
         return copied
 
     @property
     def _fake(self) -> torch.Tensor:
-        """A tensor without values that looks so. Tensors that share memory have fakes that do, and
-        those that look alike too have one."""
+        """Return a tensor without values that looks like this one.
+
+        The fakes of tensors that share memory share it too; those with equal looks are one object.
+        """
         fake: torch.Tensor = self.mesh.fake_of(self)
         return fake
 
@@ -153,7 +156,10 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     __itruediv__ = torch.Tensor.div_
 
     def tolist(self) -> Any:
-        """The value of a number that follows from constants. Raises ``TypeError`` for all else."""
+        """Return the value of a tensor of one number that follows from constants.
+
+        Raises ``TypeError`` for all other tensors.
+        """
         if self.numel() == 1 and self._known is not None and self._storage.is_known:
             return self._known.tolist()
         raise TypeError(
@@ -162,7 +168,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         )
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Raises ``TypeError``: there are no values here."""
+        """Raise ``TypeError``, since the controller has no values, except for a number known from
+        constants."""
         return self.tolist()
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +179,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         return f"monarch.Tensor(mesh={self.mesh}, shape={tuple(self.shape)}, dtype={self.dtype})"
 
     def _release(self) -> None:
-        """Free what it stands for at the workers."""
+        """Free the handle's tensors at the workers."""
         # Before it is complete there is none, and afterwards its number may have been given away.
         own = self.__dict__
         ref = own.get("_ref")
@@ -200,7 +207,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
 
 def new_maker(meta: Meta) -> Callable[[], Any]:
-    """Makes handles that look so: the arguments are put together once."""
+    """Return a function that makes handles with the looks of ``meta``; its arguments are prepared
+    once."""
     return functools.partial(
         _new, Tensor, meta.size, strides=meta.stride, storage_offset=meta.offset,
         dtype=meta.dtype, device=meta.device, layout=meta.layout,
@@ -208,7 +216,7 @@ def new_maker(meta: Meta) -> Callable[[], Any]:
 
 
 def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: Any = None) -> Tensor:
-    """A handle. ``shared`` is a tensor whose memory it looks at."""
+    """Make a handle with the looks of ``meta``. ``shared`` is a tensor whose memory it views."""
     maker = meta.maker
     if maker is None:
         maker = meta.maker = new_maker(meta)
@@ -230,12 +238,12 @@ def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: An
 
 
 def update_meta(tensor: Tensor) -> None:
-    """After an operation has changed what the handle looks like."""
+    """Record a handle's looks again, after an operation has changed them."""
     tensor._meta = meta_of(tensor)
 
 
 def _first(args: Any, kwargs: Any) -> Any:
-    """Some distributed tensor among the arguments: torch has seen that there is one."""
+    """Return a distributed tensor among the arguments: torch has checked that there is one."""
     for value in (*args, *(kwargs or {}).values()):
         if isinstance(value, Tensor):
             return value

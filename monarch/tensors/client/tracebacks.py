@@ -1,7 +1,7 @@
-"""Where the user called an operation: caught for every one of them, put into words for few.
+"""Where the user called an operation: captured for every operation, made text only for errors.
 
-Torch catches a stack in a third of a microsecond, and resolves names only when asked. Its own door
-is private, and without it frames are walked.
+Torch captures a stack in a third of a microsecond, and resolves names only on request. Its function
+for that is private; without it this module walks the frames.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ capture: Any = _gather if _gather and _symbolize else _walk
 
 
 def frames_of(captured: Any) -> list[traceback.FrameSummary]:
-    """The user's frames of a captured stack, the innermost last."""
+    """Return the user's frames of a captured stack, the innermost last."""
     if isinstance(captured, list):
         rows = [(code.co_filename, line, code.co_name) for code, line in captured]
     else:
@@ -47,5 +47,5 @@ def frames_of(captured: Any) -> list[traceback.FrameSummary]:
 
 
 def here() -> str:
-    """The user's part of the stack as it stands, as text."""
+    """Return the user's part of the current stack as text."""
     return "".join(traceback.format_list(frames_of(capture(True, False, False))))

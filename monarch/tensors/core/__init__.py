@@ -4,9 +4,9 @@ What to open:
 
     keys, specs   when two calls are the same call; the arguments of a call as data
     metas         what a tensor looks like
-    templates     what is remembered of a call
+    templates     all of a call but its tensors and numbers
     batch         how operations are gathered and encoded
-    log           what a failure spoils
+    log           which results a failure spoils
     storages      permissions to read and write a storage (borrows, drops)
     program       the Python text that workers run
 """

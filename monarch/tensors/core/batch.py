@@ -1,12 +1,12 @@
-"""Operations on their way: records in segments, segments in a batch.
+"""The form in which operations are sent: records in segments, segments in a batch.
 
 A record is a few integers: the template's number, the reference of its first result, and its
 inputs' references. The results are numbered on from the first, as the controller alone gives
 references out. Number 0 begins a record of frees: how many, and which.
 
-A segment is a run of records for one mesh and one stream; a batch is sent to all workers of a
-client, and a worker skips the segments of meshes that it is no part of. So all that one controller
-does is in one order, whichever meshes it is for.
+A segment is a sequence of records for one mesh and one stream. A batch is sent to all workers of a
+client, and a worker skips the segments of meshes that it is not in. So all operations of one
+controller are in one order, on all meshes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RecordSegment:
 
 
 class WireSegment(NamedTuple):
-    """A segment as it arrives."""
+    """A segment as a worker receives it."""
 
     mesh: int
     stream: int
@@ -51,7 +51,7 @@ class WireSegment(NamedTuple):
 
 
 def encode(definitions: Sequence[tuple[int, bytes]], segments: Sequence[RecordSegment]) -> bytes:
-    """A batch as bytes: 4 a number, or 8 where references have outgrown that."""
+    """Return a batch as bytes: 4 for each integer, or 8 if references have outgrown that."""
     wire = []
     for segment in segments:
         ints = segment.ints
@@ -76,8 +76,11 @@ def decode(data: Any) -> tuple[list[tuple[int, bytes]], list[WireSegment]]:
 
 
 class FlushPolicy:
-    """When a batch leaves: at so many operations; when none has come for a while; and in any case
-    so long after its first one."""
+    """Decides when a batch is sent.
+
+    It is sent at a number of operations, or when none has come for a while, or at the latest a
+    fixed time after its first operation.
+    """
 
     def __init__(
         self, most_ops: int = 128, quiet_seconds: float = 0.0005, most_seconds: float = 0.005
@@ -87,14 +90,16 @@ class FlushPolicy:
         self.most_seconds = most_seconds
 
     def seconds_left(self, first: float, now: float, num_new: int) -> float:
-        """How long a batch may still wait that began at ``first``, and has grown by so many
-        operations since it was last looked at."""
+        """Return how long a batch may still wait that began at ``first``.
+
+        ``num_new`` is how many operations it has gained since the last call.
+        """
         left = self.most_seconds - (now - first)
         return min(self.quiet_seconds, left) if num_new and left > 0 else 0.0
 
 
 class Batch:
-    """The operations that have been issued and not sent."""
+    """The operations that have been issued and not yet sent."""
 
     __slots__ = ("_current", "num_ops", "segments")
 
@@ -104,7 +109,7 @@ class Batch:
         self._current: RecordSegment | None = None
 
     def segment(self, mesh: int, stream: int) -> RecordSegment:
-        """The segment that the next record for this mesh and stream goes into."""
+        """Return the segment for the next record of this mesh and stream."""
         current = self._current
         if current is None or current.mesh != mesh or current.stream != stream:
             current = self._current = RecordSegment(mesh, stream)
@@ -115,6 +120,6 @@ class Batch:
         self.segment(mesh, stream).ints.extend((FREE, len(refs), *refs))
 
     def take(self) -> list[RecordSegment]:
-        """The segments so far; the batch is empty afterwards."""
+        """Return the segments so far, and empty the batch."""
         taken, self.segments, self._current, self.num_ops = self.segments, [], None, 0
         return taken

@@ -1,19 +1,19 @@
-"""When two calls are the same call, but for their tensors' values and their numbers.
+"""Keys of calls: equal if two calls differ only in their tensors' values and their numbers.
 
-A key is a flat tuple: the operation, and for each argument what it looks like. Every argument's
-part says by its first item how long it is, so that two different argument lists cannot spell one
-key:
+A key is a flat tuple: the operation, and for each argument what it looks like. The first item of
+each argument's part determines how long the part is, so that two different argument lists cannot
+have the same key:
 
 - a tensor is its ``Meta``, which is nothing else's first item;
-- a number of an operation whose schema calls it one is a mark of its type: its value travels
-  beside;
+- a number of an operation whose schema calls it one is a mark of its type: its value is
+  sent apart from the key;
 - other numbers are their values. 1, 1.0 and True are equal to Python, so floats are a mark and
   their text, bools are marks of their own, and only ints are themselves;
 - lists, tuples and dicts are a mark, their length, and their items;
 - what is safe to compare (text, ``None``, dtypes, devices) is itself;
 - functions, classes and what has an identity that counts (meshes, groups) is a mark and the object;
 - what has a state, too (generators of random numbers), is a mark, the object, and its state: a
-  worker that draws from its copy goes on with it until the object here is seeded anew;
+  worker that draws from its copy goes on with it until the object here is seeded again;
 - anything else is its class and its pickle: equal objects need not be the same to the callee.
 """
 
@@ -44,7 +44,7 @@ _NONE: frozenset[Any] = frozenset()
 
 
 class _Every(frozenset[Any]):
-    """In a list of numbers, every position is one."""
+    """A set that contains every position: all items of a list of numbers are numbers."""
 
     def __contains__(self, position: object) -> bool:
         return True
@@ -54,7 +54,7 @@ _EVERY = _Every()
 
 
 class NumberList(NamedTuple):
-    """Among ``numbers``, says that the argument there is a list of them."""
+    """An entry of ``numbers`` for an argument that is a list of numbers."""
 
     where: int | str
 
@@ -74,34 +74,36 @@ CONTAINERS: dict[type, tuple[Callable[[Any], list[Any]], Callable[[Any], Any]]] 
 
 
 def look_into(kind: type, items: Callable[[Any], list[Any]], rebuild: Callable[[Any], Any]) -> None:
-    """Objects of this class are taken apart as lists are; workers import ``rebuild`` by name."""
+    """Make ``Flattener`` take objects of this class apart, as lists; workers import ``rebuild`` by
+    name."""
     CONTAINERS[kind] = (items, rebuild)
 
 
 def compare_by_value(*kinds: type) -> None:
-    """Objects of these classes are safe to compare: equal ones are the same to any callee."""
+    """Declare classes whose equal objects are the same to any function."""
     _ATOMS.update(kinds)
 
 
 def compare_by_identity(*kinds: type) -> None:
-    """Objects of these classes count as the same only where they are one object."""
+    """Declare classes whose objects are the same only if they are one object."""
     _BY_IDENTITY.update(kinds)
 
 
 def compare_by_state(kind: type, state: Callable[[Any], bytes]) -> None:
-    """An object of this class counts as the same where it is one object in one state."""
+    """Declare a class whose objects are the same only if they are one object in one state."""
     _STATES[kind] = state
 
 
 class LocalTensor(Exception):
-    """An argument is a tensor of this process, not one of the mesh. ``args[0]`` is it."""
+    """An argument, ``args[0]``, is a tensor of this process and not of the mesh."""
 
 
 class Flattener:
-    """Takes arguments apart: into a key, the tensors, and the numbers that travel beside.
+    """Takes arguments apart: into a key, the tensors, and the numbers that are sent apart from the
+    key.
 
-    ``tensor`` is the class of distributed tensors and ``local`` that of all tensors; ``pickle``
-    turns what is not known here into bytes.
+    ``tensor`` is the class of distributed tensors, ``local`` the class of all tensors; ``pickle``
+    turns objects of other classes into bytes.
     """
 
     def __init__(self, tensor: type, local: type, pickle: Callable[[Any], bytes]) -> None:
@@ -118,8 +120,10 @@ class Flattener:
         tensors: list[Any],
         scalars: list[Any],
     ) -> None:
-        """Add to ``key``, ``tensors`` and ``scalars``. ``numbers`` are the positions and names
-        whose numbers travel beside, and ``NumberList`` of those that are lists of such.
+        """Extend ``key``, ``tensors`` and ``scalars`` by the arguments of a call.
+
+        ``numbers`` are the positions and names of arguments that are numbers, and a ``NumberList``
+        for each that is a list of numbers.
 
         Raises ``LocalTensor`` for a tensor that is not of a mesh.
         """
@@ -206,8 +210,8 @@ class Flattener:
 
 
 def explain(key: Sequence[Any], known: Sequence[Sequence[Any]]) -> str:
-    """In words, how ``key`` differs from the nearest of ``known``; to explain why a call
-    missed."""
+    """Return in words how ``key`` differs from the nearest key of ``known``: why a call missed the
+    cache."""
     if not known:
         return "it is the first call of this operation"
 

@@ -1,12 +1,12 @@
-"""The log of what was sent, from which it is worked out what a failure spoils.
+"""The log of sent operations, which shows what a failure spoils.
 
-Nothing is kept for it but the sent records themselves, until every rank has passed them. When a
-rank says that the record at (batch, segment, position) has failed, its results are spoiled, and
-what it writes to, with all views of that; then whatever was made of any of these, in the order of
-issue. On all ranks alike: a shard of another rank, asked for afterwards, raises too.
+It keeps the sent records, until every rank has passed them. When a rank reports that the record at
+(batch, segment, position) failed, its results are spoiled, and so is each tensor that it writes to,
+with all views of it; then all results that were computed from any of these, in the order of issue.
+This holds on all ranks: fetching the shard of another rank raises too.
 
-References that are spoiled stay so until they are freed; what is sent later and made of them is
-spoiled as it is sent.
+References that are spoiled stay so until they are freed. Operations that are sent later and use
+them are spoiled as they are sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from monarch.tensors.core.templates import Template
 
 
 class OpFailure(NamedTuple):
-    """A record that failed by itself, not because of what it was given."""
+    """A record that failed by itself, not because an input had failed."""
 
     batch: int
     segment: int
@@ -31,7 +31,7 @@ class OpFailure(NamedTuple):
 
 
 class Spoiler:
-    """Why something is spoiled: the failure, and where the user issued what failed."""
+    """Why a value is spoiled: the failure, and where the user issued the operation that failed."""
 
     __slots__ = ("failure", "frames", "was_raised")
 
@@ -42,8 +42,11 @@ class Spoiler:
 
 
 class ValueWatch:
-    """A caller waits for the values of ``refs`` as they are after batch ``upto``. ``spoiler`` is
-    why one of them will not be had, once that is known; they may have been freed by then."""
+    """A caller that waits for the values of ``refs`` as they are after batch ``upto``.
+
+    ``spoiler`` says why one of the values cannot be had, once that is known; the references may
+    have been freed by then.
+    """
 
     __slots__ = ("__weakref__", "refs", "spoiler", "upto")
 
@@ -57,7 +60,7 @@ _MOST_UNASKED = 64
 
 
 class IssueLog:
-    """The batches that not all ranks have passed yet, and what is spoiled after the last of
+    """The batches that some rank has not passed yet, and the references that are spoiled after
     them."""
 
     def __init__(self) -> None:
@@ -72,20 +75,22 @@ class IssueLog:
         return len(self._batches)
 
     def sent(self, batch: int, segments: list[RecordSegment]) -> None:
-        """A batch is on its way. What it makes of something spoiled is spoiled too."""
+        """Add a batch that was sent. Results that it computes from spoiled values are spoiled
+        too."""
         self._batches.append((batch, segments))
         if self.spoiled:
             self._walk(batch, segments, self.spoiled, {})
 
     def watch(self, refs: Iterable[int], upto: int) -> ValueWatch:
-        """A caller asks for these as they are after batch ``upto``, the last one."""
+        """Register a caller that asks for values as they are after ``upto``, the last batch."""
         watch = ValueWatch(frozenset(refs), upto)
         watch.spoiler = next((self.spoiled[ref] for ref in watch.refs if ref in self.spoiled), None)
         self._watches.add(watch)
         return watch
 
     def settle(self, upto: int, failures: Iterable[OpFailure]) -> None:
-        """All ranks have passed batch ``upto``, and these are all their failures up to there."""
+        """Note that all ranks have passed batch ``upto``; ``failures`` are all their failures up to
+        it."""
         new: dict[tuple[int, int, int], OpFailure] = {}
         for failure in sorted(failures):
             if self.settled < failure.batch <= upto:
@@ -111,7 +116,7 @@ class IssueLog:
         spoiled: dict[int, Spoiler],
         failures: dict[tuple[int, int, int], OpFailure],
     ) -> None:
-        """Take ``spoiled`` from before a batch to behind it."""
+        """Update ``spoiled``, from its state before a batch to its state after it."""
         for index, segment in enumerate(segments):
             ints, end = segment.ints, len(segment.ints)
             ops = iter(segment.ops)
@@ -149,7 +154,7 @@ class IssueLog:
 
 
 def _marked(used: Sequence[int], base: int, template: Template, storages: Any) -> list[int]:
-    """The references that an operation makes and writes to, with all views of them."""
+    """Return the references that an operation makes or writes to, with all views of them."""
     marked = list(range(base, base + template.num_out))
     marked += [used[position] for position in template.mutates]
     marked += [ref for storage in storages for ref in storage.refs or ()]

@@ -1,5 +1,4 @@
-"""The looks of a tensor, without its values: interned, so that looking equal is being one
-object."""
+"""The looks of a tensor, without its values. Equal looks are one object."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ _KNOWN: weakref.WeakValueDictionary[tuple[Any, ...], Meta] = weakref.WeakValueDi
 def intern_meta(
     size: Any, stride: Any, *, offset: int, dtype: Any, device: Any, layout: Any
 ) -> Meta:
-    """The one ``Meta`` with these values. It lives as long as a tensor or a template looks so."""
+    """Return the only ``Meta`` with these values; it lives while a tensor or a template uses it."""
     key = (tuple(size), tuple(stride), offset, dtype, device, layout)
     found = _KNOWN.get(key)
     if found is None:
@@ -43,7 +42,7 @@ def intern_meta(
 
 
 def meta_of(tensor: Any) -> Meta:
-    """The meta of any torch tensor with strides."""
+    """Return the meta of a torch tensor that has strides."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),

@@ -1,7 +1,7 @@
 """The Python text that a worker runs for a template.
 
-For one operation, with ``v`` the values by reference, ``r`` the records, ``i`` where this one
-begins, ``s`` the numbers that travel beside:
+For one operation, with ``v`` the values by reference, ``r`` the records, ``i`` the index where this
+one begins, ``s`` the numbers that are sent with it:
 
     def op(v, r, i, s):
         s0 = next(s)
@@ -15,7 +15,7 @@ For a recording, straight-line text with a name for each value, which is deleted
         del x7
         v[r[i+1]] = x9
 
-Which of its operations failed is read from the line of the traceback.
+The line of a traceback shows which operation failed.
 """
 
 from __future__ import annotations
@@ -38,20 +38,22 @@ class RecordedStep(NamedTuple):
 
 
 class WorkerProgram(NamedTuple):
-    """``text`` defines ``op``; ``constants`` are the names it needs. ``lines`` are where its steps
-    begin."""
+    """The text of a program that defines ``op``, with ``constants`` for the names that it needs.
+
+    ``lines`` are the lines at which its steps begin.
+    """
 
     text: str
     constants: dict[str, Any]
     lines: tuple[int, ...] = ()
 
     def step_at(self, line: int) -> int:
-        """Which step a line belongs to; -1 for what comes before the first."""
+        """Return the step that a line belongs to; -1 for lines before the first step."""
         return bisect_right(self.lines, line) - 1
 
 
 class _ProgramText:
-    """The text of calls; what cannot be written down becomes a constant."""
+    """Writes the text of calls; a value that has no literal becomes a constant."""
 
     def __init__(self) -> None:
         self.constants: dict[str, Any] = {}
@@ -98,7 +100,7 @@ class _ProgramText:
 
 
 def operation(function: Any, spec: CallSpec, check: Any = None) -> WorkerProgram:
-    """The program of one operation. ``check`` is called with its inputs first, where given."""
+    """Return the program of one operation. ``check``, if any, is called with the inputs first."""
     text = _ProgramText()
 
     def tensor(n: int) -> str:
@@ -128,11 +130,11 @@ def recording(
     ops: Callable[[int], tuple[Any, CallSpec, Any]],
     mine: Callable[[int], bool],
 ) -> WorkerProgram:
-    """The program of a recording.
+    """Return the program of a recording.
 
-    ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` gives
+    ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` returns
     the function, the call and the check of a number; ``mine`` says whether this worker is in a
-    mesh. Raises nothing: steps of other workers are left out, with what only they make.
+    mesh. Steps of other workers are left out, and so are values that only those make.
     """
     text = _ProgramText()
     num_inputs = len(inputs)

@@ -1,4 +1,4 @@
-"""Arguments as data: what remains of a call when its tensors and numbers are taken out.
+"""Arguments as data: the rest of a call when its tensors and numbers are taken out.
 
 A spec is a tuple that begins with a letter:
 
@@ -22,7 +22,10 @@ Spec = tuple[Any, ...]
 
 
 class CallSpec(NamedTuple):
-    """A call: of which tensors and numbers, and where in what it returns the results are."""
+    """A call's arguments as specs, its numbers of inputs and scalars, and where its results are.
+
+    ``paths`` lead to the result tensors in the value that the call returns.
+    """
 
     args: list[Spec]
     kwargs: list[tuple[str, Spec]]
@@ -32,7 +35,7 @@ class CallSpec(NamedTuple):
 
 
 class SpecMaker:
-    """Takes the arguments of one call apart, in the order in which ``Flattener`` does."""
+    """Takes the arguments of one call apart, in the same order as ``Flattener``."""
 
     def __init__(self, is_tensor: Callable[[Any], bool], numbers: frozenset[Any]) -> None:
         self.tensors: list[Any] = []
@@ -79,7 +82,7 @@ class SpecMaker:
 
 
 def fill(spec: Spec, tensors: Sequence[Any], scalars: Sequence[Any] = ()) -> Any:
-    """The value that ``spec`` stands for, with these tensors and numbers in it."""
+    """Build the value of ``spec``, with these tensors and numbers in it."""
     kind = spec[0]
     if kind in ("t", "o"):
         return tensors[spec[1]]
@@ -97,7 +100,8 @@ def fill(spec: Spec, tensors: Sequence[Any], scalars: Sequence[Any] = ()) -> Any
 
 
 def paths(spec: Spec) -> list[tuple[Any, ...]]:
-    """Where in the value its tensors are, in their order: the indexes that lead to each."""
+    """Return the indexes that lead to each tensor in the value of ``spec``, in the tensors'
+    order."""
     kind = spec[0]
     if kind == "t":
         return [()]

@@ -6,8 +6,8 @@
     lent to be written      no      no       borrowed with `mutable`
     dropped                 no      no       `drop()`, the end of a recording, a borrow given back
 
-A borrow is a storage of its own, of which `origin` is the lent one. It may be written to only where
-it was borrowed so.
+A borrow is a storage of its own; its `origin` is the storage that is lent. It may be written to
+only if it was borrowed with `mutable`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ READ_AND_WRITE, READ, NOTHING = "rw", "r", ""
 
 
 class BorrowRefused(RuntimeError):
-    """The storage is lent already, in a way that this borrow does not go with."""
+    """The storage is lent already, and the existing loan conflicts with the new borrow."""
 
 
 class Storage:
-    """The memory that a tensor and its views look at, in all procs of the mesh."""
+    """The memory behind a tensor and its views, in all procs of the mesh."""
 
     # In the class, as most storages never differ from it: one is made for every operation.
     access = READ_AND_WRITE
@@ -41,8 +41,10 @@ class Storage:
     borrowed_at = ""
 
     def share(self, first: int, ref: int, meta: Any = None) -> None:
-        """Another tensor, ``ref``, looks at this; ``first`` is one that did already, and looks as
-        ``meta`` says."""
+        """Note that the tensor ``ref`` views this memory too.
+
+        ``first`` is a tensor that did already, and ``meta`` its looks.
+        """
         if self.refs is None:
             self.refs = {first}
             self.meta = meta
@@ -53,7 +55,7 @@ class Storage:
             self.refs.discard(ref)
 
     def all_refs(self, of: int) -> list[int]:
-        """The references of all tensors that look at this, given the one in hand."""
+        """Return the references of all tensors that view this memory; ``of`` is one of them."""
         return [of] if self.refs is None else sorted(self.refs | {of})
 
     def drop(self, where: str) -> None:
@@ -61,9 +63,10 @@ class Storage:
         self.access = NOTHING
 
     def lend(self, where: str, *, mutable: bool) -> Storage:
-        """The storage of a borrow of this one.
+        """Return the storage of a new borrow of this storage.
 
-        Raises ``BorrowRefused`` where this is lent to be written, or lent at all and ``mutable``.
+        Raises ``BorrowRefused`` if it is lent with ``mutable``, or lent at all and ``mutable`` is
+        asked for.
         """
         if self.access == NOTHING or (mutable and self.access != READ_AND_WRITE):
             how = "mutably " if mutable else ""
@@ -82,7 +85,7 @@ class Storage:
         return borrow
 
     def give_back(self) -> None:
-        """This borrow ends: what it was borrowed from is its owner's again with the last one."""
+        """End this borrow; with the last borrow, the origin may be read and written again."""
         origin = self.origin
         assert origin is not None
         origin.num_borrows -= 1
@@ -92,6 +95,6 @@ class Storage:
 
 
 def alias_pattern(storages: list[Storage]) -> tuple[int, ...]:
-    """For each of these, the index of the first that shares its storage."""
+    """Return, for each storage, the index of the first one in the list that is the same."""
     first: dict[int, int] = {}
     return tuple(first.setdefault(id(storage), n) for n, storage in enumerate(storages))

@@ -16,7 +16,7 @@ VIEW_OF_RESULT = 3
 
 
 class Result(NamedTuple):
-    """One tensor of what a call returns. ``of`` is the input or the result that it looks at."""
+    """One tensor of a call's results. ``of`` is the index of the input or result that it views."""
 
     kind: int
     meta: Meta | None
@@ -26,10 +26,10 @@ class Result(NamedTuple):
 class Template:
     """A call that workers know by ``number``.
 
-    ``rebuild`` makes what the caller gets of the resulting tensors. ``mutates`` are the positions
-    of the inputs that it writes to. ``single`` makes the handle of the only result, where that is
-    a fresh tensor, as of most operations; ``single_of`` is the input that the only result looks
-    at, or is, where ``is_alone`` says that the caller gets just that.
+    ``rebuild`` makes the call's result from the resulting tensors. ``mutates`` are the positions of
+    the inputs that it writes to. ``single`` makes the handle of the only result, if that is a fresh
+    tensor, as of most operations. ``single_of`` is the input that the only result views, or is.
+    ``is_alone`` says that the caller gets just that tensor.
     """
 
     __slots__ = (
@@ -71,10 +71,10 @@ def _only(results: list[Any]) -> Any:
 
 
 class TemplateCache:
-    """The templates in use, by key. The one that was not used for longest gives way.
+    """The templates in use, by key; the ones that were not used for longest are dropped.
 
-    Order is kept by halves: a template that is found in the older half moves to the younger one, so
-    that finding one in the younger half, the usual case, costs one look.
+    The order is kept by halves: a template that is found in the older half moves to the younger
+    one, so that finding one in the younger half, the usual case, costs one look-up.
     """
 
     def __init__(self, most: int) -> None:
@@ -88,14 +88,16 @@ class TemplateCache:
         return len(self.young) + len(self._old)
 
     def older(self, key: Any) -> Template | None:
-        """A template that is not in ``young``, which the caller looks at first."""
+        """Return a template from the older half, or ``None``; the caller looks into ``young``
+        first."""
         found = self._old.pop(key, None)
         if found is not None:
             self.young[key] = found
         return found
 
     def put(self, key: Any, template: Template) -> list[Template]:
-        """Remember a template; those that gave way for it, which workers may forget."""
+        """Add a template; return the templates that were dropped for it, which workers may
+        forget."""
         self.num_misses += 1
         if self._explained is not None:
             known = [k for k in (*self.young, *self._old) if k[0] is key[0]]
@@ -112,6 +114,6 @@ class TemplateCache:
         self._explained = []
 
     def explained(self) -> list[str]:
-        """Why each call since ``explain_from_now`` was not found."""
+        """Return why each call since ``explain_from_now`` was not found, and stop collecting."""
         found, self._explained = self._explained or [], None
         return found

@@ -3,7 +3,7 @@
 What to open:
 
     worker                    the actor: what the controller may ask
-    executor                  how records become calls, and what a failing one leaves
+    executor                  records become calls; what a failed one leaves
     definitions               the templates and meshes that a worker knows
     lanes                     streams, on CPU and CUDA
     slots                     values that pass between streams and actors
@@ -11,6 +11,6 @@ What to open:
     arrivals                  tensors that are handed to an actor
     current                   what remote functions find in their proc
     describing                a function's effect, found on one shard
-    objects, remote_classes   objects that stay at the workers
+    objects, remote_classes   objects that live at the workers
     packing                   how small values travel
 """

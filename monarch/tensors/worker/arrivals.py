@@ -1,4 +1,4 @@
-"""The actor's side of a hand-over, in its own thread, as its call is unpickled."""
+"""The actor's side of a hand-over; it runs in the actor's thread, when its call is unpickled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from monarch.tensors.worker.slots import Poison
 
 
 def arrive(ticket: int, end: int) -> Any:
-    """The local tensor that was handed over. Raises ``RuntimeError`` where that has failed
-    before."""
+    """Return the local tensor that was handed over. Raises ``RuntimeError`` if it has failed
+    before.
+
+    ``end`` is the ticket to fill when the call ends, or 0.
+    """
 
     def ended(result: Any, error: BaseException | None) -> Any:
         slots.put(end, None)
@@ -29,7 +32,7 @@ def arrive(ticket: int, end: int) -> Any:
 
 
 def divert(args: tuple[Any, ...], ticket: int) -> tuple[Any, ...]:
-    """Arguments of a call whose result goes to the worker of this process, not back to the
+    """Return the arguments of a call, whose result will go to the worker of this proc and not its
     caller."""
 
     def ended(result: Any, error: BaseException | None) -> Any:

@@ -1,7 +1,7 @@
 """Exchanges between ranks: reductions, and copies from one mesh to another.
 
-Each has a stand-in, for a rank whose input has failed before: it takes part with zeros, so that the
-others do not wait for ever. What they get is spoiled too, as the controller knows.
+Each has a stand-in for a rank whose input has failed before: it takes part with zeros, so that the
+others do not wait for ever. Their results are spoiled too, as the controller knows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPERATIONS = {
 
 
 class TensorLooks(NamedTuple):
-    """The looks of the tensor that a rank gives, so that a stand-in can be made."""
+    """The looks of the tensor that a rank contributes, from which a stand-in can be made."""
 
     size: tuple[int, ...]
     dtype: Any
@@ -103,12 +103,13 @@ class Reduction:
 
 
 def _by_host(work: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The same, on a copy in the host's memory."""
+    """Return ``work`` so that it works on a copy in the host's memory."""
     return lambda tensor: work(tensor.cpu()).to(tensor.device)
 
 
 def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
-    """The ranks of each fan, by its sender: a rank that sends to several, and these."""
+    """Return the senders that send to several ranks, each with the sorted ranks of itself and
+    those."""
     targets: dict[int, set[int]] = {}
     for a, b in pairs:
         if a != b:
@@ -120,11 +121,10 @@ _MOST_SENDS = 16
 
 
 class LateSends(threading.local):
-    """The sends of this thread that may not have been received: a send reads its buffer later, so
-    that each has a copy of its own.
+    """The sends of this thread that may not have been received, each with a copy of its buffer.
 
-    Of many the oldest is waited for. Its receiver comes to it whatever this rank does next, as that
-    is later in the program.
+    If there are too many, the oldest is waited for. Its receiver reaches it whatever this rank does
+    next, since that comes later in the program.
     """
 
     def __init__(self) -> None:
@@ -145,11 +145,12 @@ late_sends = LateSends()
 
 
 class Passage:
-    """Copies from ranks to ranks: ``pairs`` of them, among them this one, or not.
+    """Copies from ranks to ranks, as ``pairs`` (sender, receiver); this rank need not be among
+    them.
 
-    Where a rank has several to send to, that is a broadcast in a group of their own. ``ways`` are
-    the groups of pairs; those that have none tell streams apart by ``tag``. ``by_host``: by copies
-    in the host's memory.
+    A rank that sends to several broadcasts in a group of their own. ``ways`` are the groups of
+    pairs; pairs without a group separate their streams by ``tag``. ``by_host`` copies through the
+    host's memory.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Names for remote functions, of the proc that they run in: their rank in meshes, and groups."""
+"""The meshes and groups that a remote function sees in its proc."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _asked = _Asked()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Within, in this thread, groups that arrive are of this worker only: the others do not run
-    what is found out here."""
+    """Within, in this thread, arriving groups are of this worker only: the other workers do not run
+    this."""
     _asked.is_alone = True
     try:
         yield
@@ -45,17 +45,17 @@ def set_current(rank: int, definitions: WorkerDefinitions, groups: ProcessGroups
 
 
 def current_rank() -> int:
-    """The rank of this worker, among all of its controller's."""
+    """Return the rank of this worker, among all workers of its controller."""
     return _current[0].rank
 
 
 def group_of_one() -> Any:
-    """A process group of this worker alone."""
+    """Return a process group of this worker alone."""
     return _current[0].groups.alone()
 
 
 class WorkerDim(NamedTuple):
-    """One dimension of a mesh, seen from a member: its rank along it, and the size."""
+    """One dimension of a mesh, as a member sees it: its rank along the dimension, and the size."""
 
     rank: int
     size: int
@@ -74,12 +74,12 @@ class WorkerMesh:
         self.dims = {name: WorkerDim(where[name], sizes[name]) for name in shape.names}
 
     def alone(self) -> WorkerMesh:
-        """The same place, with groups of this worker only."""
+        """Return the same member of the mesh, with groups of this worker only."""
         return WorkerMesh(self.shape, self._use, is_alone=True)
 
     def group(self, *dims: str) -> Any:
-        """The process group along one of its dimensions, or along several that the program has
-        asked ``process_group(dims)`` for.
+        """Return the process group along one dimension, or along several if the program has called
+        ``process_group(dims)`` for them.
 
         Raises ``KeyError`` for others.
         """
@@ -95,9 +95,10 @@ class WorkerMesh:
             ) from None
 
     def to_device_mesh(self, device_type: str = "cpu") -> Any:
-        """The same mesh as ``torch.distributed.DeviceMesh``, for DTensor: of all its dimensions.
+        """Return the same mesh, with all its dimensions, as ``torch.distributed.DeviceMesh``, for
+        DTensor.
 
-        All members call it at the same place.
+        All members must call it at the same point.
         """
         from torch.distributed.device_mesh import DeviceMesh
 
@@ -120,8 +121,8 @@ def received_mesh(shape: tuple[Any, ...], use: Hashable) -> WorkerMesh:
 
 
 def received_group(shape: tuple[Any, ...], dims: tuple[str, ...], use: Hashable) -> Any:
-    """The form in which a remote function gets a ``RemoteProcessGroup``; ``None`` on other
-    ranks."""
+    """Return the process group that a ``RemoteProcessGroup`` becomes; ``None`` on ranks outside its
+    mesh."""
     worker = _current[0]
     mesh = MeshShape(*shape)
     if mesh.coordinates(worker.rank) is None:

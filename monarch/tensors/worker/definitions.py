@@ -1,8 +1,8 @@
 """Definitions of the controller, made once and then called by number.
 
 Each definition is a tuple that begins with its kind; `WorkerDefinitions.define` lists them. A
-definition that cannot be made (its function cannot be imported here, say) is an operation that
-fails with that.
+definition that cannot be made, for example because its function cannot be imported, becomes an
+operation that raises the reason.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class WorkerDefinitions:
         return self._member[mesh]
 
     def define(self, number: int, data: bytes) -> None:
-        """Take in a definition. One that cannot be made is an operation that fails with why."""
+        """Add a definition; one that cannot be made becomes an operation that raises the reason."""
         counts, what = pickle.loads(data)
         try:
             kind, *rest = cloudpickle.loads(what)
@@ -96,7 +96,7 @@ class WorkerDefinitions:
             self.operations[number] = _failing(error, *counts)
 
     def forget(self) -> None:
-        """Let go of what is outdated."""
+        """Remove the operations that are outdated."""
         for number in self.outdated:
             self.operations.pop(number, None)
         self.outdated = []
@@ -179,7 +179,8 @@ class WorkerDefinitions:
         return value
 
     def _lend(self, ranks: tuple[int, ...], copies: bool) -> Operation:
-        """Hand a tensor to an actor of this proc; the workers of other ranks do nothing."""
+        """Return the operation that hands a tensor to an actor of this proc; other ranks do
+        nothing."""
         is_mine = self._rank in ranks
 
         def lend(ticket: int, value: Any) -> None:
@@ -202,8 +203,8 @@ class WorkerDefinitions:
         return Operation(await_actor, CallSpec([("s", 0)], [], 0, 1, []))
 
     def _results(self, paths: list[tuple[Any, ...]], num_in: int) -> Operation:
-        """The operation that takes apart the result of the actor of this proc. The inputs are those
-        of the call."""
+        """Return the operation that takes the actor's result apart. Its inputs are those of the
+        call."""
 
         def results(ticket: int) -> Any:
             value, error = slots.take(ticket)
@@ -256,14 +257,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _operator(name: str) -> Any:
-    """A torch operator by its name: ``aten.add.Tensor``."""
+    """Return a torch operator by its name, such as ``aten.add.Tensor``."""
     namespace, operator, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
     return torch.enable_grad()(found) if name in _ASK_GRAD_MODE else found
 
 
 def resolve(where: tuple[str, Any]) -> Any:
-    """A function by its path, or from its pickle."""
+    """Load a function by its path, or from its pickle."""
     kind, what = where
     found = _by_path(what) if kind == "path" else cloudpickle.loads(what)
     # A decorator's wrapper knows the function that it was given.
@@ -271,7 +272,7 @@ def resolve(where: tuple[str, Any]) -> Any:
 
 
 def _by_path(path: str) -> Any:
-    """The object at a dotted path: the longest part of it that is a module, and attributes from
+    """Return the object at a dotted path: import its longest module, and take attributes from
     there.
 
     Raises ``ImportError`` or ``AttributeError``.

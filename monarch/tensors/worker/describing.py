@@ -25,14 +25,15 @@ class _Looks(NamedTuple):
 
 
 class Described(NamedTuple):
-    """The structure of a result, how its tensors look, and which inputs were written to."""
+    """The structure of a result, its tensors' looks, and the positions of inputs that were written
+    to."""
 
     spec: Spec
     looks: list[_Looks]
     written: list[int]
 
     def on(self, inputs: Sequence[torch.Tensor]) -> Any:
-        """The same result, made of these inputs without running anything."""
+        """Return a result of the same looks for these inputs, without running the function."""
         for position in self.written:
             inputs[position].zero_()
         made: list[torch.Tensor] = []
@@ -57,9 +58,10 @@ class Described(NamedTuple):
 
 
 def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described:
-    """Run a function on copies of its arguments, with the random numbers of afterwards as before.
+    """Run a function on copies of its arguments and describe the result; random states are
+    restored.
 
-    A process group among them is one of this rank alone: the others do not run it.
+    A process group among the arguments is one of this rank alone: other ranks do not run it.
     """
     with alone():
         function = resolve(where)
@@ -94,8 +96,7 @@ def describe(where: tuple[str, Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _by_reference(value: Any, memo: dict[int, Any]) -> dict[int, Any]:
-    """Marks objects that are not copied, being no tensors and no plain containers: groups,
-    functions."""
+    """Fill ``memo`` with the objects that must not be copied: no tensors, no plain containers."""
     if isinstance(value, (list, tuple)):
         for item in value:
             _by_reference(item, memo)

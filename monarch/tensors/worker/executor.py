@@ -1,5 +1,5 @@
-"""Runs batches of records, in order. A value that failed is a poison; using one fails the same
-way."""
+"""Runs batches of records in order. A value that failed is a poison; an operation that uses it
+fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAIN = 0
 
 
 class Executor:
-    """The values of one worker, and what has failed here and the controller has not settled."""
+    """The values of one worker, and the failures that the controller has not settled yet."""
 
     def __init__(self, rank: int, definitions: WorkerDefinitions, device: Device) -> None:
         self.values: dict[int, Any] = {}
@@ -30,7 +30,8 @@ class Executor:
         self._moved = threading.Condition()
 
     def run(self, batch: int, settled: int, data: Any) -> None:
-        """One batch; failures up to ``settled`` the controller knows, and they are forgotten."""
+        """Run one batch. Failures up to batch ``settled`` are forgotten, since the controller knows
+        them."""
         with self._lock:
             self._failures = [one for one in self._failures if one.batch > settled]
         definitions, segments = decode(data)
@@ -52,7 +53,7 @@ class Executor:
             self._dispatch(batch, index, segment)
 
     def failures(self) -> list[OpFailure]:
-        """All that has failed here, when all that was sent is done."""
+        """Wait until all batches are done, and return the failures of this worker."""
         self.drain()
         with self._lock:
             return list(self._failures)
@@ -64,7 +65,7 @@ class Executor:
                 self._device.put_before_own(lane.stream)  # The lanes' threads only issue.
 
     def come_to_rest(self) -> None:
-        """As ``drain``, without asking whether a lane has ended: the next ``drain`` tells that."""
+        """Like ``drain``, but do not raise if a lane has ended: the next ``drain`` raises that."""
         with self._moved:
             self._moved.wait_for(lambda: have_come_to_rest(self._lanes.values()))
 
@@ -131,8 +132,8 @@ class Executor:
         return i + 2 + num_in
 
     def _stand_in(self, operation: Operation, line: int, is_poisoned: bool) -> None:
-        """Take part in the collectives that this operation would still have come to: others
-        wait."""
+        """Take part in the collectives that a failed operation has not reached: the other ranks
+        wait there."""
         step = operation.program.step_at(line)
         for at, act in operation.stand_ins:
             # One that was refused its input was not begun; one that raised itself was.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class MeshShape(NamedTuple):
-    """A device mesh, as workers know it: ranks are those of all workers of the client."""
+    """A device mesh as workers know it; its ranks count all workers of the client."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -27,19 +27,20 @@ class MeshShape(NamedTuple):
     offset: int
 
     def coordinates(self, rank: int) -> dict[str, int] | None:
-        """Where ``rank`` stands in it; ``None`` where it does not."""
+        """Return the coordinates of ``rank`` in the mesh; ``None`` if it is no member."""
         for where in itertools.product(*map(range, self.sizes)):
             if self._rank(where) == rank:
                 return dict(zip(self.names, where, strict=True))
         return None
 
     def all_peers(self, dims: tuple[str, ...]) -> list[tuple[int, ...]]:
-        """The ranks of each group along ``dims``, for all its members alike."""
+        """Return the ranks of each group along ``dims``; all members get the same list."""
         members = map(self._rank, itertools.product(*map(range, self.sizes)))
         return list(dict.fromkeys(self.peers(rank, dims) for rank in members))
 
     def peers(self, rank: int, dims: tuple[str, ...]) -> tuple[int, ...]:
-        """The ranks that differ from ``rank`` along ``dims`` alone, in the order of ``dims``."""
+        """Return the ranks that differ from ``rank`` along ``dims`` alone, in the order of
+        ``dims``."""
         mine = self.coordinates(rank)
         assert mine is not None
         sizes = dict(zip(self.names, self.sizes, strict=True))
@@ -55,11 +56,10 @@ class MeshShape(NamedTuple):
 
 
 class ProcessGroups:
-    """The groups of one worker.
+    """The process groups of one worker.
 
-    Torch names a group by how many were made before it. So every worker makes every group, those
-    that it is no member of too, as definitions arrive: that is in one order everywhere, on one
-    thread, beside all else that is under way.
+    Torch names a group by how many were made before it. So every worker makes every group, also
+    those without it, as the definitions arrive: on one thread, and in the same order everywhere.
     """
 
     def __init__(self, rank: int, world: int) -> None:
@@ -71,7 +71,7 @@ class ProcessGroups:
         self._is_ours = False
 
     def listen(self, is_one_machine: bool) -> tuple[str, int]:
-        """Become the place where workers meet; the address of that."""
+        """Start the store at which the workers meet, once, and return its host name and port."""
         address = _LOOPBACK if is_one_machine else host_name()
         if self._listening is None:
             self._listening = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
@@ -79,34 +79,43 @@ class ProcessGroups:
 
     @property
     def go_by_host(self) -> bool:
-        """Whether memory of a GPU has to be copied to the host's to travel: ranks share a GPU, and
-        gloo carries what is on it. It does not for each collective."""
+        """Whether GPU memory must be copied to the host's to be sent: ranks share a GPU, and use
+        gloo.
+
+        Gloo does not carry GPU memory for each collective.
+        """
         if not torch.cuda.is_available() or not dist.is_initialized():
             return False
         return "nccl" not in dist.get_backend_config()
 
     def make(self, all_ranks: Iterable[tuple[int, ...]], use: Hashable) -> None:
-        """The groups of these ranks for ``use``: a stream's own collectives, or those of the
-        user's functions in it. Two uses would take each other's messages."""
+        """Make the groups of these ranks for ``use``: a stream's own collectives, or the user's
+        functions.
+
+        Two uses of one group would receive each other's messages.
+        """
         for ranks in all_ranks:
             if (ranks, use) not in self._made:
                 group = dist.new_group(list(ranks))
                 self._made[ranks, use] = group if self._rank in ranks else None
 
     def of(self, ranks: tuple[int, ...], use: Hashable) -> Any:
-        """A group that was made. Raises ``KeyError``."""
+        """Return a group that was made. Raises ``KeyError`` if it was not."""
         return self._made[ranks, use]
 
     def alone(self) -> Any:
-        """A group of this worker only. It counts for no other's name."""
+        """Return a group of this worker only; making it does not change the names of other
+        groups."""
         if self._alone is None:
             self._alone = dist.new_group([self._rank], use_local_synchronization=True)
         return self._alone
 
     def meet(self, host: str, port: int) -> None:
-        """Find all the others; each of them does that at the same place in its order.
+        """Join torch.distributed with all workers; each worker does so at the same place in its
+        order.
 
-        Raises ``RuntimeError`` where this process is in torch.distributed already, as another rank.
+        Raises ``RuntimeError`` if this process has joined torch.distributed already, as another
+        rank.
         """
         if dist.is_initialized():
             if (dist.get_rank(), dist.get_world_size()) != (self._rank, self._world):

@@ -1,8 +1,8 @@
 """Streams at a worker: each is a lane with a thread of its own, so that they run side by side.
 
 The main stream is the actor's own thread, until there is a second one. On CUDA a lane has a CUDA
-stream too, and what passes from one lane to another brings an event that the other's stream waits
-for: the threads only issue.
+stream too. A value that passes from one lane to another carries an event that the other's stream
+waits for: the threads only issue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Device(Protocol):
 
 
 class Cpu:
-    """A thread that has returned from an operation has done it."""
+    """The CPU, on which an operation is done when its thread returns."""
 
     def stream(self) -> None:
         return None
@@ -62,9 +62,9 @@ class Cpu:
 
 
 class Cuda:
-    """Operations are queued: a lane that takes a value from another stream waits for its event.
+    """A GPU, which queues operations: a lane that takes another stream's value waits for its event.
 
-    The device's own stream is the one of all threads that choose none: the actors', the worker's.
+    All threads that choose no stream use the device's default stream: the actors and the worker do.
     Other streams do not wait for it by themselves, nor it for them.
     """
 
@@ -91,25 +91,28 @@ class Cuda:
         self._cuda.current_stream().wait_event(mark)
 
     def keep_for(self, value: Any, stream: Any = None) -> None:
-        """The allocator must not give the memory away before ``stream``, or the one in use, is done
-        with it."""
+        """Keep the allocator from reusing the memory before ``stream``, or the current stream, is
+        done with it."""
         if getattr(value, "is_cuda", False):
             value.record_stream(stream or self._cuda.current_stream())
 
     def put_before_own(self, stream: Any = None) -> None:
-        """Later work of the device's own stream waits for all of ``stream``, or of the one in
-        use."""
+        """Make later work of the device's default stream wait for ``stream``, or the current
+        one."""
         self.own().wait_stream(stream or self._cuda.current_stream())
 
     def put_after_own(self, stream: Any = None) -> None:
-        """Later work of ``stream``, or of the one in use, waits for all of the device's own
+        """Make later work of ``stream``, or the current one, wait for the device's default
         stream."""
         (stream or self._cuda.current_stream()).wait_stream(self.own())
 
 
 class StreamLane:
-    """One stream: what is put is done in order, by its own thread. Lanes that may wait for each
-    other share one ``moved``, which is notified when one has got on."""
+    """One stream: its own thread does the work that is put, in order.
+
+    Lanes that may wait for each other share one ``moved``, which is notified when a lane has
+    advanced.
+    """
 
     def __init__(
         self, name: str, device: Device, stream: Any, moved: threading.Condition | None = None
@@ -130,17 +133,17 @@ class StreamLane:
         self._work.put(lambda: context.run(_as_call, work))
 
     def drain(self) -> None:
-        """Wait until all that was put is done. Raises what ended this lane."""
+        """Wait until all work that was put is done. Raises the error that ended this lane."""
         drain_all([self], self._moved)
 
     def close(self) -> None:
-        """End it. One that waits for what will not come is left to the end of the process."""
+        """End the lane's thread. A thread that waits for ever is left until the process ends."""
         self._work.put(None)
         self._thread.join(_CLOSE_SECONDS)
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended this lane."""
+        """Return the error that ended this lane, or ``None``."""
         return self._error
 
     @property
@@ -163,8 +166,10 @@ class StreamLane:
 
 
 def drain_all(lanes: Collection[StreamLane], moved: threading.Condition) -> None:
-    """Wait until all that was put is done in all lanes. Raises what ended one of them at once:
-    others may wait for it for ever."""
+    """Wait until all lanes have done their work.
+
+    If a lane has ended with an error, raise it at once: others may wait for it for ever.
+    """
     with moved:
         moved.wait_for(lambda: have_come_to_rest(lanes))
         error = _ended(lanes)
@@ -173,7 +178,7 @@ def drain_all(lanes: Collection[StreamLane], moved: threading.Condition) -> None
 
 
 def have_come_to_rest(lanes: Collection[StreamLane]) -> bool:
-    """Whether there is nothing more to wait for."""
+    """Whether all lanes are idle, or one has ended with an error."""
     return _ended(lanes) is not None or all(lane.is_idle for lane in lanes)
 
 
@@ -182,7 +187,7 @@ def _ended(lanes: Collection[StreamLane]) -> BaseException | None:
 
 
 def _as_call(work: Callable[[], None]) -> None:
-    """For observers of held calls, the work of a lane is a call of its own, which ends."""
+    """Run the work of a lane as a call of its own, so that observers of held calls see it end."""
     now = running.get()
     if now is None:
         work()

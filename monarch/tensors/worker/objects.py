@@ -1,4 +1,4 @@
-"""Objects of the workers that the controller has references to."""
+"""The workers' objects to which the controller has references."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _keys = itertools.count(1)
 
 
 class ObjectKey:
-    """Tensors of one number, keys into the table of this process."""
+    """Tensors of one number, which are keys into this process's table of objects."""
 
     @staticmethod
     def hold(value: Any) -> torch.Tensor:
-        """Keep an object for as long as the tensor that is returned."""
+        """Keep an object for as long as the returned tensor exists."""
         number = next(_keys)
         _table[number] = value
         key = torch.tensor(number, dtype=torch.int64)
@@ -29,7 +29,7 @@ class ObjectKey:
 
     @staticmethod
     def held(key: Any) -> Any:
-        """The object. Raises ``RuntimeError`` where the key is of another process."""
+        """Return the object of a key. Raises ``RuntimeError`` if the key is of another process."""
         if type(key) is not torch.Tensor:
             raise RuntimeError(
                 "the value of an opaque reference is on the workers: read it in a remote function"
@@ -46,7 +46,7 @@ class ObjectKey:
 
 
 def num_held() -> int:
-    """How many objects there are here."""
+    """Return how many objects this process keeps for references."""
     return len(_table)
 
 
@@ -59,23 +59,30 @@ def call_method(key: torch.Tensor, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def describe_module(key: torch.Tensor, number: int) -> tuple[list[torch.Tensor], list[bool]]:
-    """The parameters of a module, by reference, and which of them require grad. ``number`` tells
-    the module from others: all keys look the same, and no two modules need to."""
+    """Return the parameters of a module, without copies, and which of them require grad.
+
+    ``number`` keeps modules apart in the cache of templates: all keys look the same.
+    """
     found = list(ObjectKey.held(key).parameters())
     return [one.detach() for one in found], [one.requires_grad for one in found]
 
 
 def module_backward(key: torch.Tensor, gradients: Any, like: Any) -> Any:
-    """The gradients of what a forward was given, by the key that it left; ``like`` is for the rule
-    of what comes out."""
+    """Return the gradients of a forward's inputs; ``key`` is what ``module_forward`` returned for
+    it.
+
+    ``like`` is for the shape rule only.
+    """
     return ObjectKey.held(key)(gradients)
 
 
 def module_forward(
     key: torch.Tensor, spec: Spec, tensors: tuple[Any, ...], needs: tuple[bool, ...]
 ) -> tuple[Any, torch.Tensor]:
-    """Forward with a graph of its own, of the arguments that ``spec`` says; the second result is
-    the key of its backward."""
+    """Run forward with a graph of its own; the second result is the key of its backward.
+
+    ``spec`` rebuilds the arguments from ``tensors``; ``needs`` says which inputs need a gradient.
+    """
     module = ObjectKey.held(key)
     with torch.enable_grad():
         given = [

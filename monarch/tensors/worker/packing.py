@@ -1,5 +1,4 @@
-"""Small tensors on their way to the controller: as bytes, of which torch's own pickles take ten
-times as long to make and to read."""
+"""Small tensors are sent to the controller as bytes: torch's own pickles take ten times as long."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ _MOST_BYTES = 8192
 
 
 class PackedTensor(NamedTuple):
-    """``dtype`` by its name."""
+    """A tensor as bytes; ``dtype`` is its name."""
 
     octets: bytes
     dtype: str
@@ -19,7 +18,8 @@ class PackedTensor(NamedTuple):
 
 
 def packed(local: torch.Tensor) -> Any:
-    """A tensor of this CPU, packed where it is small and plain."""
+    """Return a small, plain tensor of this CPU as a ``PackedTensor``, and any other tensor as it
+    is."""
     is_plain = type(local) is torch.Tensor and local.layout is torch.strided
     if not is_plain or not 0 < local.nbytes <= _MOST_BYTES or not local.is_contiguous():
         return local
@@ -30,8 +30,10 @@ def packed(local: torch.Tensor) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The tensor of a packed value, if it was packed; to be written to, as any tensor. With no mesh
-    active."""
+    """Return the tensor of a packed value, writable, and any other value as it is.
+
+    Call it while no mesh is active.
+    """
     if type(value) is not PackedTensor:
         return value
     dtype = getattr(torch, value.dtype.removeprefix("torch."))

@@ -1,4 +1,4 @@
-"""Objects of the workers that a class at the controller speaks for: the workers' side."""
+"""The workers' side of classes whose methods the controller calls: the objects themselves."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from monarch.tensors.worker.objects import ObjectKey
 
 
 class WorkerRemoteClass:
-    """The base of a class that a ``ControllerRemoteClass`` names by its path; its methods return
-    nothing."""
+    """The base of a class that a ``ControllerRemoteClass`` names by its path.
+
+    Its methods return nothing.
+    """
 
     # Held by the tensor that the controller has: an object goes with it.
     _objects: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
     @classmethod
     def remote_init(cls, ident: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Make the object ``ident``; it lives as long as the tensor that is returned."""
+        """Make the object ``ident``; it lives as long as the returned tensor."""
         made = cls(*args, **kwargs)
         WorkerRemoteClass._objects[ident] = made
         return ObjectKey.hold(made)
 
     @classmethod
     def remote_method(cls, ident: int, method_name: str, *args: Any, **kwargs: Any) -> None:
-        """Call a method of the object ``ident``. Raises ``LookupError`` where it is not here."""
+        """Call a method of the object ``ident``. Raises ``LookupError`` if this proc does not have
+        it."""
         found = WorkerRemoteClass._objects.get(ident)
         if found is None:
             raise LookupError(

@@ -1,7 +1,7 @@
 """Values that pass from one thread of a proc to another: between streams, and to and from actors.
 
-A slot has a ticket, which the controller gave out. One side puts, the other takes, in either order
-of time; the taker waits. Taking empties it.
+The controller numbers the slots with tickets. One side puts a value, the other takes it, in either
+order; the taker waits. Taking empties the slot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Poison:
-    """Stands where a value would be, had nothing failed."""
+    """The value of an operation that failed."""
 
     __slots__ = ()
 
@@ -21,11 +21,11 @@ POISON = Poison()
 
 
 class Poisoned(Exception):
-    """An operation was given what had failed before."""
+    """An operation was given a value that had failed before."""
 
 
 def refuse_poison(*values: Any) -> None:
-    """Raise ``Poisoned`` where one of ``values`` has failed before."""
+    """Raise ``Poisoned`` if one of ``values`` has failed before."""
     for value in values:
         if type(value) is Poison:
             raise Poisoned("what this needs has failed before")
@@ -47,7 +47,7 @@ _lock = threading.Lock()
 
 
 def put(ticket: int, value: Any) -> None:
-    """Fill a slot. Of two that do, the first counts."""
+    """Fill a slot. If it is filled already, or was taken, nothing changes."""
     with _lock:
         if ticket in _taken:
             return
@@ -58,7 +58,7 @@ def put(ticket: int, value: Any) -> None:
 
 
 def take(ticket: int) -> Any:
-    """The value; waits until it is there."""
+    """Wait for the slot's value, return it, and empty the slot."""
     with _lock:
         slot = _slots.setdefault(ticket, _Slot())
     slot.filled.wait()

@@ -1,4 +1,4 @@
-"""The actor that is in every proc of a mesh with distributed tensors."""
+"""The actors in every proc of a mesh with distributed tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _held: ContextVar[int | None] = ContextVar("device of the worker", default=_NOT_
 
 
 class TensorWorker(Actor):
-    """Does what the controller sends, in order. Its endpoints are for the controller alone."""
+    """Runs what the controller sends, in order. Only the controller calls its endpoints."""
 
     def __init__(self, world: int, num_here: int) -> None:
         if "OMP_NUM_THREADS" not in os.environ:
@@ -54,8 +54,7 @@ class TensorWorker(Actor):
 
     @endpoint
     def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> tuple[Any, Any]:
-        """The failures here so far; and the values of ``refs``, on the ranks that are asked for
-        them."""
+        """Return the failures here so far, and on the requested ranks the values of ``refs``."""
         failures: list[OpFailure] = self._executor.failures()
         if self._rank not in ranks:
             return failures, None
@@ -68,7 +67,7 @@ class TensorWorker(Actor):
 
     @endpoint
     def num_values(self) -> tuple[int, int]:
-        """How many values, and how many templates, are held here."""
+        """Return how many values, and how many operations, this worker keeps."""
         self._executor.drain()
         return len(self._executor.values), len(self._definitions.operations)
 
@@ -82,11 +81,12 @@ class TensorWorker(Actor):
 
 
 class HandOverDesk(Actor):
-    """Beside the worker, and never busy: is told of calls that will not end in this proc."""
+    """An actor beside the worker, never busy, that learns of calls which will not end in this
+    proc."""
 
     @endpoint
     def give_up(self, tickets: list[int], value: Any) -> None:
-        """Fills slots that may not be filled otherwise."""
+        """Put ``value`` into slots that nobody else may fill."""
         for ticket in tickets:
             slots.put(ticket, value)
 
@@ -99,12 +99,11 @@ def _to_cpu(value: Any) -> Any:
 
 @contextlib.contextmanager
 def staying_on(device: int | None) -> Iterator[None]:
-    """Within, ``torch.cuda.set_device`` of another device than this one raises ``ValueError``.
-    ``None`` is a worker without one.
+    """Within, ``torch.cuda.set_device`` raises ``ValueError`` for any device but this one.
 
-    The device is a thread's own choice, and operations that come later are of that thread, too:
-    a remote function that chose another would move them all. It is refused there, and
-    nowhere else in the process.
+    ``None`` is a worker without a device. The device belongs to the thread, and later operations
+    run in the same thread: a remote function that chose another would move them all. Other threads
+    of the process are not affected.
     """
     token = _held.set(device)
     try:
@@ -114,8 +113,8 @@ def staying_on(device: int | None) -> Iterator[None]:
 
 
 def watch_set_device() -> None:
-    """Have ``torch.cuda.set_device`` of this process ask whether it may. More than once does no
-    harm."""
+    """Make ``torch.cuda.set_device`` of this process check ``staying_on``. It may be called
+    again."""
     chosen = torch.cuda.set_device
     if hasattr(chosen, "asks_worker"):
         return

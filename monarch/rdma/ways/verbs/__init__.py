@@ -3,10 +3,10 @@
 What to open:
 
     verbs_backend                      transfers, and the connections of readers and owners
-    devices                            which device and address are taken, and how it gets at a
+    devices                            which device and address are used, and how it reaches a
                                        GPU's memory
-    library                            what is used of libibverbs; a fake:
+    library                            the used part of libibverbs; a fake:
                                        `monarch/testing/fake_verbs.py`
     pyverbs_library, ibverbs_library   libibverbs by two Python packages
-    installed                          which of the two is there
+    installed                          which of the two is installed
 """

@@ -1,4 +1,4 @@
-"""Which device of a machine is taken, which of its addresses, and how it gets at a GPU's memory."""
+"""Which RDMA device of a machine is used, which of its addresses, and how it reaches GPU memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PEER_MEMORY = "/sys/module/nvidia_peermem"
 
 
 def usable(names: Sequence[str]) -> list[str]:
-    """Without those that have no reliable connections: Amazon's EFA has a protocol of its own."""
+    """Return the devices that have reliable connections: Amazon's EFA has a protocol of its own."""
     found = [name for name in names if _driver(name) != "efa"]
     if len(found) < len(names):
         _log.info("EFA devices are not supported: memory is read over TCP there")
@@ -35,7 +35,7 @@ def _driver(name: str) -> str:
 
 
 def choose(names: Sequence[str], near: str = "") -> str:
-    """The device for memory at ``near``: the PCIe path of a GPU, or "" for memory of this host.
+    """Return the device for memory near ``near``: the PCIe path of a GPU, or "" for host memory.
 
     ``rdma_ibverbs_target`` may name one, as "nic:mlx5_0".
     """
@@ -49,8 +49,9 @@ def choose(names: Sequence[str], near: str = "") -> str:
 
 
 def nearest(paths: Mapping[str, str], nodes: Mapping[str, int], near: str, own_node: int) -> str:
-    """The one with the most PCIe bridges in common with ``near``; then of our NUMA node; then the
-    first by name.
+    """Return the device with the most PCIe bridges in common with ``near``.
+
+    Then one of our NUMA node is preferred; then the first by name.
     """
 
     def key(name: str) -> tuple[int, bool, str]:
@@ -68,7 +69,7 @@ def _numa_node(path: str) -> int:
 
 
 def own_numa_node() -> int:
-    """The node of the CPUs that this process may use, if they are of one; else -1."""
+    """Return the NUMA node of the CPUs that this process may use; -1 if they are of several."""
     cpus = os.sched_getaffinity(0)
     found = set()
     for node in Path("/sys/devices/system/node").glob("node[0-9]*"):
@@ -78,7 +79,7 @@ def own_numa_node() -> int:
 
 
 def gids_of(device: str, port: int = 1) -> list[tuple[int, bytes, str]]:
-    """The addresses of a port: index, 16 bytes, and type, as the kernel shows them."""
+    """Return the addresses of a port from the kernel: index, 16 bytes, and type of each."""
     folder = _SYS / device / "ports" / str(port)
     found = []
     for path in sorted((folder / "gids").glob("*"), key=lambda path: int(path.name)):
@@ -92,7 +93,8 @@ def gids_of(device: str, port: int = 1) -> list[tuple[int, bytes, str]]:
 
 
 def best_gid(gids: Sequence[tuple[int, bytes, str]]) -> tuple[int, bytes]:
-    """One that is routed (RoCE v2), of IPv4 if there is such; the first for InfiniBand."""
+    """Return the index and bytes of a routed address (RoCE v2), preferably IPv4; for InfiniBand the
+    first."""
 
     def key(one: tuple[int, bytes, str]) -> tuple[bool, bool, bool, int]:
         index, gid, kind = one
@@ -105,9 +107,9 @@ def best_gid(gids: Sequence[tuple[int, bytes, str]]) -> tuple[int, bytes]:
 
 
 def register_gpu(device: VerbsDevice, address: int, length: int, driver: Any = None) -> MemoryKeys:
-    """Register memory of a GPU: by the kernel's peer memory where that is loaded, else exported.
+    """Register GPU memory: by the kernel's peer memory if that is loaded, else by exporting it.
 
-    torch's memory can be exported where ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` is set
+    Torch's memory can be exported if ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` is set
     before CUDA is used.
     """
     if driver is None and os.path.exists(_PEER_MEMORY):
@@ -120,7 +122,8 @@ def register_gpu(device: VerbsDevice, address: int, length: int, driver: Any = N
 
 
 def export(address: int, driver: Any) -> tuple[int, int]:
-    """A descriptor of the whole allocation at ``address``, and where that begins."""
+    """Return a descriptor of the whole allocation at ``address``, and the address where it
+    begins."""
     base, size, fd = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_int(-1)
     _check(driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), _at(address)))
     page = os.sysconf("SC_PAGE_SIZE")

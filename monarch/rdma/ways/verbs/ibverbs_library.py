@@ -1,4 +1,4 @@
-"""libibverbs by the package ``ibverbs``, which opens the version of it that is installed."""
+"""libibverbs through the package ``ibverbs``, which opens the installed version of the library."""
 
 from __future__ import annotations
 

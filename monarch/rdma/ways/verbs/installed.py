@@ -1,4 +1,4 @@
-"""Which Python package for libibverbs is installed here."""
+"""Finds the installed Python package for libibverbs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LIBRARIES = ("pyverbs_library", "ibverbs_library")
 
 @functools.cache
 def find_library() -> VerbsLibrary | None:
-    """The first binding that is installed and sees a device."""
+    """Return the first installed binding that sees a usable device; ``None`` if there is none."""
     for module in _LIBRARIES:
         try:
             binding = importlib.import_module(f"monarch.rdma.ways.verbs.{module}")
         except ImportError:
-            # Of pyverbs, also one that is built for another libibverbs.
+            # This includes a pyverbs that was built for another libibverbs.
             continue
         library: VerbsLibrary = binding.LIBRARY
         if usable(library.list_devices()):

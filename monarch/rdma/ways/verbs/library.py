@@ -1,4 +1,5 @@
-"""The little of libibverbs that is needed here, so that any binding of it, or a fake, will do."""
+"""The small part of libibverbs that is used here, as an interface for its bindings and for a
+fake."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _PIECE_BYTES = 2**20
 
 
 class VerbsFailed(Exception):
-    """The library or the device refuses; ``str()`` says what."""
+    """The library or the device refused a call; ``str()`` says why."""
 
 
 @dataclass(frozen=True)
 class QueuePairInfo:
-    """The facts by which the other end connects. ``gid`` has 16 bytes, ``mtu`` is libibverbs'
+    """The facts that the other end needs to connect. ``gid`` has 16 bytes, ``mtu`` is libibverbs'
     code."""
 
     number: int
@@ -33,7 +34,7 @@ class QueuePairInfo:
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """One RDMA read or write; ``number`` comes back with its completion."""
+    """One RDMA read or write; its completion carries ``number``."""
 
     number: int
     kind: str
@@ -45,7 +46,7 @@ class WorkRequest:
 
 
 class MemoryKeys(Protocol):
-    """Registered memory."""
+    """The local and remote key of registered memory."""
 
     lkey: int
     rkey: int
@@ -59,13 +60,13 @@ class QueuePair(Protocol):
     info: QueuePairInfo
 
     def connect(self, remote: QueuePairInfo) -> None:
-        """Take it to the state in which it sends (RTS)."""
+        """Connect to the other end: afterwards the pair can send (state RTS)."""
         ...
 
     def post(self, work: WorkRequest) -> None: ...
 
     def poll(self, most: int) -> Sequence[tuple[int, int]]:
-        """Completions so far: numbers, and libibverbs' status."""
+        """Return at most ``most`` completions: the number of each, and libibverbs' status."""
         ...
 
     def close(self) -> None: ...
@@ -74,7 +75,7 @@ class QueuePair(Protocol):
 class GuardedPair:
     """A queue pair that any thread may close while another one posts or polls.
 
-    The bindings go on with freed memory after a close, and end the process.
+    The bindings would use freed memory after a close, and crash the process.
     """
 
     def __init__(self, pair: QueuePair) -> None:
@@ -115,17 +116,19 @@ class VerbsDevice(Protocol):
     name: str
 
     def register(self, address: int, length: int) -> MemoryKeys:
-        """Memory of this process, of a GPU too where the kernel can look there (peer memory)."""
+        """Register memory of this process, also of a GPU if the kernel supports that (peer
+        memory)."""
         ...
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> MemoryKeys:
-        """Memory of a GPU, by the descriptor that it was exported as. It is addressed as here."""
+        """Register GPU memory by its exported descriptor; its addresses are those of this
+        process."""
         ...
 
     def queue_pair(self, most_work: int) -> QueuePair: ...
 
     def close(self) -> None:
-        """Give the device up. What was registered there and its queue pairs are closed before."""
+        """Close the device, whose registrations and queue pairs must have been closed before."""
         ...
 
 
@@ -135,7 +138,7 @@ class VerbsLibrary(Protocol):
     name: str
 
     def list_devices(self) -> list[str]:
-        """The names of the devices; none where the kernel has no RDMA."""
+        """Return the names of the devices; an empty list if the kernel has no RDMA."""
         ...
 
     def open(self, name: str) -> VerbsDevice: ...

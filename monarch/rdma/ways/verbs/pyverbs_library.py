@@ -1,4 +1,4 @@
-"""libibverbs by pyverbs, which comes with rdma-core: Debian's package is python3-pyverbs."""
+"""libibverbs through pyverbs, which comes with rdma-core: Debian's package is python3-pyverbs."""
 
 from __future__ import annotations
 

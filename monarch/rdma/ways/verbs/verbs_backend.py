@@ -1,9 +1,9 @@
-"""The way by an RDMA device: its own hardware reads and writes the owner's memory.
+"""The backend by an RDMA device, whose hardware reads and writes the owner's memory.
 
-A reader asks the owner once for a queue pair and once for the key of each registration; from then
-on a read takes nothing of it. The owner's table is registered, too: the entry is read before and
-behind the bytes, in order, as on one host. Writes are counted by the owner, and atomic operations
-are done by it, so that they are atomic for processes of its host as well.
+A reader asks the owner once for a queue pair, and once for the key of each registration. From then
+on a read takes no time of the owner. The owner's table is registered too: the entry is read before
+the bytes and after them, in order, as on one host. The owner counts the writes, and does the atomic
+operations itself, so that they are atomic for processes of its host as well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SPINS = 200
 
 @dataclass
 class _Connection:
-    """A queue pair to one owner; one transfer at a time, which has ``lock``."""
+    """A queue pair to one owner; ``lock`` allows one transfer at a time."""
 
     pair: QueuePair
     bounce: mmap.mmap
@@ -65,9 +65,9 @@ class _Connection:
     is_broken: bool = False
 
     def close(self) -> None:
-        """Close it now, or when the transfer that is under way ends: its thread calls this again.
+        """Close it now or, if a transfer is running, when that ends: its thread calls this again.
 
-        Called by any thread; it waits for nothing.
+        Any thread may call it; it never waits.
         """
         self.is_broken = True
         if self.lock.acquire(blocking=False):
@@ -79,7 +79,7 @@ class _Connection:
 
 
 class Verbs:
-    """Both ends of this process: its device, and its connections as a reader and as an owner."""
+    """Both roles of this process: its device, and its connections as a reader and as an owner."""
 
     name = "ibverbs"
 
@@ -153,14 +153,14 @@ class Verbs:
         self, region: RemoteRegion, move: Callable[[_Connection, tuple[int, int]], Any],
         deadline: float,
     ) -> Any:  # fmt: skip
-        """``move`` over a queue pair; once more over a new one where that one has failed."""
+        """Call ``move`` with a queue pair; if that pair fails, once more with a new one."""
         errors: list[VerbsFailed] = []
         while len(errors) < 2:
             try:
                 line = self._line(region, deadline)
             except VerbsFailed as refused:
                 raise BackendUnavailable(str(refused)) from None
-            # Asked anew after an error: so the owner says what has become of the memory.
+            # After an error the owner is asked again: it knows what has become of the memory.
             keys = self._keys(region, deadline, anew=bool(errors))
             try:
                 with line.lock:
@@ -171,7 +171,7 @@ class Verbs:
                 errors.append(failed)
                 line.is_broken = True
             except TimeoutError:
-                # Posted writes may still come: until then the memory is not given back.
+                # Posted writes may still arrive: until then the memory is not freed.
                 line.is_broken = True
                 raise
             finally:
@@ -211,7 +211,8 @@ class Verbs:
         line.close()
 
     def _keys(self, region: RemoteRegion, deadline: float, *, anew: bool) -> tuple[int, int]:
-        """The keys of a registration and of the owner's table."""
+        """Return the remote keys of a registration and of the owner's table; ``anew`` asks the
+        owner again."""
         name = region.table.nonce, region.slot, region.key
         found = self._remote_keys.get(name)
         if found is None or anew:
@@ -273,7 +274,10 @@ class Verbs:
                 copy_runs([(line.address, size)], local)
 
     def _run(self, line: _Connection, works: Iterator[WorkRequest], deadline: float) -> None:
-        """Post all, a few at a time, and wait for all. Raises ``VerbsFailed``, ``TimeoutError``."""
+        """Post all work requests, a few at a time, and wait for them.
+
+        Raises ``VerbsFailed`` or ``TimeoutError``.
+        """
         num_posted = num_done = spins = 0
         following = next(works, None)
         while following is not None or num_done < num_posted:
@@ -366,7 +370,7 @@ class Verbs:
         return {}
 
     def forget(self, uid: Uid, how: Gone) -> None:
-        """A process is gone."""
+        """Close the connections of a process that is gone, and end its writes."""
         with self._lock:
             line, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
             writing = [key for key in self._writing if key[0] == uid]
@@ -378,7 +382,7 @@ class Verbs:
                 end.close()
 
     def close(self) -> None:
-        """Give up all connections, all that is registered, and the device."""
+        """Close all connections, registrations and the device."""
         with self._lock:
             lines = [*self._connections.values()]
             keys = [*self._own_keys.values(), *filter(None, [self._table_keys])]
