@@ -229,7 +229,8 @@ _OF_TORCHRUN = {
 
 
 class _RunCommand(click.Command):
-    """Adds to usage errors where a plain script's flags go, and our names of torchrun's flags."""
+    """The run command. If an option is unknown, its error says where the flags of a plain script
+    belong, and which option here does what a flag of torchrun does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

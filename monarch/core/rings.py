@@ -63,7 +63,7 @@ class Waits:
     """The waits of the actors of one process; each gets a number when it is first seen.
 
     A wait is any object that equals only itself; ``None`` means that an actor does not wait.
-    Numbers are above ``base``.
+    The first number is ``base + 1``.
     """
 
     def __init__(self, base: int = 0) -> None:

@@ -35,7 +35,7 @@ from monarch_reload.undo_log import MISSING, Flip, Item
 
 
 class Adoption:
-    """Collects the flips for all modules of a plan; `adopt` fills them in."""
+    """Collects the changes that a commit makes to live objects, for all modules of a plan."""
 
     def __init__(self, stage: TrialStage, functions: FunctionPatch) -> None:
         self._stage = stage

@@ -42,8 +42,10 @@ _FEW_BYTES = 256 * 1024  # what is small may grow by so much before another memo
 
 @dataclass(frozen=True)
 class HalfMarks:
-    """The marks of one half of the memory, about the copy in it; ``number`` grows with each
-    copy."""
+    """What the header of the memory says of the copy of the state in one of its halves.
+
+    ``number`` counts the copies, so the half with the greater one has the newer copy.
+    """
 
     number: int
     stage: int

@@ -90,7 +90,10 @@ def compare_by_identity(*kinds: type) -> None:
 
 
 def compare_by_state(kind: type, state: Callable[[Any], bytes]) -> None:
-    """Declare a class whose objects are the same only if they are one object in one state."""
+    """Have arguments of class ``kind`` compared by identity and by the bytes of ``state(object)``.
+
+    A call with an object whose state has changed since an earlier call is another call.
+    """
     _STATES[kind] = state
 
 

@@ -66,8 +66,11 @@ def borrowed_process() -> Iterator[None]:
 
 @contextlib.contextmanager
 def meeting(device_number: int) -> Iterator[str]:
-    """Within, TorchTitan makes its groups over gloo where ranks share a GPU, as NCCL refuses that;
-    gives why, in words, or "". ``device_number`` is that of this rank's GPU, on its host."""
+    """Choose the backend of TorchTitan's process groups while the block runs.
+
+    It is gloo if ranks share a GPU, because NCCL refuses that. Yields the reason in words, or "" if
+    nothing was changed. ``device_number`` is the number of this rank's GPU on its host.
+    """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", device_number) if titan.device_type == "cuda" else None
     # Kept until the group is made: a file is removed when nobody has it open.

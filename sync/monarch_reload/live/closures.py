@@ -205,8 +205,8 @@ def _name_of(node: _CodeNode) -> Hashable:
 
 
 class _Trees:
-    """The code objects of an edited file, as trees that are made when needed. Old nodes have
-    heirs."""
+    """The code objects of an edited file, as trees that are made when needed: an old code object is
+    matched with the new one that replaces it."""
 
     def __init__(self, edit: Edit) -> None:
         self._edit = edit

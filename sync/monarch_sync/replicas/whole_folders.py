@@ -58,8 +58,7 @@ class WholeFolders:
         return False
 
     def holds(self, folder: str, node: TreeNode) -> bool:
-        """Return whether ``folder`` has exactly the names of ``node``, as `can_move` does for its
-        own."""
+        """Return whether ``folder`` on disk has exactly the files and folders of ``node``."""
         at = self._root
         for part in folder.split("/"):
             at = f"{at}/{part}"
