@@ -37,7 +37,7 @@ import threading
 import types
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, TextIO, cast
 
 _CONTROL_FD = "MONARCH_TEST_WARM_FD"
 _AGENT, _TEMPLATE = _RUNTIME = ("monarch.runtime.entry.host_main", "monarch.runtime.entry.zygote")
@@ -327,16 +327,25 @@ def _become(order: dict[str, Any]) -> None:
     words = order["words"]
     sys.orig_argv[:] = words
     sys.path[0] = "" if words[1] == "-c" else os.getcwd()
+    if os.environ.get("PYTHONUNBUFFERED"):
+        # The warm process may have begun with a buffer, which `write_through` leaves where it is.
+        sys.stdout = sys.__stdout__ = _unbuffered(sys.stdout)
+        sys.stderr = sys.__stderr__ = _unbuffered(sys.stderr)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         assert isinstance(stream, io.TextIOWrapper)
-        stream.reconfigure(
-            line_buffering=number == 2 or os.isatty(number),
-            write_through=bool(os.environ.get("PYTHONUNBUFFERED")),
-        )
+        stream.reconfigure(line_buffering=number == 2 or os.isatty(number))
     _show(words)
     os.close(order["begun"])
     if _keeps is not None:
         warm_python.begin(*_keeps)
+
+
+def _unbuffered(stream: TextIO) -> TextIO:
+    """Return a stream that writes to the same file at once, as ``python -u`` has it."""
+    raw = io.FileIO(stream.fileno(), "wb", closefd=False)
+    return io.TextIOWrapper(
+        cast("BinaryIO", raw), stream.encoding, stream.errors, write_through=True
+    )
 
 
 def _show(words: Sequence[str]) -> None:
