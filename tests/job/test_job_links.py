@@ -71,6 +71,8 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def lab() -> Iterator[NetLab]:
+    if sys.executable.startswith("/tmp/"):
+        pytest.skip("the hosts have a /tmp of their own: check out elsewhere")
     folder = Path(tempfile.mkdtemp(prefix="mt-lab-", dir="/tmp"))
     try:
         made = NetLab(folder, num_hosts=len(TRAINERS))
