@@ -8,20 +8,21 @@ from typing import Any, NoReturn
 
 
 class OfRay:
-    """A name of Ray's API; calling it raises an error that says what to use here."""
+    """A name of Ray's API that a class does not have: looking it up says what to use here.
 
-    def __init__(self, name: str, owner: type | None = None) -> None:
+    The error is the ``AttributeError`` of a missing attribute, so ``hasattr`` is false.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
-        self._owner = owner
 
-    def __get__(self, instance: object, owner: type) -> OfRay:
-        return OfRay(self._name, owner)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        name = getattr(self._owner, "__name__", "")
-        raise TypeError(
-            f"{name}.{self._name}() is Ray's. Here actors are spawned in processes: "
-            f"`this_host().spawn_procs({{'gpus': 2}}).spawn({name.lower()!r}, {name}, ...)`"
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        name = owner.__name__
+        whose = f"type object {name!r}" if instance is None else f"{name!r} object"
+        raise AttributeError(
+            f"{whose} has no attribute {self._name!r}: that is Ray's. Actors are spawned in "
+            f"processes here: `this_host().spawn_procs({{'gpus': 2}})"
+            f".spawn({name.lower()!r}, {name}, ...)`"
         )
 
 
@@ -37,8 +38,8 @@ class Actor:
     """
 
     # What users of Ray type first.
-    remote = OfRay("remote")
-    options = OfRay("options")
+    remote = OfRay()
+    options = OfRay()
 
     @functools.cached_property
     def logger(self) -> logging.Logger:
