@@ -8,20 +8,24 @@ from typing import Any, NoReturn
 
 
 class OfRay:
-    """A name of Ray's API that a class does not have: looking it up says what to use here.
+    """A name of Ray's API; calling it raises an error that says what to use here.
 
-    The error is the ``AttributeError`` of a missing attribute, so ``hasattr`` is false.
+    The error is the ``AttributeError`` of a missing attribute, which libraries expect whose own
+    actors have such a method. The name itself can be looked up, as all that ``dir`` lists.
     """
 
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str, owner: type | None = None) -> None:
         self._name = name
+        self._owner = owner
 
-    def __get__(self, instance: object, owner: type) -> NoReturn:
-        name = owner.__name__
-        whose = f"type object {name!r}" if instance is None else f"{name!r} object"
+    def __get__(self, instance: object, owner: type) -> OfRay:
+        return OfRay(self._name, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = getattr(self._owner, "__name__", "")
         raise AttributeError(
-            f"{whose} has no attribute {self._name!r}: that is Ray's. Actors are spawned in "
-            f"processes here: `this_host().spawn_procs({{'gpus': 2}})"
+            f"type object {name!r} has no attribute {self._name!r}: that is Ray's. Actors are "
+            f"spawned in processes here: `this_host().spawn_procs({{'gpus': 2}})"
             f".spawn({name.lower()!r}, {name}, ...)`"
         )
 
@@ -38,8 +42,8 @@ class Actor:
     """
 
     # What users of Ray type first.
-    remote = OfRay()
-    options = OfRay()
+    remote = OfRay("remote")
+    options = OfRay("options")
 
     @functools.cached_property
     def logger(self) -> logging.Logger:

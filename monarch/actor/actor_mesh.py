@@ -6,6 +6,7 @@ import logging
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, TypeVar
 
+from monarch.actor.actor import OfRay
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
 from monarch.actor.future import Future
 from monarch.actor.gather import gather, within
@@ -62,7 +63,7 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
                 spec = getattr(found, "endpoint_spec", None)
                 if isinstance(spec, EndpointSpec):
                     return Endpoint(self._ref, name, spec)
-                if callable(found):
+                if callable(found) and not isinstance(found, OfRay):
                     return NotAnEndpoint(self._ref, name, found)
         if name == "get":
             return self._get  # Only where the actors have none of their own: many do.
