@@ -128,7 +128,10 @@ class MeshCollector(KeepsAll):
                 self._rules.in_use(uid, now)
             unused = {uid: program.done(uid) for uid in asked if uid not in in_use}
             ended = self._rules.ends(unused, program.holds, now)
-            for mesh in [self._spawned.pop(uid) for uid in ended]:
+            for uid in ended:
+                mesh = self._spawned.pop(uid, None)
+                if mesh is None:
+                    continue  # It was stopped meanwhile, on another thread.
                 _log.info(
                     "ended the procs of %s: nothing refers to them, and nothing runs there. "
                     "`stop()` ends them at once; collect_dropped_seconds=0 keeps them",

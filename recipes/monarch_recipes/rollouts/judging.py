@@ -97,27 +97,31 @@ def rewards_within(
     """
     values: list[float] = []
     errors: list[BaseException] = []
-    began = time.monotonic()  # of the one that is judged now
+    now_judged = (0, time.monotonic())  # which one, and since when
 
     def work() -> None:
-        nonlocal began
+        nonlocal now_judged
         try:
-            for problem, completion in asked:
-                began = time.monotonic()
+            for number, (problem, completion) in enumerate(asked):
+                now_judged = (number, time.monotonic())
                 values.append(_finite(function, function(problem, completion)))
         except BaseException as error:
             errors.append(error)
 
-    def where() -> str:
-        problem, completion = asked[len(values)]
+    def where(number: int) -> str:
+        problem, completion = asked[number]
         return f"the reward of {completion!r} for {problem.question!r}"
 
     thread = threading.Thread(target=work, name="reward", daemon=True)
     thread.start()
-    while thread.is_alive() and (left := began + seconds - time.monotonic()) > 0:
-        thread.join(left)
-    if thread.is_alive():
-        text = f"{where()} took longer than reward_timeout_seconds = {seconds:g}"
+    while thread.is_alive():
+        number, began = now_judged
+        left = began + seconds - time.monotonic()
+        if left > 0:
+            thread.join(left)
+            continue
+        # It may go on to the next one meanwhile; this one was too slow all the same.
+        text = f"{where(number)} took longer than reward_timeout_seconds = {seconds:g}"
         ident = ctypes.c_ulong(thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_TooSlow))
         thread.join(_COMES_BACK_SECONDS)
@@ -127,8 +131,11 @@ def rewards_within(
     if errors:
         error = errors[0]
         if isinstance(error, _NotFinite):
-            raise RewardFailed(f"{where()} is {error}, which is no finite number", error.place)
-        raise RewardFailed(f"{type(error).__name__}: {error}, in {where()}", _place(errors))
+            raise RewardFailed(
+                f"{where(len(values))} is {error}, which is no finite number", error.place
+            )
+        text = f"{type(error).__name__}: {error}, in {where(len(values))}"
+        raise RewardFailed(text, _place(errors))
     return values
 
 
