@@ -48,10 +48,9 @@ setup: $(STAMP) ## make .venv and install the project into it
 demo: $(DEMO_STAMP) ## run the dev loop: train, edit, sync, refuse a broken edit, train on
 	@$(BIN)/python examples/dev_loop.py
 
-# A worker that crashes is not replaced: with files shared out, the others would wait for it for ever.
 .PHONY: test
 test: $(STAMP) ## run the tests, with WORKERS (3) at a time
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	@$(BIN)/python -m pytest -n $(WORKERS)
 
 # What decides without a process, a socket or a file, but for a few lines.
 PURE := mesh wire core config config_file tools
@@ -123,7 +122,7 @@ kills: $(STAMP) ## kill any process of ddp, titan and fault_tolerant, KILLS_COUN
 TESTS ?= tests
 .PHONY: long
 long: $(STAMP) ## run the tests that take long, of TESTS; or a SHARE of their files: 0/3, 1/3, 2/3
-	@$(BIN)/python -m pytest -p tests.by_day --share $(SHARE) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+	@$(BIN)/python -m pytest -p tests.by_day --share $(SHARE) -n $(WORKERS) \
 		-m 'long and not slow and not huge and not system and not gpu' -o timeout=240 -o faulthandler_timeout=0 $(TESTS)
 
 .PHONY: slow
@@ -134,7 +133,7 @@ slow: $(STAMP) ## run the tests of whole trainings, and of what survives kills
 .PHONY: system
 system: $(STAMP) ## run the tests against real servers, which it installs (apt, pip)
 	@tools/system.sh $(VENV)
-	@$(BIN)/python -m pytest -m system -p tests.by_server -n 2 --no-loadscope-reorder --max-worker-restart 0 \
+	@$(BIN)/python -m pytest -m system -p tests.by_server -n 2 \
 		-o faulthandler_timeout=0 --durations=40 tests/rdma tests/job tests/examples tests/observe
 
 # One at a time: they share the GPUs. On a machine without a network: tools/gpu.sh.

@@ -72,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Where PYTHONDONTWRITEBYTECODE is set, as in many containers, no import would keep it.
     """
     _hide_gpus(config)
+    _share_out_by_file(config)
     # What compilers for GPUs keep would go into the user's home.
     for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
         os.environ.setdefault(name, os.path.join(_STATE_HOME, name))
@@ -79,6 +80,18 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for package in ("monarch", "sync", "recipes"):
         compileall.compile_dir(_PROJECT / package, quiet=2)
+
+
+def _share_out_by_file(config: pytest.Config) -> None:
+    """With ``-n N``, however it was given: the tests of a file run in one process, in their order.
+
+    Some files count what their earlier tests did. A worker that crashes is not replaced: with files
+    shared out, the others would wait for it for ever.
+    """
+    if config.getoption("dist", "no") == "load":  # What xdist takes where only -n was given.
+        config.option.dist = "loadfile"
+        config.option.loadscopereorder = False
+        config.option.maxworkerrestart = "0"
 
 
 def _hide_gpus(config: pytest.Config) -> str:
