@@ -15,12 +15,12 @@ from monarch_sync.scanning.contents import Contents
 from monarch_sync.tree.entry import Entry
 from monarch_sync.tree.manifest import Manifest
 
-_BYTES = 2 << 20
+_PART_BYTES = 2 << 20
 
 
 class Instalments:
     """Sends a first state, part by part, to hosts that have nothing, as these ``views`` of them
-    say; ``send`` sends an instalment to each host.
+    say; ``send`` sends an instalment to each host, once there are ``part_bytes`` of content for it.
 
     Pass `add` to `Scanner.scan`, which calls it for each entry; pass the scan's manifest to `end`.
     A `Push` to these views then sends only what has changed since.
@@ -28,12 +28,13 @@ class Instalments:
 
     def __init__(
         self, contents: Contents, views: Sequence[HostView], generation: int,
-        send: Callable[[PushMessage], None],
+        send: Callable[[PushMessage], None], part_bytes: int = _PART_BYTES,
     ) -> None:  # fmt: skip
         self._contents = contents
         self._views = views
         self._generation = generation
         self._send = send
+        self._part_bytes = part_bytes
         self._is_near = all(view.is_near for view in views)
         self._entries: list[Entry] = []
         self._files: dict[bytes, Entry] = {}
@@ -50,7 +51,7 @@ class Instalments:
         elif not entry.is_dir:
             return
         self._entries.append(entry)
-        if self._num_bytes >= _BYTES:
+        if self._num_bytes >= self._part_bytes:
             self._send_part()
 
     def end(self, manifest: Manifest) -> None:

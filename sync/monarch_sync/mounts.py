@@ -7,6 +7,7 @@ folder hides it without an event.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import select
@@ -22,20 +23,13 @@ class _MountTable:
     """All mounts that this process sees. The kernel takes 50 us or more to list them, so the list
     is read again only when an open file reports that mounts have changed."""
 
-    def __init__(self) -> None:
-        self._pid = os.getpid()
+    def __init__(self, path: str) -> None:
         self._lock = threading.Lock()  # the first that hears of a change must have read it
-        self._file = os.open(_TABLE, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._file, select.POLLPRI | select.POLLERR)
         self._inside: dict[str, set[str]] = {}
         self._places = self._read()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process opened the file. A forked child must not use it: parent and child
-        would take the reports of changes from each other."""
-        return self._pid == os.getpid()
 
     def inside(self, folder: str) -> set[str]:
         with self._lock:
@@ -57,16 +51,17 @@ class _MountTable:
         return [_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) for place in places]
 
 
-_table: _MountTable | None = None
+@functools.lru_cache(maxsize=1)
+def _table_of(pid: int, path: str) -> _MountTable:
+    """Return the table that a process opened. A forked child must not use its parent's: they would
+    take the reports of changes from each other."""
+    return _MountTable(path)
 
 
-def mounted_inside(folder: str) -> set[str]:
+def mounted_inside(folder: str, table: str = _TABLE) -> set[str]:
     """Return the mount points inside a folder, relative to it; none if the system does not list
     mounts."""
-    global _table
     try:
-        if _table is None or not _table.is_ours:
-            _table = _MountTable()
-        return _table.inside(folder)
+        return _table_of(os.getpid(), table).inside(folder)
     except OSError:
         return set()

@@ -10,8 +10,7 @@ import pytest
 
 from monarch.cli.large_files import LargeFiles, NotSent
 from monarch_sync import SyncReport, Workspace, scan
-from monarch_sync.tree import large_files
-from monarch_sync.tree.large_files import large_among, review
+from monarch_sync.tree.large_files import large_among, review, reviewed_by
 
 
 class Pushing:
@@ -27,7 +26,6 @@ class Pushing:
         self.answers: list[str] = []
         self._known = folder / "known.json"
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(large_files, "_MIN_BYTES", 100)
 
     def push(self, *, has_terminal: bool, is_agreed: bool = False) -> list[str]:
         """What was sent."""
@@ -38,7 +36,7 @@ class Pushing:
 
         def push() -> SyncReport:
             files = [entry for entry in scan(workspace).manifest if entry.is_file]
-            review(large_among(files))
+            review(large_among(files, min_bytes=100))
             sent.extend(entry.path for entry in files)
             return SyncReport(generation=1)
 
@@ -112,6 +110,6 @@ def test_who_agreed_beforehand_is_asked_and_told_nothing(pushing: Pushing) -> No
 
 def test_what_a_review_raises_is_only_for_the_pushes_within(pushing: Pushing) -> None:
     raising: Callable[[object], None] = pytest.fail
-    with large_files.reviewed_by(raising):
+    with reviewed_by(raising):
         review([])
     review(scan(Workspace({pushing.folder: ""})).manifest)

@@ -24,7 +24,6 @@ from monarch.errors import MonarchError
 from monarch.runs.record.folder import RUNS, new_run
 from monarch.runtime.process import is_bootstrapped
 from monarch_sync import SyncError
-from monarch_sync.tree import large_files
 from tests.privileges import unprivileged
 from tests.support import Program, wait_for
 
@@ -108,11 +107,8 @@ def test_a_push_is_a_line(up: Folder, say: Say) -> None:
     assert say("-q", "sync") == Said("", 0)
 
 
-def test_a_large_file_is_told_of_before_it_goes(
-    up: Folder, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = 9_000_000
-    monkeypatch.setattr(large_files, "_MIN_BYTES", size)
+def test_a_large_file_is_told_of_before_it_goes(up: Folder, say: Say) -> None:
+    size = 50_000_000
     for name in ("same.pt", "weights.pt"):
         up.write(name, "")
         os.truncate(up.path / name, size)

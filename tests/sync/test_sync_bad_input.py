@@ -257,6 +257,7 @@ class FullDisk(Disk):
     """Takes so many bytes of content, and of the last file only the beginning."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.room = 1 << 60
 
     def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
@@ -300,6 +301,7 @@ class SmallDisk(Disk):
     """Has room for so many bytes below a folder."""
 
     def __init__(self, folder: Path, room: int) -> None:
+        super().__init__()
         self.folder = folder
         self.room = room
 

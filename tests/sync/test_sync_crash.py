@@ -43,7 +43,8 @@ class Stopped(BaseException):
 class FailingDisk(Disk):
     """Fails at one step, counted from when it is armed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, can_exchange: bool = True) -> None:
+        super().__init__(can_exchange=can_exchange)
         self.steps_left = -1
         self.failure: BaseException = Stopped()
 
@@ -72,9 +73,9 @@ class FailingDisk(Disk):
             raise self.failure
 
 
-def crash_at(step: int, old: Tree, new: Tree, root: Path) -> bool:
+def crash_at(step: int, old: Tree, new: Tree, root: Path, *, can_exchange: bool = True) -> bool:
     """Stop a push at a step, reopen, compare. Whether the push ran to its end instead."""
-    disk = FailingDisk()
+    disk = FailingDisk(can_exchange=can_exchange)
     replica = Replica(root, disk)
     assert isinstance(push_tree(replica, 1, old), Committed)
     (root / "checkpoint.pt").write_bytes(b"weights")
@@ -107,15 +108,13 @@ def test_a_crash_at_any_step_leaves_one_state_whole(old: Tree, new: Tree) -> Non
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(old=trees, new=trees)
 def test_so_does_one_where_files_cannot_change_places(old: Tree, new: Tree) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
-        crash_everywhere(old, new)
+    crash_everywhere(old, new, can_exchange=False)
 
 
-def crash_everywhere(old: Tree, new: Tree) -> None:
+def crash_everywhere(old: Tree, new: Tree, *, can_exchange: bool = True) -> None:
     for step in range(200):
         with tempfile.TemporaryDirectory() as folder:
-            if crash_at(step, old, new, Path(folder, "replica")):
+            if crash_at(step, old, new, Path(folder, "replica"), can_exchange=can_exchange):
                 return
     pytest.fail("a push of a dozen files took more than 200 steps")
 
@@ -157,16 +156,14 @@ def test_after_a_crash_at_any_step_a_closed_folder_is_closed(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_after_a_crash_at_any_step_the_way_back_needs_no_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+    tmp_path: Path, can_exchange: bool
 ) -> None:
     """What was replaced is in the store, wherever the commit or its aftermath was cut short."""
-    if not can_exchange:
-        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     one: Tree = {"a": b"1", "b": b"2", "d/c": b"3", "gone": b"5"}
     other: Tree = {"a": b"one", "b": b"two", "d/c": b"three", "new": b"6"}
     for step in range(60):
         root = tmp_path / str(step)
-        disk = FailingDisk()
+        disk = FailingDisk(can_exchange=can_exchange)
         replica = Replica(root, disk)
         push_tree(replica, 1, one)
         push_tree(replica, 2, other)
@@ -218,17 +215,14 @@ def test_a_crash_in_any_push_of_many_leaves_that_one_or_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacts_at: int, lacks: str
 ) -> None:
     """Many pushes, so that the log is folded on the way; stopped at every step of them."""
-    monkeypatch.setattr("monarch_sync.replicas.state_log._MIN_LOG_BYTES", compacts_at)
-    if "exchange" in lacks:
-        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     if "links" in lacks:
         monkeypatch.setattr("os.link", _refuse)
     trees: list[Tree] = [{f"f{k}": b"%d" % (i if k == i % 4 else 0) for k in range(4)}
                          for i in range(6)]  # fmt: skip
     for step in range(300):
         root = tmp_path / str(step)
-        disk = FailingDisk()
-        replica = Replica(root, disk)
+        disk = FailingDisk(can_exchange="exchange" not in lacks)
+        replica = Replica(root, disk, min_log_bytes=compacts_at)
         disk.arm(step, Stopped())
         done = 0
         try:
@@ -384,15 +378,13 @@ def test_what_comes_back_from_the_store_is_found_there_after_a_disk_error(tmp_pa
 
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_disk_error_on_the_way_back_leaves_nothing_that_is_not_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+    tmp_path: Path, can_exchange: bool
 ) -> None:
     """Contents that come from the store, in a process that goes on after the error."""
-    if not can_exchange:
-        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
     one: Tree = {"a": b"1", "b": b"2", "c": b"3"}
     other: Tree = {"a": b"one", "b": b"two", "c": b"three"}
     for step in range(40):
-        disk = FailingDisk()
+        disk = FailingDisk(can_exchange=can_exchange)
         replica = Replica(tmp_path / str(step), disk)
         for generation, tree in enumerate((one, other, one), 1):
             push_tree(replica, generation, tree)

@@ -52,7 +52,7 @@ class Author:
         def send(out: Outgoing) -> None:
             self.carry(out)
 
-        instalments = Instalments(self.scanner.contents, [self.view], 1, send)
+        instalments = Instalments(self.scanner.contents, [self.view], 1, send, part_bytes=1)
         scan = self.scanner.scan(instalments.add)
         instalments.end(scan.manifest)
         return Push(self.workspace, scan.manifest, self.view, 1, self.scanner.contents)
@@ -74,11 +74,6 @@ class Author:
     @property
     def steps(self) -> list[str]:
         return [type(message).__name__ for message in self.sent]
-
-
-@pytest.fixture(autouse=True)
-def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch_sync.instalments._BYTES", 1)
 
 
 @pytest.fixture

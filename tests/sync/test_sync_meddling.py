@@ -76,9 +76,9 @@ def test_an_old_file_that_takes_the_place_of_ours_before_we_settle_is_not_taken_
 
 
 def test_what_is_written_to_a_file_that_was_replaced_does_not_come_back_as_ours(
-    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("monarch_sync.content.stamps._TICK_NS", 0)
+    replica = Replica(tmp_path / "replica", tick_ns=0)
     push_tree(replica, 1, {"a": b"1"})
     with open(replica.root / "a", "r+b", buffering=0) as file:
         stage(replica, 2, {"a": b"2"})
@@ -94,6 +94,7 @@ def test_what_is_written_to_a_file_that_was_replaced_does_not_come_back_as_ours(
     replica.settle()
     go_back(replica, 3, {"a": b"1"})
     assert read_tree(replica.root) == {"a": b"1"}
+    replica.close()
 
 
 def test_a_file_that_is_written_to_on_its_way_to_another_name_is_not_what_was_pushed(
@@ -197,14 +198,13 @@ def test_a_folder_of_somebody_elses_in_the_old_place_is_not_moved_again(
 
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_file_system_without_second_names(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    if not can_exchange:
-        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
+    replica = Replica(tmp_path / "replica", Disk(can_exchange=can_exchange))
     push_tree(replica, 1, {"a": b"1", "c": b"c"})
     (replica.root / "a").write_bytes(b"x")
     assert isinstance(push_tree(replica, 2, {"a": b"2", "c": b"d"}), Committed)
@@ -214,6 +214,7 @@ def test_a_file_system_without_second_names(
     assert (replica.root / "b").read_bytes() == b"2"
     go_back(replica, 4, {"c": b"c"})
     assert (replica.root / "c").read_bytes() == b"c"
+    replica.close()
 
 
 def beside_it(root: Path) -> None:
@@ -318,7 +319,7 @@ def test_a_replica_that_could_not_open_is_not_kept(
 ) -> None:
     replica.close()
     with monkeypatch.context() as patch:
-        patch.setattr(Replica, "_open", lambda self: os.stat("/nowhere"))
+        patch.setattr(Replica, "_open", lambda self, *_: os.stat("/nowhere"))
         with pytest.raises(FileNotFoundError) as failure:
             Replica(replica.root)
     again = Replica(replica.root)

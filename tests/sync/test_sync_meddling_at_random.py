@@ -17,7 +17,7 @@ import pytest
 
 from monarch_sync import HostView, Outgoing, Push, Replica, Scanner, Workspace
 from monarch_sync.content.digest import digest_bytes
-from monarch_sync.content.stamps import digest_of
+from monarch_sync.content.stamps import TICK_NS, digest_of
 from monarch_sync.messages import Abort, Commit, Committed, Staged
 from monarch_sync.tree.entry import from_wire
 from tests.sync.happenings import NAMES, happen
@@ -131,11 +131,13 @@ class Meddler:
 class Host:
     """A replica whose power may fail, and the meddler in its folder."""
 
-    def __init__(self, root: Path, rand: random.Random) -> None:
+    def __init__(self, root: Path, rand: random.Random, can_exchange: bool, tick_ns: int) -> None:
         self._root = root
         self._rand = rand
-        self.disk = FailingDisk()
-        self.replica = Replica(root, self.disk)
+        self._can_exchange = can_exchange
+        self._tick_ns = tick_ns
+        self.disk = FailingDisk(can_exchange=can_exchange)
+        self.replica = Replica(root, self.disk, tick_ns=tick_ns)
         self.meddler = Meddler(root, rand)
 
     def check(self) -> None:
@@ -154,11 +156,11 @@ class Host:
         """Recovery may be cut short, too."""
         self.replica.close()
         for chance in (0.3, 0.5, 0.5, 0.0):
-            self.disk = FailingDisk()
+            self.disk = FailingDisk(can_exchange=self._can_exchange)
             if self._rand.random() < chance:
                 self.disk.arm(self._rand.randrange(30), Stopped())
             try:
-                self.replica = Replica(self._root, self.disk)
+                self.replica = Replica(self._root, self.disk, tick_ns=self._tick_ns)
             except Stopped:
                 continue
             self.disk.steps_left = -1
@@ -187,9 +189,11 @@ class Host:
             replica.settle()
 
 
-def drive(base: Path, seed: int, num_pushes: int) -> None:
+def drive(
+    base: Path, seed: int, num_pushes: int, *, can_exchange: bool = True, tick_ns: int = TICK_NS
+) -> None:
     rand = random.Random(seed)
-    host = Host(base / "replica", rand)
+    host = Host(base / "replica", rand, can_exchange, tick_ns)
     authors = []
     for number in range(2):
         folder = base / f"author{number}/project"
@@ -221,12 +225,9 @@ def drive(base: Path, seed: int, num_pushes: int) -> None:
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_whoever_meddles_nothing_is_lost_and_nothing_is_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, can_exchange: bool
+    tmp_path: Path, seed: int, can_exchange: bool
 ) -> None:
-    if not can_exchange:
-        monkeypatch.setattr("monarch_sync.content.disk._exchange", lambda one, other: False)
-    monkeypatch.setattr("monarch_sync.replicas.whole_folders._TICK_NS", 0)
-    drive(tmp_path, seed, 25)
+    drive(tmp_path, seed, 25, can_exchange=can_exchange, tick_ns=0)
 
 
 @pytest.mark.slow

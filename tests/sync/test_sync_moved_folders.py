@@ -205,9 +205,9 @@ def test_touched_paths_are_a_set_like_any_other() -> None:
 
 @pytest.mark.parametrize("theirs", ["a/deep/er/checkpoint.pt", "a/deep/__pycache__/note", "a/w"])
 def test_a_file_of_the_hosts_own_is_found_however_often_a_folder_has_moved(
-    folder: Path, replica: Replica, monkeypatch: pytest.MonkeyPatch, theirs: str
+    folder: Path, tmp_path: Path, theirs: str
 ) -> None:
-    monkeypatch.setattr("monarch_sync.replicas.whole_folders._TICK_NS", 0)
+    replica = Replica(tmp_path / "replica", tick_ns=0)
     (folder / "a/deep/er").mkdir(parents=True)
     (folder / "a/deep/x.py").write_text("1")
     author = Author(folder, replica)
@@ -226,6 +226,7 @@ def test_a_file_of_the_hosts_own_is_found_however_often_a_folder_has_moved(
     assert push.staged is not None
     assert push.staged.moves == []
     assert (replica.root / theirs).read_bytes() == b"theirs"
+    replica.close()
 
 
 def test_a_second_file_like_one_in_a_renamed_folder_is_a_file_of_its_own(

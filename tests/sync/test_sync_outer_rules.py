@@ -9,17 +9,12 @@ from pathlib import Path
 import pytest
 
 from monarch_sync.ignoring.ignore import OUTER_NAMES
-from monarch_sync.watching import outer_rules
 from monarch_sync.watching.outer_rules import OuterRules
 
 DEADLINE_SECONDS = 10.0
 Looked = list[str]
-
-
-@pytest.fixture
-def is_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders count as changed long ago, however young they are."""
-    monkeypatch.setattr(outer_rules, "_TICK_NS", -(10**18))
+LONG_AGO = -(10**18)
+"""The tick with which folders count as changed long ago, however young they are."""
 
 
 def age(folder: Path) -> None:
@@ -52,60 +47,56 @@ def own(looked: Looked, folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", OUTER_NAMES)
-@pytest.mark.usefixtures("is_long_ago")
 def test_rules_that_come_change_or_go_above_are_seen(folder: Path, name: str) -> None:
     above = folder.parent
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     assert not rules.have_changed()
     age(above)
     (above / name).write_text("*.log")
     assert rules.have_changed()
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     assert not rules.have_changed()
     (above / name).write_text("*.log and more")
     assert rules.have_changed()
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     age(above)
     (above / name).unlink()
     assert rules.have_changed()
 
 
 @pytest.mark.parametrize("where", ["", ".."])
-@pytest.mark.usefixtures("is_long_ago")
 def test_a_repository_that_begins_or_ends_is_seen(folder: Path, where: str) -> None:
     top = folder.parent if where else folder
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     age(top)
     (top / ".git").mkdir()
     assert rules.have_changed()
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     assert not rules.have_changed()
     (top / ".git").rmdir()
     assert rules.have_changed()
     (folder.parent / "elsewhere").mkdir()
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     age(top)
     (top / ".git").write_text("gitdir: elsewhere")
     assert rules.have_changed()
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     assert not rules.have_changed()
     (top / ".git").write_text("gitdir: another place")
     assert rules.have_changed()
 
 
-@pytest.mark.usefixtures("is_long_ago")
 def test_a_link_that_leads_to_rules_is_seen_once_they_are_there(folder: Path) -> None:
     (folder.parent / ".gitignore").symlink_to("far/rules")
     (folder.parent / "far").mkdir()
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     assert not rules.have_changed()
     (folder.parent / "far/rules").write_text("*.log")
     assert rules.have_changed()
 
 
-@pytest.mark.usefixtures("is_long_ago")
 def test_where_nothing_has_come_or_gone_no_name_is_looked_for(folder: Path, looked: Looked) -> None:
-    rules = OuterRules(folder, ())
+    rules = OuterRules(folder, (), LONG_AGO)
     looked.clear()
     assert not rules.have_changed()
     assert own(looked, folder) == set()
@@ -129,10 +120,12 @@ def test_a_folder_that_has_just_changed_is_not_believed(
 
 
 def test_nor_is_one_of_a_file_system_that_is_not_known(
-    folder: Path, looked: Looked, monkeypatch: pytest.MonkeyPatch, is_long_ago: None
+    folder: Path, looked: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outer_rules, "tells_all", lambda path: path != str(folder.parent))
-    rules = OuterRules(folder, ())
+    monkeypatch.setattr(
+        "monarch_sync.watching.outer_rules.tells_all", lambda path: path != str(folder.parent)
+    )
+    rules = OuterRules(folder, (), LONG_AGO)
     looked.clear()
     assert not rules.have_changed()
     assert own(looked, folder) == {str(folder.parent)}

@@ -269,8 +269,8 @@ def test_a_failed_report_raises_on_request() -> None:
 class Watching:
     """A watcher on a thread, with all that it has reported."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self.watcher = Watcher(workspace)
+    def __init__(self, workspace: Workspace, gone_seconds: float = 600.0) -> None:
+        self.watcher = Watcher(workspace, gone_seconds=gone_seconds)
         self.touched: list[set[Path]] = []
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run)
@@ -363,12 +363,12 @@ def test_a_deleted_folder_is_waited_for(watching: Watching, folder: Path) -> Non
     wait_until(lambda: watching.has_seen(folder / "a.py"))
 
 
-def test_a_folder_that_stays_away_ends_the_watch(
-    watching: Watching, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("monarch_sync.watching.watch._GONE_SECONDS", 0.0)
+def test_a_folder_that_stays_away_ends_the_watch(folder: Path) -> None:
+    watching = Watching(Workspace({folder: ""}), gone_seconds=0.0)
+    wait_until(lambda: set() in watching.touched)
     folder.rename(folder.with_name("gone"))
     wait_until(lambda: watching.error is not None)
+    watching.close()
     assert isinstance(watching.error, WatchEnded)
     assert watching.error.folder == str(folder)
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import tempfile
+import time
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,9 +121,7 @@ def test_what_is_read_is_what_is_there(
             raise PermissionError
 
         monkeypatch.setattr("monarch_sync.scanning.reading._nameless", fail)
-    if not is_held:
-        monkeypatch.setattr("monarch_sync.scanning.reading._MAX_HELD_BYTES", 0)
-    content = read_file(path)
+    content = read_file(path) if is_held else read_file(path, max_held_bytes=0)
     is_mapped = size >= LARGE_BYTES and (has_room or not is_held)
     assert isinstance(content, memoryview) is is_mapped
     assert bytes(content) == LARGE[:size]
@@ -185,6 +184,11 @@ def test_a_long_delta_is_not_remembered(folder: Path, replica: Replica) -> None:
 def test_a_file_that_was_emptied_to_be_written_is_waited_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    slept: list[float] = []
+    clock = types.SimpleNamespace(
+        time_ns=time.time_ns, monotonic=lambda: sum(slept), sleep=slept.append
+    )
+    monkeypatch.setattr("monarch_sync.scanning.readings.time", clock)
     path = folder / "a"
     path.write_bytes(b"before")
     scanner = Scanner(Workspace({folder: ""}))
@@ -201,17 +205,15 @@ def test_a_file_that_was_emptied_to_be_written_is_waited_for(
             file.write(b"after it")
             file.close()
 
-        monkeypatch.setattr("monarch_sync.scanning.readings.time.sleep", write)
+        clock.sleep = write
         assert size() == len(b"after it")
     with path.open("wb"):
         # Whoever never writes holds nobody up for long.
-        monkeypatch.setattr("monarch_sync.scanning.readings._EMPTY_SECONDS", 0.0)
+        clock.sleep = slept.append
         assert size() == 0
+        assert sum(slept) < 1.0
     path.write_bytes(b"again")
     assert size() == len(b"again")
     path.write_bytes(b"")
-    monkeypatch.setattr("monarch_sync.scanning.readings._EMPTY_SECONDS", 60.0)
-    monkeypatch.setattr(
-        "monarch_sync.scanning.readings.time.sleep", lambda _: pytest.fail("it waits")
-    )
+    clock.sleep = lambda _: pytest.fail("it waits")
     assert size() == 0, "nobody has it open"

@@ -390,6 +390,7 @@ class CountingDisk(Disk):
     """Counts the files that are given another's name."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.num_renamed_over = 0
 
     def rename(self, source: AnyPath, target: AnyPath) -> None:

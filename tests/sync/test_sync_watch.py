@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import random
@@ -24,6 +25,7 @@ import pytest
 from monarch_sync import Scanner, Watcher, Workspace, WorkspaceMissing
 from monarch_sync import scan as scan_once
 from monarch_sync.ignoring.git_index import find_git_dir
+from monarch_sync.watching.git_locks import GitLocks
 from monarch_sync.watching.inotify import Inotify
 from monarch_sync.watching.live_watch import LiveWatch
 from monarch_sync.watching.watch import quiet_seconds
@@ -66,7 +68,7 @@ class Following:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.scanner = Scanner(workspace)
-        self.watcher = Watcher(workspace)
+        self.watcher = Watcher(workspace, poll_seconds=0.02, audit_seconds=0.05)
         self.bursts: list[set[Path]] = []
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run)
@@ -117,7 +119,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr("monarch_sync.watching.watch.is_there", lambda: False)
     elif kind == "looks":
         monkeypatch.setattr("monarch_sync.watching.cover.tells_all", lambda path: False)
-        monkeypatch.setattr("monarch_sync.watching.watch._POLL_SECONDS", 0.02)
     return kind
 
 
@@ -382,9 +383,8 @@ def test_git_is_waited_for_as_long_as_it_does_something(
     paths = {folder / str(number) for number in range(100)}
     written: list[Path] = []
     # It goes by what has been written: that takes ten times as long as git may do nothing.
-    clock = types.SimpleNamespace(monotonic=lambda: 0.1 * len(written))
+    clock = types.SimpleNamespace(monotonic=lambda: 1.0 * len(written))
     monkeypatch.setattr("monarch_sync.watching.git_locks.time", clock)
-    monkeypatch.setattr("monarch_sync.watching.git_locks._GIT_SECONDS", 1.0)
     (folder / ".git").mkdir()
     asking.look()
     lock = folder / ".git/index.lock"
@@ -466,20 +466,12 @@ def test_a_repository_that_begins_while_we_watch_is_waited_for_like_any_other(
         thread.join()
 
 
-def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(
-    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_git_lock_that_was_left_behind_holds_nobody_up_for_ever(folder: Path) -> None:
     (folder / ".git").mkdir()
-    asking.look()
-    monkeypatch.setattr("monarch_sync.watching.git_locks._GIT_SECONDS", 0.1)
     (folder / ".git/index.lock").write_bytes(b"")
-    (folder / "a").write_bytes(b"1")
-    assert asking.look() == {folder / "a"}
-    monkeypatch.setattr(
-        "monarch_sync.watching.git_locks._GIT_SECONDS", 1e9
-    )  # waited for once is enough
-    (folder / "a").write_bytes(b"2")
-    assert asking.look() == {folder / "a"}
+    locks = GitLocks(Workspace({folder: ""}), threading.Event(), idle_seconds=0.1)
+    assert locks.wait()
+    assert not locks.wait(), "waited for once is enough"
 
 
 def test_a_call_costs_what_was_touched(asking: Asking, folder: Path) -> None:
@@ -535,9 +527,13 @@ def test_the_cookie_is_kept_from_call_to_call(asking: Asking, folder: Path) -> N
 
 
 def test_without_the_cookie_nothing_is_proven(
-    asking: Asking, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr("monarch_sync.watching.live_watch._COOKIE_SECONDS", 0.05)
+    soon = functools.partial(LiveWatch, cookie_seconds=0.05)
+    monkeypatch.setattr("monarch_sync.watching.watch.LiveWatch", soon)
+    asking = Asking(Workspace({folder: ""}))
+    request.addfinalizer(asking.watcher.close)
+    assert asking.look() is None
     assert asking.look() == set()
     with monkeypatch.context() as patch:
         patch.setattr(Inotify, "read", lambda self: [])
@@ -725,7 +721,6 @@ def test_where_events_do_not_tell_all_everything_is_looked_at(
         monkeypatch.setattr(Inotify, "watch", refuse)
     else:
         monkeypatch.setattr("monarch_sync.watching.cover.tells_all", lambda path: False)
-    monkeypatch.setattr("monarch_sync.watching.watch._POLL_SECONDS", 0.01)
     asking = Asking(Workspace({folder: ""}))
     for content in (b"1", b"2"):
         (folder / "a").write_bytes(content)
@@ -769,8 +764,6 @@ def test_watchfiles_names_what_was_saved_and_what_it_does_not_name_is_found(
             yield set()
 
     monkeypatch.setattr("monarch_sync.watching.system_watch.watch", silent)
-    monkeypatch.setattr("monarch_sync.watching.system_watch._AUDIT_SECONDS", 0.05)
-    monkeypatch.setattr("monarch_sync.watching.system_watch._AUDIT_SHARE", 0)
     lost = Following(Workspace({folder: ""}))
     try:
         for content in (b"3", b"4"):
@@ -789,7 +782,6 @@ def test_a_system_that_tells_nothing_is_looked_at(
         raise OSError("no events here")
 
     monkeypatch.setattr("monarch_sync.watching.watch.is_there", lambda: False)
-    monkeypatch.setattr("monarch_sync.watching.watch._POLL_SECONDS", 0.02)
     monkeypatch.setattr("monarch_sync.watching.system_watch.watch", refuse)
     following = Following(Workspace({folder: ""}))
     try:

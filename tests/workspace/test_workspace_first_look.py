@@ -25,13 +25,12 @@ from tests.workspace.author import script
 from tests.workspace.conftest import Project, replica_of, restart, state_of
 from tests.workspace.steps import PLAYER, Strike, struck
 
-CONTENT = os.urandom(3000)
+CONTENT = os.urandom(2 << 20)  # as much as a part has
 
 
 @pytest.fixture
-def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(project: Project) -> Project:
     """One of several parts."""
-    monkeypatch.setattr("monarch_sync.instalments._BYTES", len(CONTENT))
     project.write("player.py", PLAYER)
     for folder in ("data", "data/more"):
         (project.root / folder).mkdir()

@@ -30,7 +30,11 @@ _HAS_COPY_FILE_RANGE = hasattr(os, "copy_file_range")
 
 
 class Disk:
-    """Changes a disk. Each method is one step; a replica writes in no other way."""
+    """Changes a disk. Each method is one step; a replica writes in no other way. ``can_exchange``:
+    whether to ask the file system to exchange two files, which not all of them can."""
+
+    def __init__(self, *, can_exchange: bool = True) -> None:
+        self._can_exchange = can_exchange
 
     def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
         """Write a new file, whole or not at all: it is written beside its place and then
@@ -150,7 +154,7 @@ class Disk:
     def exchange(self, one: AnyPath, other: AnyPath) -> None:
         """Exchange two files in one step. Where the file system cannot do that, the file at `other`
         first gets a second name beside `one`, so that there is always a file at `other`."""
-        if _exchange(one, other):
+        if self._can_exchange and _exchange(one, other):
             return
         beside = f"{os.fspath(one)}{_BESIDE}"
         with contextlib.suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ import time
 
 from monarch_sync.content.digest import digest_bytes, digest_stream
 
-_TICK_NS = 20_000_000
+TICK_NS = 20_000_000
 _MAX_FILES = 500_000
 _SMALL_BYTES = 64 << 10
 
@@ -23,9 +23,11 @@ _Stamp = tuple[int, int, int, bytes]  # size, mtime_ns, ctime_ns, digest
 
 
 class Stamps:
-    """The digests of files, remembered while this process lives."""
+    """The digests of files, remembered while this process lives. ``tick_ns``: two changes that are
+    no further apart may give a file the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick_ns: int = TICK_NS) -> None:
+        self._tick_ns = tick_ns
         self._known: dict[tuple[int, int], _Stamp] = {}
 
     def digest_of(self, path: str, status: os.stat_result | None = None) -> bytes | None:
@@ -46,7 +48,7 @@ class Stamps:
                 return digest
         now = time.time_ns()
         found = digest_of(path)
-        if found is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
+        if found is not None and max(status.st_mtime_ns, status.st_ctime_ns) + self._tick_ns < now:
             self._put(status, found)
         return found
 
@@ -57,7 +59,7 @@ class Stamps:
         a later change could get the same time.
         """
         is_ours = status.st_mtime_ns == mtime_ns
-        if is_ours and abs(mtime_ns - status.st_ctime_ns) > _TICK_NS:
+        if is_ours and abs(mtime_ns - status.st_ctime_ns) > self._tick_ns:
             self._put(status, digest)
 
     def _put(self, status: os.stat_result, digest: bytes) -> None:

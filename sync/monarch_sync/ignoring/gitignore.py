@@ -33,8 +33,11 @@ _MAX_START = 8
 class _IgnoreRule:
     """One pattern, which is compiled when it is first matched."""
 
-    def __init__(self, text: str, *, is_negated: bool, only_folders: bool, by_name: bool) -> None:
+    def __init__(
+        self, text: str, *, is_negated: bool, only_folders: bool, by_name: bool, max_stars: int
+    ) -> None:  # fmt: skip
         self.text = text
+        self._max_stars = max_stars
         self.is_negated = is_negated
         self.only_folders = only_folders
         self.by_name = by_name
@@ -53,7 +56,7 @@ class _IgnoreRule:
     def is_quick(self) -> bool:
         """Whether one regular expression matches it fast enough, though it may try many ways to fit
         the stars."""
-        return _num_stars(self.text) <= _MAX_STARS and len(self.text) <= _MAX_QUICK
+        return _num_stars(self.text) <= self._max_stars and len(self.text) <= _MAX_QUICK
 
     def matches(self, text: str) -> object:
         if self._match is None:
@@ -100,10 +103,12 @@ class _Wild:
 
 
 class RuleFile:
-    """The patterns of a rule file, in order."""
+    """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
+    is matched step by step."""
 
-    def __init__(self, raw: bytes) -> None:
-        self._rules = list(_parse(raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")))
+    def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
+        text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
+        self._rules = list(_parse(text, max_stars))
         self._names: dict[str, list[int]] = {}
         self._paths: dict[str, list[int]] = {}
         self._ends: dict[str, list[int]] = {}
@@ -168,7 +173,7 @@ def _by_bytes(path: str) -> str:
     return os.fsencode(path).decode("latin-1")
 
 
-def _parse(text: str) -> Iterator[_IgnoreRule]:
+def _parse(text: str, max_stars: int) -> Iterator[_IgnoreRule]:
     for line in text.split("\n"):
         line = _trimmed(line.removesuffix("\r"))
         if not line or line.startswith("#"):
@@ -184,6 +189,7 @@ def _parse(text: str) -> Iterator[_IgnoreRule]:
                 is_negated=is_negated,
                 only_folders=only_folders,
                 by_name="/" not in pattern,
+                max_stars=max_stars,
             )
 
 

@@ -23,7 +23,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from monarch_sync.content.disk import Content, Disk
-from monarch_sync.content.stamps import Stamps
+from monarch_sync.content.stamps import TICK_NS, Stamps
 from monarch_sync.errors import BadManifest, BadMessage
 from monarch_sync.history import History, PastGeneration
 from monarch_sync.messages import (
@@ -48,7 +48,7 @@ from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.state_folder import FolderLock, make_state_folder
-from monarch_sync.replicas.state_log import StateLog
+from monarch_sync.replicas.state_log import MIN_LOG_BYTES, StateLog
 from monarch_sync.replicas.states import States, manifest_of
 from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
@@ -72,33 +72,36 @@ class Replica:
     """One mirrored folder. Not for several threads at once.
 
     Raises ``ReplicaBusy`` if another process keeps the same folder, as far as the file system can
-    tell.
+    tell. ``tick_ns``: as in `Stamps`; ``min_log_bytes``: as in `StateLog`.
     """
 
-    def __init__(self, root: str | os.PathLike[str], disk: Disk | None = None) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], disk: Disk | None = None, *, tick_ns: int = TICK_NS,
+        min_log_bytes: int = MIN_LOG_BYTES,
+    ) -> None:  # fmt: skip
         self.root = Path(root)
         self._disk = disk or Disk()
         self._state = make_state_folder(self.root)
         self._lock = FolderLock(self._state)
         try:
-            self._open()
+            self._open(tick_ns, min_log_bytes)
         except BaseException:
             self._lock.release()  # or the next try, in this process, would find it kept
             raise
 
-    def _open(self) -> None:
-        self._stamps = Stamps()
+    def _open(self, tick_ns: int, min_log_bytes: int) -> None:
+        self._stamps = Stamps(tick_ns)
         self._store = ContentStore(self._state / "store", self._disk, self._stamps)
         root = os.fspath(self.root)
         self._on_disk = OnDisk(root, self._store, self._stamps)
         place = os.fspath(self._state / "stage")
         self._staging = Staging(place, self._on_disk, self._store, self._disk)
         self._ahead = Ahead(self._on_disk, self._staging)
-        self._folders = WholeFolders(root, os.fspath(self._state))
+        self._folders = WholeFolders(root, os.fspath(self._state), tick_ns)
         self._states = States()
         self._pending: Pending | None = None
         self._committed: Pending | None = None  # until it is settled
-        self._log = StateLog(self._state, self._disk)
+        self._log = StateLog(self._state, self._disk, min_log_bytes)
         going = self._log.interrupted
         self._history = History(
             self._state, self._disk, going.generation if going else self.generation

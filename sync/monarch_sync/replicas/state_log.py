@@ -20,7 +20,7 @@ from monarch_sync.frames import frame, frames_in
 from monarch_sync.tree.entry import Entry, Row
 from monarch_sync.tree.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
-_MIN_LOG_BYTES = 256 << 10  # below this, a new `current` is not worth its while
+MIN_LOG_BYTES = 256 << 10
 
 
 class LoggedState(NamedTuple):
@@ -94,12 +94,14 @@ _decoder = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The two files in a replica's state folder."""
+    """The two files in a replica's state folder. While the log has less than ``min_bytes``, a new
+    `current` is not worth its while."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
+    def __init__(self, folder: Path, disk: Disk, min_bytes: int = MIN_LOG_BYTES) -> None:
         self._current = folder / "current.2"
         self._log = folder / "log.2"
         self._disk = disk
+        self._min_bytes = min_bytes
         self._current_bytes = 0
         self._log_bytes = 0
         self.state = LoggedState()
@@ -130,7 +132,7 @@ class StateLog:
 
     def compact(self) -> None:
         """Write the current state as a whole and empty the log, if the log has become long."""
-        if self._log_bytes > max(_MIN_LOG_BYTES, self._current_bytes):
+        if self._log_bytes > max(self._min_bytes, self._current_bytes):
             self.rewrite(self.state)
 
     def rewrite(self, state: LoggedState) -> None:

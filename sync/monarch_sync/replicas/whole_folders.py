@@ -8,12 +8,11 @@ import stat
 import time
 from typing import NamedTuple
 
-from monarch_sync.content.stamps import lstat
+from monarch_sync.content.stamps import TICK_NS, lstat
 from monarch_sync.tree.entry import EntryKind
 from monarch_sync.tree.manifest import Manifest
 from monarch_sync.tree.tree import EMPTY, TreeNode
 
-_TICK_NS = 20_000_000
 _MAX_FOLDERS = 100_000
 _BYTECODE = "__pycache__"
 
@@ -32,11 +31,13 @@ class _FolderLook(NamedTuple):
 
 class WholeFolders:
     """Checks whether folders may be moved whole; remembers each check until an entry of the folder
-    comes or goes. ``full``: a folder on the same file system that is never empty."""
+    comes or goes. ``full``: a folder on the same file system that is never empty.
+    ``tick_ns``: as in `Stamps`."""
 
-    def __init__(self, root: str, full: str) -> None:
+    def __init__(self, root: str, full: str, tick_ns: int = TICK_NS) -> None:
         self._root = root
         self._full = full
+        self._tick_ns = tick_ns
         self._looks: dict[tuple[int, int], _FolderLook] = {}
 
     def can_move(self, folder: str, old: Manifest) -> bool:
@@ -99,7 +100,7 @@ class WholeFolders:
         now = time.time_ns()
         inner = _look_into(path, node) if node is not None else _look_at_bytecode(path)
         # A file that was changed as late as this may change again and bear the same time.
-        if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + _TICK_NS < now:
+        if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + self._tick_ns < now:
             if len(self._looks) >= _MAX_FOLDERS:
                 self._looks.clear()
             self._looks[status.st_dev, status.st_ino] = _FolderLook(

@@ -55,7 +55,9 @@ def read_exactly(fd: int, size: int, offset: int) -> bytes:
     return data
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
+def read_file(
+    path: str | os.PathLike[str], max_held_bytes: int = _MAX_HELD_BYTES
+) -> bytes | memoryview:
     """Return the present content of a file; later changes of the file do not change it. Raises
     ``OSError``, also if it is no file.
 
@@ -74,7 +76,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes | memoryview:
             for folder in (os.path.dirname(path), None):
                 with contextlib.suppress(OSError, ValueError):
                     return _mapped_copy(fd, status.st_size, folder)
-            if status.st_size > _MAX_HELD_BYTES:
+            if status.st_size > max_held_bytes:
                 return _mapped(fd)
             os.lseek(fd, 0, os.SEEK_SET)
         with open(fd, "rb", closefd=False) as file:

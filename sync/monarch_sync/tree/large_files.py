@@ -26,9 +26,9 @@ class _Sized(Protocol):
 _T = TypeVar("_T", bound=_Sized)
 
 
-def large_among(files: Iterable[_T]) -> list[_T]:
+def large_among(files: Iterable[_T], min_bytes: int = _MIN_BYTES) -> list[_T]:
     """Return the files that are so large that a push should not send them unasked."""
-    return [one for one in files if one.size >= _MIN_BYTES]
+    return [one for one in files if one.size >= min_bytes]
 
 
 def review(files: Iterable[Entry]) -> None:

@@ -11,18 +11,19 @@ from threading import Event
 from monarch_sync.ignoring.git_index import find_git_dir
 from monarch_sync.workspace import Workspace
 
-_GIT_SECONDS = 10.0  # a lock behind which nothing happens was left behind, or waits for a person
 _MAX_GIT_SECONDS = 120.0  # another program may be at work behind it
 _STEP_SECONDS = 0.002
 
 
 class GitLocks:
     """The lock files of git in one workspace. Waiting ends when ``is_closed`` is set. The paths of
-    the locks are looked up each time, unless a watch reports new repositories (`rely`)."""
+    the locks are looked up each time, unless a watch reports new repositories (`rely`). A lock
+    behind which nothing happens for ``idle_seconds`` was left behind, or waits for a person."""
 
-    def __init__(self, workspace: Workspace, is_closed: Event) -> None:
+    def __init__(self, workspace: Workspace, is_closed: Event, idle_seconds: float = 10.0) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
         self._is_closed = is_closed
+        self._idle_seconds = idle_seconds
         self._known: list[str] | None = None
         self._old: dict[str, tuple[int, int]] = {}  # waited for in vain
 
@@ -53,7 +54,7 @@ class GitLocks:
         has_waited = False
         num_touched = 0
         started = time.monotonic()
-        deadline = started + _GIT_SECONDS
+        deadline = started + self._idle_seconds
         while not self._is_closed.is_set():
             try:
                 status = os.stat(lock)
@@ -67,7 +68,7 @@ class GitLocks:
             now = time.monotonic()
             if (num := look()) > num_touched:
                 num_touched = num
-                deadline = min(now + _GIT_SECONDS, started + _MAX_GIT_SECONDS)
+                deadline = min(now + self._idle_seconds, started + _MAX_GIT_SECONDS)
             if now > deadline:
                 self._old[lock] = identity
                 break

@@ -22,8 +22,6 @@ from monarch_sync.watching.outer_rules import OuterRules
 from monarch_sync.watching.watched_folders import WatchedFolders
 from monarch_sync.workspace import Workspace
 
-_COOKIE_SECONDS = 1.0
-
 
 class LiveWatch:
     """Watches from the moment it is made: later changes are not missed, or `catch_up` returns
@@ -32,8 +30,9 @@ class LiveWatch:
     Touched paths gather in ``folders.touched``. Raises ``WorkspaceMissing``, and ``CannotWatch``.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, cookie_seconds: float = 1.0) -> None:
         self._workspace = workspace
+        self._cookie_seconds = cookie_seconds
         for folder in workspace.folders:
             folder.check()
         try:
@@ -145,7 +144,7 @@ class LiveWatch:
             self._cookie_watch = self._queue.watch_file(f"/proc/self/fd/{self._cookie}")
         number = self._cookie_watch
         os.pwrite(self._cookie, b"\1", 0)
-        deadline = time.monotonic() + _COOKIE_SECONDS
+        deadline = time.monotonic() + self._cookie_seconds
         while True:
             events = self._queue.read()
             self.folders.take(events, time.monotonic())

@@ -25,10 +25,11 @@ _Stamp = tuple[int, int, int] | None
 class _Way:
     """A folder at or above a workspace folder, and which of some file names exist in it."""
 
-    def __init__(self, folder: str, names: Sequence[str]) -> None:
+    def __init__(self, folder: str, names: Sequence[str], tick_ns: int) -> None:
         self.folder = folder
         self.names = frozenset[str]()
         self._all = names
+        self._tick_ns = tick_ns
         self._tells = tells_all(folder)
         self._status: tuple[int, int, int, int] | None = None
 
@@ -45,19 +46,22 @@ class _Way:
         self.names = frozenset(n for n in self._all if os.path.lexists(f"{self.folder}/{n}"))
         # A file that was changed as late as it was looked at may change once more, and look the
         # same.
-        is_old = now is not None and max(now.st_mtime_ns, now.st_ctime_ns) + _TICK_NS < looked_ns
+        is_old = (
+            now is not None and max(now.st_mtime_ns, now.st_ctime_ns) + self._tick_ns < looked_ns
+        )
         self._status = status if self._tells and is_old else None
 
 
 class OuterRules:
-    """The outer rules of one workspace folder, as they were when last looked at."""
+    """The outer rules of one workspace folder, as they were when last looked at. ``tick_ns``: a
+    folder that changed so recently is looked into again."""
 
-    def __init__(self, folder: Path, patterns: Sequence[str]) -> None:
+    def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:
         self._folder = folder
         self._patterns = patterns
         self._ways = [
-            _Way(str(folder), (_DOT_GIT,)),
-            *(_Way(str(above), (_DOT_GIT, *OUTER_NAMES)) for above in folder.parents),
+            _Way(str(folder), (_DOT_GIT,), tick_ns),
+            *(_Way(str(above), (_DOT_GIT, *OUTER_NAMES), tick_ns) for above in folder.parents),
         ]
         self._look_at_ways()
         self._top, self._git_dir = self._find_git_dir()

@@ -22,7 +22,6 @@ from monarch_sync.workspace import Workspace
 _STEP_MS = 10  # after the last event of a save
 _MAX_SETTLE_MS = 1000
 _QUIET_MS = 300  # before the look at everything that follows a burst
-_AUDIT_SECONDS = 5.0
 _AUDIT_SHARE = 50  # the least time from one look to the next, in durations of a look
 
 
@@ -33,8 +32,9 @@ class SystemWatch:
     Raises ``OSError`` and ``RuntimeError`` if the system reports no events.
     """
 
-    def __init__(self, workspace: Workspace, is_closed: Event) -> None:
+    def __init__(self, workspace: Workspace, is_closed: Event, audit_seconds: float) -> None:
         self._is_closed = is_closed
+        self._audit_seconds = audit_seconds
         self._roots = [str(folder.local) for folder in workspace.folders]
         self._known = self._identities()
         self._workspace = workspace
@@ -66,7 +66,7 @@ class SystemWatch:
                 started = time.monotonic()
                 yield set()
                 cost = time.monotonic() - started
-                next_audit = started + max(_AUDIT_SECONDS, _AUDIT_SHARE * cost)
+                next_audit = started + max(self._audit_seconds, _AUDIT_SHARE * cost)
 
     def _is_ours(self, change: Change, path: str) -> bool:
         """Return whether a path may belong to the workspace, before its rules are asked."""

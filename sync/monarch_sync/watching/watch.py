@@ -47,9 +47,7 @@ _WRITE_SECONDS = 1.0  # for a file that is being written to be closed
 _FLOOD = 1000  # touched paths at once
 _QUIET_SECONDS = 0.3  # before the look at everything that follows a flood
 _IDLE_SECONDS = 1.0  # between two looks at folders that raise no events
-_POLL_SECONDS = 0.5
 _POLL_SHARE = 10  # the least time from one look to the next, in durations of a look
-_GONE_SECONDS = 600.0
 
 
 def quiet_seconds(num_touched: int) -> float:
@@ -68,13 +66,21 @@ class Watcher:
     was called before. When a watched folder is deleted, an empty set reports it, and another one
     when the folder is back. The iteration ends when ``close`` is called. Raises
     ``WorkspaceMissing`` if a folder does not exist when the watcher is made, ``WatchEnded`` if one
-    stays away for ten minutes.
+    stays away for ``gone_seconds``.
 
-    ``polls_because``: why there are no events here, if so; else "".
+    ``polls_because``: why there are no events here, if so; else "". Then everything is looked at
+    every ``poll_seconds``, and less often where a look takes long; where the system may lose events
+    silently, every ``audit_seconds``.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(
+        self, workspace: Workspace, *, poll_seconds: float = 0.5, audit_seconds: float = 5.0,
+        gone_seconds: float = 600.0,
+    ) -> None:  # fmt: skip
         self._workspace = workspace
+        self._poll_seconds = poll_seconds
+        self._audit_seconds = audit_seconds
+        self._gone_seconds = gone_seconds
         self._live: LiveWatch | None = None
         self._pid = os.getpid()
         self._is_closed = threading.Event()
@@ -249,7 +255,7 @@ class Watcher:
         from monarch_sync.watching.system_watch import SystemWatch
 
         try:
-            for touched in SystemWatch(self._workspace, self._is_closed):
+            for touched in SystemWatch(self._workspace, self._is_closed, self._audit_seconds):
                 self._git.wait()
                 yield touched
         except (OSError, RuntimeError) as error:
@@ -260,19 +266,19 @@ class Watcher:
     def _looks(self) -> Iterator[set[Path]]:
         """Yield an empty set, for a look at everything, again and again; the pause grows with the
         time that a look takes."""
-        pause = _POLL_SECONDS
+        pause = self._poll_seconds
         while not self._is_closed.wait(pause) and self._are_all_there():
             self._git.wait()
             started = time.monotonic()
             yield set()
-            pause = max(_POLL_SECONDS, _POLL_SHARE * (time.monotonic() - started))
+            pause = max(self._poll_seconds, _POLL_SHARE * (time.monotonic() - started))
 
     def _are_all_there(self) -> bool:
         return all(folder.local.is_dir() for folder in self._workspace.folders)
 
     def _start_when_there(self) -> None:
         """Begin to watch as soon as all folders exist."""
-        deadline = time.monotonic() + _GONE_SECONDS
+        deadline = time.monotonic() + self._gone_seconds
         while not self._is_closed.is_set():
             try:
                 self._start()
@@ -280,4 +286,4 @@ class Watcher:
             except WorkspaceMissing as error:
                 if time.monotonic() > deadline:
                     raise WatchEnded(error.folder, "the folder was deleted") from None
-            self._is_closed.wait(_POLL_SECONDS / 5)
+            self._is_closed.wait(self._poll_seconds / 5)
