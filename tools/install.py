@@ -86,7 +86,7 @@ class _Uv:
         return shown.returncode == 0 and "+cpu" in shown.stderr + shown.stdout
 
 
-class _Pip:
+class Pip:
     def __init__(self, python: str) -> None:
         self._command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
 
@@ -127,7 +127,7 @@ def install(python: str, with_torch: bool, requirements: list[str]) -> bool:
     if program is not None and _install_by_uv(_Uv(program, python), with_torch, requirements):
         return True
     print("uv cannot install it: pip does, which takes minutes.", flush=True)
-    return _Pip(python).install([TORCH, *requirements] if with_torch else requirements)
+    return Pip(python).install([TORCH, *requirements] if with_torch else requirements)
 
 
 def main(words: list[str]) -> int:

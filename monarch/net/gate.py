@@ -21,6 +21,7 @@ import socket as sockets
 import struct
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import zmq
@@ -30,7 +31,6 @@ from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.wire.keys import JobKeys
 
-_HANDSHAKE_MS = 5_000
 _BACKLOG = 1024
 _MAX_BATCH = 64
 _DOMAIN = b"monarch"
@@ -39,11 +39,9 @@ _ZAP_URL = "inproc://zeromq.zap.01"
 # error's number on the way, and keeps the bad connection.
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")
-_MAX_KNOCKING = 128
 # The bytes of both sides before the handshake; the kernel counts the connection itself as a byte.
 _GREETING_BYTES = 64 + 1
 _BYTES_ACKED = struct.Struct("=120xQ")  # in Linux's tcp_info
-_SECONDS_TO_ACCUSE = 1.0
 _log = logging.getLogger("monarch.net")
 
 
@@ -55,11 +53,23 @@ def adopt(url: str, fd: int) -> None:
     _adopted[url] = fd
 
 
+class GateLimits(NamedTuple):
+    """How long a handshake may take, how many peers may be connected before theirs, and how long
+    after a first failure a peer of a job that has others is logged."""
+
+    handshake_ms: int = 5_000
+    max_knocking: int = 128
+    seconds_to_accuse: float = 1.0
+
+
 class Gate:
     """Guards the TCP listeners of one ZeroMQ context. Call all methods but ``bind`` on the I/O
     loop."""
 
-    def __init__(self, loop: Loop, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(
+        self, loop: Loop, context: zmq.Context[zmq.Socket[bytes]], limits: GateLimits
+    ) -> None:
+        self._limits = limits
         self._loop = loop
         self._context = context
         self._rare = RareLog(_log)
@@ -71,7 +81,7 @@ class Gate:
     def bind(self, listener: zmq.Socket[bytes], url: str, keys: JobKeys | None) -> None:
         """Bind to a TCP URL, and admit only peers with ``keys``. If that is ``None``, admit all,
         and only limit their handshakes."""
-        listener.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        listener.setsockopt(zmq.HANDSHAKE_IVL, self._limits.handshake_ms)
         listener.setsockopt(zmq.BACKLOG, _BACKLOG)
         if keys is not None:
             self._allowed.add(keys.connector.public)
@@ -129,7 +139,7 @@ class Gate:
         events.setsockopt(zmq.RCVHWM, 0)
         events.connect(name)
         self._watched.append((listener, events))
-        watcher = _ListenerWatch(self._loop, events, url, self._rare)
+        watcher = _ListenerWatch(self._loop, events, url, self._rare, self._limits)
         self._loop.add_reader(_fd(events), watcher.read)
         watcher.read()
 
@@ -150,11 +160,14 @@ class Gate:
 class _ListenerWatch:
     """Reads the socket events of one listener."""
 
-    def __init__(self, loop: Loop, events: zmq.Socket[bytes], url: str, log: RareLog) -> None:
+    def __init__(
+        self, loop: Loop, events: zmq.Socket[bytes], url: str, log: RareLog, limits: GateLimits
+    ) -> None:
         self._loop = loop
         self._events = events
         self._url = url
         self._rare = log
+        self._limits = limits
         self._knocking: dict[int, tuple[str, int]] = {}
         self._lets_peers_in = False
         self._first_failure: float | None = None  # Of those since a peer was let in.
@@ -174,7 +187,7 @@ class _ListenerWatch:
         if event == zmq.EVENT_ACCEPTED:
             self._knocking.pop(value, None)
             self._knocking[value] = _caller(value)
-            if len(self._knocking) > _max_knocking():
+            if len(self._knocking) > _max_knocking(self._limits.max_knocking):
                 self._send_away()
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             # One of them, we are not told which: better to miss a stranger than to accuse a peer.
@@ -195,7 +208,7 @@ class _ListenerWatch:
         now = time.monotonic()
         if self._first_failure is None:
             self._first_failure = now
-        return self._lets_peers_in and now - self._first_failure < _SECONDS_TO_ACCUSE
+        return self._lets_peers_in and now - self._first_failure < self._limits.seconds_to_accuse
 
     def _send_away(self) -> None:
         """Hang up on the peer that has waited longest before its handshake; a real peer connects
@@ -235,9 +248,9 @@ def _caller(fd: int) -> tuple[str, int]:
         borrowed.detach()
 
 
-def _max_knocking() -> int:
+def _max_knocking(limit: int) -> int:
     """Return how many peers may be connected before their handshake: each takes a descriptor."""
-    return min(_MAX_KNOCKING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+    return min(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 
 def _hang_up(fd: int, address: str, port: int) -> bool:

@@ -34,7 +34,6 @@ _log = logging.getLogger("monarch.net")
 
 # As with other logins: what is to be run comes as the first line of standard input.
 _PROGRAM = f"{ALONE}exec(eval(sys.stdin.readline()))"
-_FIRST_SECONDS = 60.0
 _AGAIN_SECONDS = 15.0
 _PAUSE_SECONDS = 0.3
 _GOODBYE_SECONDS = 0.5
@@ -53,12 +52,17 @@ class Gateway:
     "sh", "-c"]``. ``python`` is an interpreter there, of version 3.8 or later. ``name`` is for
     errors.
 
-    Raises ``GatewayError`` if it cannot be reached. When the connection breaks later, a new one is
-    made and transfers go on, for a minute, which is how long the far end waits.
+    Raises ``GatewayError`` if it cannot be reached within ``first_seconds``. When the connection
+    breaks later, a new one is made and transfers go on, for a minute, which is how long the far end
+    waits.
     """
 
-    def __init__(self, command: Sequence[str], name: str, python: str = "python3") -> None:
+    def __init__(
+        self, command: Sequence[str], name: str, python: str = "python3", *,
+        first_seconds: float = 60.0,
+    ) -> None:  # fmt: skip
         self.name = name
+        self._first_seconds = first_seconds
         self._command = [*command, f"exec {python} -c {shlex.quote(_PROGRAM)}"]
         self._session = secrets.token_hex(16)
         self._made = tempfile.TemporaryDirectory(prefix="mgw-", ignore_cleanup_errors=True)
@@ -71,7 +75,7 @@ class Gateway:
         self._rare = RareLog(_log)
         self._end = TunnelEnd(first_stream=1, on_broken=self._hang_up)
         try:
-            self._end.attach(self._dial(_FIRST_SECONDS))
+            self._end.attach(self._dial(first_seconds))
         except BaseException:
             self._end.close()
             self._hang_up()
@@ -132,7 +136,7 @@ class Gateway:
 
     def _wait(self, said: queue.SimpleQueue[str]) -> str:
         try:
-            return said.get(timeout=_FIRST_SECONDS)
+            return said.get(timeout=self._first_seconds)
         except queue.Empty:
             raise GatewayError(f"{self.name} does not answer") from None
 

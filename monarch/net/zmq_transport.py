@@ -20,7 +20,7 @@ from collections.abc import Callable
 import zmq
 
 from monarch.net.closing import close_all
-from monarch.net.gate import Gate, is_loopback
+from monarch.net.gate import Gate, GateLimits, is_loopback
 from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
 from monarch.net.taking import take
@@ -55,6 +55,7 @@ class ZmqTransport:
         *,
         insecure: bool = False,
         max_frame_bytes: int = -1,
+        gate_limits: GateLimits = GateLimits(),  # noqa: B008
     ) -> None:
         self._loop = loop
         self._receive = receive
@@ -67,7 +68,7 @@ class ZmqTransport:
         self._context.set(zmq.MAX_SOCKETS, 16_384)
         self._listeners: list[zmq.Socket[bytes]] = []
         self._connections: set[ZmqConnection] = set()
-        self._gate = Gate(loop, self._context)
+        self._gate = Gate(loop, self._context, gate_limits)
         self._rare = RareLog(_log)
         self._has_begun = False
         self._is_closed = False

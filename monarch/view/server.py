@@ -47,7 +47,6 @@ from monarch.view.run_view import RunViews, summaries
 _EVERY_SECONDS = 1.0
 _MOST_TOKEN = 100
 _MOST_SQL = 100_000
-_SQL_SECONDS = 10.0
 _MOST_TEXT = 10_000
 _MOST_ROWS = 5_000
 _MOST_RANK = 1_000_000
@@ -137,7 +136,10 @@ class _UntilEnded(uvicorn.Server):
 
 
 class PageServer:
-    """Serves the page on loopback, at ``port``; 0 is any free port. Raises ``OSError``."""
+    """Serves the page on loopback, at ``port``; 0 is any free port. Raises ``OSError``. A query may
+    take ``sql_seconds``."""
+
+    sql_seconds = 10.0
 
     def __init__(self, source: PageSource, port: int = 0) -> None:
         self._source = source
@@ -297,7 +299,7 @@ class PageServer:
 
         def answer() -> dict[str, Any]:
             with self._source.tables(sql) as tables:
-                found = tables.query(sql, most_rows=_MOST_ROWS, seconds=_SQL_SECONDS)
+                found = tables.query(sql, most_rows=_MOST_ROWS, seconds=self.sql_seconds)
             rows = [{name: _shown(value) for name, value in row.items()} for row in found]
             return {"columns": found.columns, "rows": rows, "num_rows": len(found)}
 

@@ -78,9 +78,12 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: int) -> Path:
+def save_checkpoint(
+    folder: Path, step: int, state: dict[str, Any], num_kept: int,
+    read_at_once_bytes: int = _READ_AT_ONCE_BYTES,
+) -> Path:  # fmt: skip
     """Write the checkpoint of `step`; once it was read back, all but the newest `num_kept` are
-    deleted.
+    deleted. A file of more than ``read_at_once_bytes`` is read back on a thread.
 
     Only one process at a time may save into a folder. With all earlier checkpoints still in place,
     raises OSError, as on a full disk, and UnsavableState where ``load_checkpoint`` could not read
@@ -112,7 +115,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], num_kept: in
     proof = threading.Thread(
         target=_read_back_then_delete, args=(path, num_kept), name="read back", daemon=True
     )
-    if path.stat().st_size > _READ_AT_ONCE_BYTES:
+    if path.stat().st_size > read_at_once_bytes:
         _proofs[folder] = proof
         proof.start()
     else:

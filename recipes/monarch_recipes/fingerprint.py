@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_PIECE = 1 << 18  # elements that are worked on at a time
+PIECE = 1 << 18  # elements that are worked on at a time
 _ONES = (1 << 64) - 1
 _MIX = 0x9E3779B97F4A7C15  # odd: the multiplier of splitmix64's sequence
 
@@ -171,10 +171,10 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     else:
         width = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
         bits = flat.view(width)
-    if bits.numel() <= _PIECE:
+    if bits.numel() <= PIECE:
         yield bits
     else:
-        yield from bits.split(_PIECE)
+        yield from bits.split(PIECE)
 
 
 def _batches(
@@ -184,7 +184,7 @@ def _batches(
     batch: list[torch.Tensor] = []
     size = 0
     for _, _, piece in pieces:
-        if batch and (size + piece.numel() > _PIECE or piece.device.type == "cpu"):
+        if batch and (size + piece.numel() > PIECE or piece.device.type == "cpu"):
             yield batch
             batch, size = [], 0
         batch.append(piece)
@@ -214,7 +214,7 @@ def _sums_of_batch(batch: Sequence[torch.Tensor], device: torch.device) -> torch
 def _weights(device: torch.device) -> torch.Tensor:
     """The weight of each place of a piece: splitmix64's numbers, made odd; equal on every
     machine."""
-    value = torch.arange(1, _PIECE + 1, dtype=torch.int64) * _signed(_MIX)
+    value = torch.arange(1, PIECE + 1, dtype=torch.int64) * _signed(_MIX)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         # Without the sign, which a shift to the right would draw along.
         value ^= (value >> shift) & ((1 << (64 - shift)) - 1)

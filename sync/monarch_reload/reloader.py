@@ -55,6 +55,7 @@ class Reloader:
             raise TypeError(f"roots is a list of folders: [{roots!r}]")
         self._process = Process(imported)
         self._spare = spare
+        self.budget: Callable[[float], Budget] = Budget
         self._sources, self._hook = self._process.sources, self._process.hook
         self._lock = self._process.lock
         self._roots: list[str] = []
@@ -195,7 +196,7 @@ class Reloader:
         nevertheless.
         """
         with self._lock, _collector_paused():
-            budget = Budget(self._sources.import_seconds())
+            budget = self.budget(self._sources.import_seconds())
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             arriving = {} if arriving is None else arriving
             moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])

@@ -138,7 +138,6 @@ def test_logs_shows_what_ranks_printed(folder: RunsFolder, monkeypatch: pytest.M
 def going_on(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], bool]) -> None:
     """The run goes on as long as these say so, each when it is looked at once more."""
     left = iter(steps)
-    monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(runs, "_goes_on", lambda run: next(left)())
 
 

@@ -41,6 +41,10 @@ def test_many_that_are_silent_are_waited_for_together() -> None:
     assert (found[7].error, found[8].error) == ("it is ending", "late")
 
 
+LONG = 600.0
+"""Longer than a test may take."""
+
+
 class Standing(JobTrait):
     """An allocation of somebody else's, of which nobody here knows whether it runs."""
 
@@ -70,8 +74,7 @@ def test_a_dead_host_of_a_job_that_counts_as_running_costs_no_wait(
     assert may_come_up(job), "it was brought up just now"
     hour_ago = time.time() - 3600
     os.utime(record_of(note), (hour_ago, hour_ago))
-    monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
-    (answer,) = Pusher(job).ask().values()
+    (answer,) = Pusher(job, coming_up_seconds=LONG).ask().values()
     assert answer.error == NOBODY_THERE
     shutdown_context().get(timeout=20)
 
@@ -110,7 +113,6 @@ def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
         real(answers, seconds)
 
     monkeypatch.setattr(asking, "wait_for", wait)
-    monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 600.0)  # longer than a test may take
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "a.py").write_text("1")
     reports: list[SyncReport] = []
@@ -118,7 +120,8 @@ def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
     def push() -> None:
         whole = Workspace({tmp_path / "project": ""})
         large = LargeFiles(pytest.fail)
-        reports.append(Pusher(fresh).push(whole, None, Lines(Terminal()), large=large))
+        pusher = Pusher(fresh, coming_up_seconds=LONG)
+        reports.append(pusher.push(whole, None, Lines(Terminal()), large=large))
 
     pushing = threading.Thread(target=push)
     pushing.start()
@@ -136,12 +139,11 @@ def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
 
 @pytest.mark.long
 def test_a_push_right_after_the_start_says_that_an_agent_never_came_up(
-    fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh: Fresh, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(asking, "_COMING_UP_SECONDS", 1.0)
     started = time.monotonic()
     with pytest.raises(JobError, match=NOBODY_THERE):
-        Pusher(fresh).push(
+        Pusher(fresh, coming_up_seconds=1.0).push(
             Workspace({tmp_path: ""}), None, Lines(Terminal()), large=LargeFiles(pytest.fail)
         )
     assert time.monotonic() - started >= 1.0

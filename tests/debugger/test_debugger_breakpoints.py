@@ -231,7 +231,7 @@ def test_the_client_is_told_once_for_all_ranks(
     steppers: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long one rank comes after the other: it is told when the test says so.
-    monkeypatch.setattr("monarch.runtime.debugger.hold_book._TOGETHER_SECONDS", 3600.0)
+    monkeypatch.setattr(client().holds, "together_seconds", 3600.0)
     with caplog.at_level(logging.WARNING):
         answer = steppers.odd_stands.call()
         wait_for_holds(2)

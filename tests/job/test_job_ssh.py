@@ -15,8 +15,8 @@ import pytest
 from monarch.actor import shutdown_context
 from monarch.errors import JobError
 from monarch.job import SSHJob
-from monarch.job.doctor import probe_session
-from monarch.job.kinds import login_session
+from monarch.job.doctor.probe_session import probe_by_login
+from monarch.job.kinds.login_session import LoginSession
 from monarch.runtime.process import is_bootstrapped
 from tests.job.kinds import FAKES, MARK, processes_marked
 from tests.job.sshd import Sshd
@@ -120,11 +120,8 @@ def test_a_port_that_is_taken() -> None:
 _SILENT = ("sh", "-c", "exec > /dev/null; exec sleep 60", "sh")
 
 
-def test_a_login_that_says_nothing_more_and_stays_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(login_session, "_WORDS_SECONDS", 0.1)
-    login = login_session.LoginSession(_SILENT, "python3")
+def test_a_login_that_says_nothing_more_and_stays_is_not_waited_for() -> None:
+    login = LoginSession(_SILENT, "python3", words_seconds=0.1)
     try:
         told = login.answer(time.monotonic() + 20)["error"]
     finally:
@@ -133,11 +130,8 @@ def test_a_login_that_says_nothing_more_and_stays_is_not_waited_for(
     assert told == "the login says nothing more, and does not end"
 
 
-def test_a_probe_that_says_nothing_more_and_stays_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(probe_session, "_WORDS_SECONDS", 0.1)
-    probe = probe_session.probe_by_login(_SILENT, "python3")
+def test_a_probe_that_says_nothing_more_and_stays_is_not_waited_for() -> None:
+    probe = probe_by_login(_SILENT, "python3", words_seconds=0.1)
     try:
         told = probe.answer(time.monotonic() + 20)["error"]
     finally:

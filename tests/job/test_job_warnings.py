@@ -175,8 +175,7 @@ def test_what_a_host_of_slurm_makes_of_sigterm(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("MONARCH_GRACE_SECONDS", "40")
-    monkeypatch.setattr(slurm_task, "_ASK_SECONDS", 10.0 if "sleep" not in squeue else 0.2)
-    found = slurm_task._meaning(signal.SIGTERM)
+    found = slurm_task._meaning(signal.SIGTERM, 10.0 if "sleep" not in squeue else 0.2)
     if "sleep" in squeue:
         notice = UNEXPLAINED._replace(seconds=39.8)
     assert found == notice

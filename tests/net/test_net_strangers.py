@@ -17,12 +17,13 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-import monarch.net.gate
 from monarch.errors import WireError
+from monarch.net.gate import GateLimits, _caller
 from monarch.net.io_loop import IoLoop
 from monarch.net.rare_log import RareLog
-from monarch.net.transport import Frames
+from monarch.net.transport import Frames, Transport
 from monarch.net.transports import Transports
+from monarch.net.zmq_transport import ZmqTransport
 from monarch.wire.keys import JobKeys, KeyPair
 from tests.net.strangers import (
     HELLO_PLAIN,
@@ -44,12 +45,18 @@ OTHER_KEYS = JobKeys(bytes(32))
 class Station:
     """A transport with the job's keys, and what reached it."""
 
-    def __init__(self, keys: JobKeys | None = KEYS, **options: int) -> None:
+    def __init__(
+        self, keys: JobKeys | None = KEYS, limits: GateLimits | None = None, **options: int
+    ) -> None:
         self.loop = IoLoop()
         self.loop.start()
         self.received: list[list[bytes]] = []
         self.broken: Callable[[list[bytes]], bool] = lambda frames: False
-        self.transport = Transports(self.loop, self._receive, keys, **options)
+        self.transport: Transport = (
+            Transports(self.loop, self._receive, keys, **options)
+            if limits is None
+            else ZmqTransport(self.loop, self._receive, keys, gate_limits=limits)
+        )
 
     def _receive(self, frames: Frames) -> None:
         copies = [bytes(frame) for frame in frames]
@@ -157,26 +164,26 @@ def test_a_stranger_gets_nothing_in_and_is_logged_once(
 
 
 def test_a_peer_that_is_killed_in_the_handshake_is_not_called_a_stranger(
-    host: Station,
-    member: Station,
-    url: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    stations: Callable[..., Station], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def leaves_in_the_handshake() -> None:
+    def leaves_in_the_handshake(url: str) -> None:
         with connect(url) as peer:
             peer.sendall(greeting("CURVE"))
 
-    still_serves(host, member, url)
+    def host_that_accuses_after(seconds: float) -> str:
+        host = stations(limits=GateLimits(seconds_to_accuse=seconds))
+        url = host.listen("tcp://127.0.0.1:0")
+        still_serves(host, stations(), url)
+        return url
+
     with caplog.at_level(logging.WARNING, "monarch.net"):
         # Far longer than this takes on a machine that is busy.
-        monkeypatch.setattr(monarch.net.gate, "_SECONDS_TO_ACCUSE", 600)
+        url = host_that_accuses_after(600)
         for _ in range(5):
-            leaves_in_the_handshake()
+            leaves_in_the_handshake(url)
         say(url, b"")
         assert not caplog.records
-        monkeypatch.setattr(monarch.net.gate, "_SECONDS_TO_ACCUSE", 0)
-        leaves_in_the_handshake()
+        leaves_in_the_handshake(host_that_accuses_after(0))
         wait_for(lambda: caplog.records, what="a line in the log")
 
 
@@ -194,11 +201,8 @@ def test_random_bytes_get_nothing_in(data: st.DataObject) -> None:
         member.close()
 
 
-def test_those_who_keep_silent_are_hung_up_on(
-    stations: Callable[..., Station], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monarch.net.gate, "_HANDSHAKE_MS", 300)
-    host, member = stations(), stations()
+def test_those_who_keep_silent_are_hung_up_on(stations: Callable[..., Station]) -> None:
+    host, member = stations(limits=GateLimits(handshake_ms=300)), stations()
     url = host.transport.listen("tcp://127.0.0.1:0")
     silent = [connect(url) for _ in range(20)]
     for number, line in enumerate(silent):
@@ -253,10 +257,10 @@ def test_silent_callers_do_not_keep_members_out(host: Station, member: Station, 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not say who is silent")
 def test_only_so_many_may_keep_silent_at_once(
-    host: Station, member: Station, url: str, monkeypatch: pytest.MonkeyPatch
+    stations: Callable[..., Station], member: Station
 ) -> None:
-    # Much longer than the test: nobody is sent away for having been silent for long.
-    monkeypatch.setattr(monarch.net.gate, "_MAX_KNOCKING", 20)
+    host = stations(limits=GateLimits(max_knocking=20))
+    url = host.listen("tcp://127.0.0.1:0")
     connection = member.transport.connect(url)
     connection.send([b"before"])
     host.expect([b"before"])
@@ -658,4 +662,4 @@ def test_a_process_out_of_descriptors_says_so_once_and_listens_again(
 def test_a_number_that_a_local_socket_has_taken_over_is_nobody() -> None:
     here, there = socket.socketpair()
     with here, there:
-        assert monarch.net.gate._caller(here.fileno()) == ("somebody", 0)
+        assert _caller(here.fileno()) == ("somebody", 0)

@@ -21,7 +21,6 @@ pytest.importorskip("starlette")
 pytest.importorskip("duckdb")
 testclient = pytest.importorskip("starlette.testclient")
 
-import monarch.view.server as page_server  # noqa: E402
 from monarch.runs.record.folder import runs_in  # noqa: E402
 from monarch.view.server import PageServer, PageSource  # noqa: E402
 
@@ -293,9 +292,9 @@ def test_a_stranger_s_long_body_is_not_read(server: PageServer) -> None:
     ],
 )
 def test_a_query_without_end_is_stopped(
-    browser: Any, monkeypatch: pytest.MonkeyPatch, sql: str
+    server: PageServer, browser: Any, monkeypatch: pytest.MonkeyPatch, sql: str
 ) -> None:
-    monkeypatch.setattr(page_server, "_SQL_SECONDS", 0.3)
+    monkeypatch.setattr(server, "sql_seconds", 0.3)
     refused = browser.post("/api/query", content=sql)
     assert refused.status_code == 400
     assert "took longer than 0.3 s" in refused.json()["error"]

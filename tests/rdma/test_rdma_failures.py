@@ -24,6 +24,7 @@ from monarch.rdma.memory.registry import registry
 from monarch.rdma.ways import process_vm
 from monarch.rdma.ways.choice import _of_agents, _say_once, ways
 from monarch.rdma.ways.streams import Ticket, prove_to_owner
+from monarch.rdma.ways.tcp import Tcp
 from monarch.rdma.ways.tcp_server import StreamServer
 from monarch.rdma.weights.slab import Slab
 from tests.rdma.owners import Owner, Reader
@@ -62,7 +63,7 @@ def test_an_owner_that_is_killed_in_the_middle_is_told(
     way: str, kind: str, owner: Any, faults: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However late the news of its death comes after the end of its connections.
-    monkeypatch.setattr("monarch.rdma.ways.tcp._NEWS_SECONDS", SECONDS)
+    monkeypatch.setattr(Tcp, "news_seconds", SECONDS)
     buffer = make(owner, bytes(32 * MIB))
     pid = owner.pid.call_one().get(timeout=SECONDS)
     here = bytearray(buffer.size())

@@ -200,14 +200,13 @@ def test_the_best_address_is_routed_and_of_ipv4() -> None:
     assert devices.best_gid([]) == (0, bytes(16))
 
 
-def test_efa_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efa_is_left_out(tmp_path: Path) -> None:
     for name, driver in (("rdmap0", "efa"), ("mlx5_0", "mlx5_core")):
         folder = tmp_path / name / "device"
         folder.mkdir(parents=True)
         (tmp_path / driver).mkdir()
         (folder / "driver").symlink_to(tmp_path / driver)
-    monkeypatch.setattr(devices, "_SYS", tmp_path)
-    assert devices.usable(["rdmap0", "mlx5_0"]) == ["mlx5_0"]
+    assert devices.usable(["rdmap0", "mlx5_0"], tmp_path) == ["mlx5_0"]
 
 
 class FakeDriver:

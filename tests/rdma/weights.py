@@ -282,7 +282,7 @@ def act_as_host(name: str) -> None:
         configure(rdma_same_host=False)
         state_dict.machine_id = lambda: name
         # However late the news of a death comes after the end of connections, it is told.
-        tcp._NEWS_SECONDS = 60.0
+        tcp.Tcp.news_seconds = 60.0
 
 
 def sharded(tensor: Any, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Any:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,7 @@ def test_older_ones_are_not_deleted_before_the_new_one_was_read_back(
     two: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
     """Small ones at once, large ones on a thread beside the training."""
-    if is_large:
-        monkeypatch.setattr(checkpoint, "_READ_AT_ONCE_BYTES", 0)
+    save = partial(save_checkpoint, read_at_once_bytes=0) if is_large else save_checkpoint
     real = os.replace
 
     def spoilt(unfinished: Path, path: Path) -> None:
@@ -205,12 +205,12 @@ def test_older_ones_are_not_deleted_before_the_new_one_was_read_back(
     told: list[str] = []
     monkeypatch.setattr(checkpoint.warnings, "warn", lambda text, **how: told.append(text))
     monkeypatch.setattr(os, "replace", spoilt)
-    save_checkpoint(two.parent, 30, state(30), num_kept=1)
+    save(two.parent, 30, state(30), num_kept=1)
     wait_until_read_back(two.parent)
     assert len(names(two.parent)) == 3
     assert "step-00000030.pt cannot be read back" in told[0]
     monkeypatch.setattr(os, "replace", real)
-    save_checkpoint(two.parent, 40, state(40), num_kept=1)
+    save(two.parent, 40, state(40), num_kept=1)
     wait_until_read_back(two.parent)
     assert names(two.parent) == ["step-00000040.pt"]
 

@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 def ahead(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether ranks were asked ahead, for each time that they might have been. On a machine under
     load steps are short, too."""
-    monkeypatch.setattr(holding, "_AHEAD_SECONDS", 60.0)
+    monkeypatch.setattr(holding.Holding, "ahead_seconds", 60.0)
     found: list[bool] = []
     decide = holding.Holding._may_go_ahead
 

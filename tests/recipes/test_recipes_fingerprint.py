@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from monarch_recipes.fingerprint import PIECE
+
 pytest.importorskip("torch", reason="torch is not installed: pip install 'monarch-loop[train]'")
 
 import torch
@@ -111,13 +113,10 @@ def test_strides_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> N
     assert sums_of(state) == alone
 
 
-def test_pieces_of_a_large_tensor_have_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprint, "_PIECE", 1000)
-    fingerprint._weights.cache_clear()
-    large = torch.randn(3500)
-    swapped = torch.cat([large[1000:2000], large[:1000], large[2000:]])
+def test_pieces_of_a_large_tensor_have_places() -> None:
+    large = torch.randn(7 * PIECE // 2, dtype=torch.float64)
+    swapped = torch.cat([large[PIECE : 2 * PIECE], large[:PIECE], large[2 * PIECE :]])
     assert sums_of({"a": large}) != sums_of({"a": swapped})
-    fingerprint._weights.cache_clear()
 
 
 def test_errors_do_not_cancel_out_in_small_tensors() -> None:

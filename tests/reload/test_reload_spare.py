@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-import monarch_reload.trial.budget as budget
 from monarch_reload import NeedsRespawn, ReloadError
 from monarch_reload.adopt import Adoption
 from monarch_reload.source.source import ModuleSource
+from monarch_reload.trial.budget import Budget
 
 from .conftest import Project
 
@@ -133,10 +134,9 @@ def test_the_fresh_process_sees_the_files_that_are_to_come(project: Project) -> 
 
 
 def test_a_verdict_does_not_take_much_longer_than_an_import(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project,
 ) -> None:
-    monkeypatch.setattr(budget, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(budget, "_TIMES", 0.0)
+    project.reloader.budget = partial(Budget, times=0.0, least_seconds=0.0)
     module = project.load("spare_slow", "A = 1\n")
     with pytest.raises(NeedsRespawn, match="to find what follows from the edit takes more than"):
         project.edit("spare_slow", "A = 2\n")
@@ -149,8 +149,7 @@ def test_a_verdict_does_not_take_much_longer_than_an_import(
 def test_beyond_the_budget_nothing_is_compiled_here(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(budget, "_TIMES", 0.0)
+    project.reloader.budget = partial(Budget, times=0.0, least_seconds=0.0)
     module = project.load("spare_release", "A = 1\n")
     compiled: list[str] = []
     codes = ModuleSource.codes.func
@@ -166,10 +165,9 @@ def test_beyond_the_budget_nothing_is_compiled_here(
 
 
 def test_what_new_code_does_itself_is_not_in_the_budget(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project,
 ) -> None:
-    monkeypatch.setattr(budget, "_LEAST_SECONDS", 0.5)
-    monkeypatch.setattr(budget, "_TIMES", 0.0)
+    project.reloader.budget = partial(Budget, times=0.0, least_seconds=0.5)
     module = project.load("spare_working", "A = 1\n")
     work = "import time\nA = 2\nB = 3\nEND = time.thread_time() + 1\n"
     work += "while time.thread_time() < END: pass\n"

@@ -147,11 +147,9 @@ def test_what_fails_before_the_door_has_nothing_to_write_back(
 
 @pytest.mark.parametrize("how", ["counted", "summed", "sampled"])
 def test_a_weight_that_the_step_wrote_into_before_it_was_copied_is_not_put_back(
-    trainer: Trainer, gate: threading.Event, monkeypatch: pytest.MonkeyPatch, how: str
+    trainer: Trainer, gate: threading.Event, how: str
 ) -> None:
-    if how == "sampled":
-        monkeypatch.setattr(copy_beside, "_SUMS_SECONDS", 0.0)
-    put_back = kept(trainer)
+    put_back = kept(trainer, sums_seconds=0.0) if how == "sampled" else kept(trainer)
     with torch.no_grad():
         weight = trainer.model[0].weight if how == "counted" else trainer.model[0].weight.data
         weight.mul_(0.5)

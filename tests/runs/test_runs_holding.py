@@ -302,10 +302,10 @@ def test_a_right_edit_that_is_slow_is_told_of_and_goes_on(
 
 @pytest.mark.long
 def test_nobody_ends_ranks_that_cannot_be_interrupted_before_there_is_a_mend(
-    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+    loop: Callable[[OnEditError], Loop],
 ) -> None:
-    monkeypatch.setattr("monarch.runs.hold.holding._COME_BACK_SECONDS", 0.5)
     run = loop("hold")
+    run.holding.come_back_seconds = 0.5
     run.quick_steps()
     run.push(LOCKED)
 
@@ -343,11 +343,11 @@ def test_a_loop_without_end_ends_some_time(
 
 @pytest.mark.long
 def test_where_nobody_sits_what_cannot_be_interrupted_ends_some_time(
-    loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch
+    loop: Callable[[OnEditError], Loop],
 ) -> None:
-    monkeypatch.setattr("monarch.runs.hold.holding._COME_BACK_SECONDS", 0.5)
     gone_back_to: list[int] = []
     run = loop("rollback")
+    run.holding.come_back_seconds = 0.5
 
     def roll_back(good: int) -> SyncReport:
         gone_back_to.append(good)

@@ -13,7 +13,6 @@ import pytest
 from monarch.config import configured
 from monarch.errors import MeshFailure
 from monarch.observe.visit import MeshVisit
-from monarch.runtime.links import address_book
 from monarch.runtime.links.address_book import PeerTable
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress
@@ -24,17 +23,13 @@ from tests.support import wait_for
 MAX_DEAD = 5
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_book, "_MAX_DEAD", MAX_DEAD)
-
-
 @pytest.fixture
 def node() -> Iterator[Callable[[str], Node]]:
     nodes: list[Node] = []
 
     def make(uid: str) -> Node:
         nodes.append(Node(uid))
+        nodes[-1].address_book.peers.max_dead = MAX_DEAD
         nodes[-1].start()
         return nodes[-1]
 
@@ -54,7 +49,7 @@ def proc(number: int) -> ProcAddress:
 
 
 def test_the_last_dead_are_remembered_and_no_more() -> None:
-    table = PeerTable()
+    table = PeerTable(MAX_DEAD)
     for number in range(100):
         die(table, proc(number))
     assert len(table) == MAX_DEAD
@@ -63,7 +58,7 @@ def test_the_last_dead_are_remembered_and_no_more() -> None:
 
 
 def test_the_living_and_hosts_are_not_forgotten() -> None:
-    table = PeerTable()
+    table = PeerTable(MAX_DEAD)
     table.find(proc(1000))
     die(table, ProcAddress("host", ("ipc:///nowhere/host",)))
     for number in range(100):
@@ -73,7 +68,7 @@ def test_the_living_and_hosts_are_not_forgotten() -> None:
 
 
 def test_one_that_comes_again_is_not_forgotten_as_the_dead_one() -> None:
-    table = PeerTable()
+    table = PeerTable(MAX_DEAD)
     die(table, proc(0))
     alive = table.replace(proc(0))
     for number in range(1, 100):
@@ -82,7 +77,7 @@ def test_one_that_comes_again_is_not_forgotten_as_the_dead_one() -> None:
 
 
 def test_the_living_procs_of_a_host_are_found_without_a_look_at_the_others() -> None:
-    table = PeerTable()
+    table = PeerTable(MAX_DEAD)
     for number in range(4):
         table.find(proc(number))
     elsewhere = ProcAddress("p9", (), "", "another")
@@ -234,6 +229,7 @@ def test_a_forgotten_one_of_our_own_host_is_asked_about_here(node: Any) -> None:
 def test_a_forgotten_one_of_a_lost_host_is_given_up_after_a_silence(tmp_path: Path) -> None:
     with configured(heartbeat_seconds=0.02, heartbeat_timeout_seconds=0.1):
         one = Node("me")
+        one.address_book.peers.max_dead = MAX_DEAD
         one.start()
         try:
             host = ProcAddress("host", (f"ipc://{tmp_path}/nobody",))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from monarch.net.machine import machine_id
-from monarch.runtime.hosts import asking
 from monarch.runtime.hosts.asking import NOBODY_THERE, inspect_hosts
 from monarch.runtime.node import Node
 from monarch.tools.network import free_port
@@ -28,36 +27,32 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.close()
 
 
-def ask(node: Node, *urls: str) -> list[str]:
+def ask(node: Node, *urls: str, seconds: float) -> list[str]:
     addresses = {url: HostUrl.parse(url).address(machine_id()) for url in urls}
     for address in addresses.values():
         node.address_book.expect(address)
         node.address_book.peer_up(address)
-    found = inspect_hosts(node, addresses)
+    found = inspect_hosts(node, addresses, seconds=seconds)
     return [found[url].error for url in urls]
 
 
-def test_where_nobody_listens_is_found_without_waiting(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking, "_SECONDS", LONG)
+def test_where_nobody_listens_is_found_without_waiting(node: Node, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{tmp_path}/left")  # as of a host that was killed
     urls = [f"ipc://{tmp_path}/{name}" for name in ("never", "left")]
-    assert ask(node, *urls, f"tcp://127.0.0.1:{free_port()}") == [NOBODY_THERE] * 3
+    urls.append(f"tcp://127.0.0.1:{free_port()}")
+    assert ask(node, *urls, seconds=LONG) == [NOBODY_THERE] * 3
 
 
-def test_hosts_that_hang_are_waited_for_together(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking, "_SECONDS", 1.0)
+def test_hosts_that_hang_are_waited_for_together(node: Node, tmp_path: Path) -> None:
     listening = []
     for number in range(200):
         listening.append(socket.socket(socket.AF_UNIX))
         listening[-1].bind(f"{tmp_path}/{number}")
         listening[-1].listen()
     try:
-        errors = ask(node, *(f"ipc://{tmp_path}/{number}" for number in range(200)))
+        urls = [f"ipc://{tmp_path}/{number}" for number in range(200)]
+        errors = ask(node, *urls, seconds=1.0)
     finally:
         for one in listening:
             one.close()

@@ -21,7 +21,6 @@ from monarch.errors import WireError
 from monarch.net.segment import NUM_HOLDS
 from monarch.net.segment_door import door_path, hand_over
 from monarch.runtime import process
-from monarch.runtime.links import bulk_sender
 from monarch.runtime.node import Node
 from monarch.wire import payload
 from monarch.wire.codec import Envelope, pack_header
@@ -526,11 +525,9 @@ def test_bulk_within_bulk_is_dropped(make: Make) -> None:
     assert not node.bulk_receiver._inbound
 
 
-def test_idle_memory_is_given_back_on_both_sides(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk_sender, "_IDLE_SECONDS", 0.05)
+def test_idle_memory_is_given_back_on_both_sides(make: Make) -> None:
     sender, receiver = make().listen(), make().listen()
+    sender.node.bulk_sender.idle_seconds = 0.05
     sender.send(receiver, np.zeros(LARGE))
     kept = receiver.take(1)
     assert len(sender.pool) == 1

@@ -26,7 +26,6 @@ from monarch.runtime.cells.cell_answers import CellAnswers
 from monarch.runtime.cells.cell_table import CellTable
 from monarch.runtime.context import ActorRecord
 from monarch.runtime.hosts.relay import Relay
-from monarch.runtime.links import outboxes
 from monarch.runtime.links.trees import Trees
 from monarch.testing import in_process
 from monarch.wire.address import ProcAddress, Uid
@@ -74,8 +73,8 @@ class Sender(Actor):
 
     @endpoint
     def num_lanes(self, most: int) -> int:
-        outboxes._MAX_BOXES = most
         node = process.current().node
+        node.outboxes.max_boxes = most
         return max(map(len, node.outboxes._boxes.values()), default=0)
 
 
@@ -97,7 +96,7 @@ def test_lanes_to_channels_that_are_over_are_forgotten_and_the_others_keep_their
 
 
 def test_lanes_to_actors_that_were_stopped_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outboxes, "_MAX_BOXES", 16)
+    monkeypatch.setattr(process.current().node.outboxes, "max_boxes", 16)
     procs = this_host().spawn_procs({"gpus": 1})
     for number in range(20):
         actors = procs.spawn(f"n{number}", Echo)

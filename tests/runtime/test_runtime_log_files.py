@@ -18,6 +18,7 @@ import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.config import configured
+from monarch.runtime import process
 from monarch.runtime.node import Node
 from monarch.runtime.output import log_sender
 from monarch.runtime.output.log_files import LogFile, LogFiles
@@ -191,8 +192,9 @@ def test_the_report_of_a_death_says_where_the_output_is(
     printed = Printed(monkeypatch)
     _delay_writes(monkeypatch, 0.1)
     # Where the machine is busy, the disk may take longer.
-    for patience in ("_PATIENCE_SECONDS", "_LOOKS_AT_DISK"):
-        monkeypatch.setattr(log_sender, patience, 10**4)
+    logs = process.current().host_agent.logs  # type: ignore[attr-defined]
+    for patience in ("patience_seconds", "num_looks_at_disk"):
+        monkeypatch.setattr(logs, patience, 10**4)
     prints = this_host().spawn_procs({"gpus": 2}, name="dying").spawn("prints", Prints)
     with pytest.raises(SupervisionError) as caught:
         prints.slice(gpus=1).then_exit.call_one(500).get(timeout=SECONDS)
@@ -230,7 +232,7 @@ class StillDisk:
         monkeypatch.setattr(LogFile, "write", write)
         self._node = Node("host")
         self._node.start()
-        self.sender = LogSender(self._node, "host", lambda: None)
+        self.sender = LogSender(self._node, "host", lambda: None, look_seconds=0.001)
         opened = [self.sender.open(f"proc {rank}", "m", "m", rank, "") for rank in range(2)]
         os.write(opened[0][0], b"first words\n")
         assert is_writing.wait(SECONDS)
@@ -241,8 +243,7 @@ class StillDisk:
         self._now = time.monotonic() + 1.0
         clock = types.SimpleNamespace(monotonic=self._look)
         monkeypatch.setattr(log_sender, "time", clock)
-        monkeypatch.setattr(log_sender, "_PATIENCE_SECONDS", 10.0**9)
-        monkeypatch.setattr(log_sender, "_LOOK_SECONDS", 0.001)
+        self.sender.patience_seconds = 10.0**9
 
     def _look(self) -> float:
         self.num_looked += 1

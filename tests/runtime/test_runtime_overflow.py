@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from monarch.config import configured
 from monarch.errors import MonarchError
-from monarch.runtime.links import overflow as module
 from monarch.runtime.links.overflow import Overflow
 
 messages = st.lists(st.binary(max_size=200), max_size=4)
@@ -22,10 +21,8 @@ messages = st.lists(st.binary(max_size=200), max_size=4)
 def test_what_goes_in_comes_out_once_and_in_order(
     steps: list[list[bytes] | None], limit: int
 ) -> None:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(module, "_TAIL_BYTES", limit)
-    patch.setattr(module, "_SEGMENT_BYTES", 2 * limit)
-    overflow, model = Overflow(), deque[list[bytes]]()
+    overflow = Overflow(max_tail_bytes=limit, segment_bytes=2 * limit)
+    model = deque[list[bytes]]()
     try:
         for step in steps:
             if step is not None:
@@ -38,7 +35,6 @@ def test_what_goes_in_comes_out_once_and_in_order(
             assert overflow.pop() == model.popleft()
     finally:
         overflow.close()
-        patch.undo()
 
 
 def test_nothing_is_left_in_the_directory_and_no_descriptor_stays(tmp_path: Path) -> None:

@@ -53,9 +53,7 @@ def _close(gate: SpawnGate, generation: int) -> None:
     assert closed.wait(20)
 
 
-def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside() -> None:
     gate = SpawnGate()
     seen: list[str] = []
     inside, leave = threading.Event(), threading.Event()
@@ -82,9 +80,9 @@ def test_a_closed_gate_holds_spawns_back_and_waits_for_those_inside(
     second.join(20)
     assert seen[-1] == "second"
     held: list[str] = []
+    gate = SpawnGate(patience_seconds=0.0)
     gate.on_held = lambda: held.append("somebody waits")
     _close(gate, 6)
-    monkeypatch.setattr("monarch.runtime.procs.spawn_gate._PATIENCE_SECONDS", 0.0)
     with pytest.raises(MonarchError, match="generation 6 of the workspace"), gate.passing():
         pass
     assert held == ["somebody waits"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import monarch.runtime.hosts.proc_watchers
 from monarch.runtime.hosts.relay import Relay
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
@@ -43,10 +42,8 @@ def test_a_watch_may_come_before_the_order_to_make_the_proc(agent: LoneAgent) ->
     assert not agent.downs
 
 
-def test_who_watches_for_what_nobody_makes_is_told_in_the_end(
-    agent: LoneAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monarch.runtime.hosts.proc_watchers, "_EARLY_SECONDS", 0.05)
+def test_who_watches_for_what_nobody_makes_is_told_in_the_end(agent: LoneAgent) -> None:
+    agent.agent.watchers.early_seconds = 0.05
     agent.send(Watch("never", agent.peer.address))
     wait_for(lambda: agent.downs, what="the watcher is told")
     assert "does not know it" in agent.downs[0].reason

@@ -68,7 +68,7 @@ def _write_uv(folder: Path, status: int) -> Path:
 
 def _asked_of_pip(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     asked: list[list[str]] = []
-    monkeypatch.setattr(install._Pip, "install", lambda _, words: asked.append(words) or True)
+    monkeypatch.setattr(install.Pip, "install", lambda _, words: asked.append(words) or True)
     return asked
 
 

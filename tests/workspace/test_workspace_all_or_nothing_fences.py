@@ -262,10 +262,11 @@ def test_a_long_message_holds_others_of_its_process_up_for_a_while_only(
 def test_a_fence_that_holds_nobody_up_stays(
     sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("monarch.core.code_switch.coordinator._SHORTEST_SECONDS", 0.0)
-    monkeypatch.setattr("monarch.core.code_switch.participant._TELL_SECONDS", (0.5, 3.0))
+    switch = session_of(process.current()).reload
+    monkeypatch.setattr(switch, "fence_seconds", 0.0)
+    monkeypatch.setattr(switch.machine, "tell_seconds", (0.5, 3.0))
     said: list[str] = []
-    session_of(process.current()).reload.on_waiting = said.append
+    switch.on_waiting = said.append
     # Who is busy is not held up by what waits for it.
     waiting = sleepers.slow.stamp.call()
     owner, push = sleepers.push()

@@ -171,15 +171,13 @@ def test_an_audit_ends_where_a_newer_one_comes_or_its_process_closes(looks_for_e
     assert (process.heard, len(process.asked)) == ([], 2)
 
 
-def test_an_audit_does_without_procs_that_are_gone_or_say_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_audit_does_without_procs_that_are_gone_or_say_nothing() -> None:
     process = OneProcess()
     outcome = process.begin(1)
     process.asked[0].set(Response(None, "it died", is_down=True))
     assert outcome.wait(10)
     assert outcome.value.stale == {"here": ["us"]}
-    monkeypatch.setattr("monarch.runtime.workspace.code_switch.audits._ANSWER_SECONDS", 0.01)
+    process.audits.answer_seconds = 0.01
     outcome = process.begin(2)
     assert outcome.wait(10)
     assert outcome.value.stale == {"here": ["us"]}

@@ -16,9 +16,14 @@ import pytest
 
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
-from monarch.runtime.workspace.packages import environment, host_environment, surroundings
+from monarch.runtime.workspace.packages import environment, host_environment
 from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, trim, used
-from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
+from monarch.runtime.workspace.packages.environment import (
+    EnvironmentFailed,
+    HostPython,
+    build,
+    run_pip,
+)
 from monarch.runtime.workspace.packages.host_environment import HostEnvironment, UnfitEnvironment
 from monarch.runtime.workspace.packages.lock_files import needs_of
 from monarch.runtime.workspace.packages.python_here import installed, platforms, python_tag
@@ -486,13 +491,13 @@ def test_a_folder_without_a_lock_file_has_no_environment(tmp_path: Path) -> None
     assert not (Path(os.environ["XDG_CACHE_HOME"]) / "monarch").exists()
 
 
-def unpacked_at(root: Path, version: str) -> HostEnvironment:
+def unpacked_at(root: Path, version: str, max_cache_bytes: int = 1 << 20) -> HostEnvironment:
     """A host with the wheel of a version."""
     (root / "made").mkdir(parents=True)
     (root / FOLDER).mkdir()
     make_wheel(root / "made", "tinylib", version)
     collect({python_tag(): root / "made"}, root / FOLDER)
-    environment = HostEnvironment(str(root), str(root / "state"))
+    environment = HostEnvironment(str(root), str(root / "state"), max_cache_bytes)
     environment.follow()
     return environment
 
@@ -513,22 +518,15 @@ def test_packages_that_were_unpacked_in_part_are_not_taken_for_whole(
     assert (tmp_path / "host/state/environment/tinylib.py").exists()
 
 
-def test_a_pip_that_does_not_end_is_stopped(
-    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "_PIP_SECONDS", 0.0)
-    (tmp_path / "requirements.txt").write_text("tinylib==1.0\n")
+def test_a_pip_that_does_not_end_is_stopped() -> None:
     with pytest.raises(EnvironmentFailed, match="had not ended after 0 minutes, and was stopped"):
-        build(needs_of(Workspace([tmp_path])), [host({})], tmp_path / "cache")
+        run_pip("list", seconds=0.0)
 
 
-def test_the_cache_of_unpacked_packages_is_bounded(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_environment, "_MAX_CACHE_BYTES", 0)
+def test_the_cache_of_unpacked_packages_is_bounded(tmp_path: Path, own_cache: Path) -> None:
     for version in ("1.0", "2.0", "1.0"):
         root = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        unpacked_at(root, version)
+        unpacked_at(root, version, max_cache_bytes=0)
         assert [path.name for path in (own_cache / "unpacked").iterdir() if path.is_dir()] == [
             json.loads((root / "state/environment/.monarch-index").read_text())["digest"]
         ]
@@ -570,14 +568,13 @@ def quick_pip(wheels: Path, command: str, *arguments: str) -> None:
 def test_wheels_stay_as_long_as_a_workspace_has_them(
     tmp_path: Path, wheels: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(surroundings, "_MAX_WHEEL_BYTES", 0)
-    monkeypatch.setattr(environment, "_pip", functools.partial(quick_pip, wheels))
+    monkeypatch.setattr(environment, "run_pip", functools.partial(quick_pip, wheels))
 
     def installed_for(name: str, version: str) -> Surroundings:
         make_wheel(wheels, "tinylib", version)
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "requirements.txt").write_text(f"tinylib=={version}\n")
-        found = Surroundings(Workspace([tmp_path / name], editable=False))
+        found = Surroundings(Workspace([tmp_path / name], editable=False), max_wheel_bytes=0)
         assert "come along" in found.install([host({})])
         return found
 

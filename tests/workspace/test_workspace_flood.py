@@ -11,6 +11,7 @@ import pytest
 from monarch.actor import Channel, this_host
 from monarch.config import configured
 from monarch.runtime import process
+from monarch.runtime.workspace.session import session_of
 from monarch_sync import SyncReport
 from tests.support import wait_for
 from tests.workspace.conftest import Project
@@ -103,7 +104,7 @@ def test_what_waits_for_a_slow_actor_still_runs_on_the_code_it_was_sent_for(
     flood: Flood, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is sent behind a fence that is lifted runs on the old code: this one is not.
-    monkeypatch.setattr("monarch.core.code_switch.coordinator._SHORTEST_SECONDS", 60.0)
+    monkeypatch.setattr(session_of(process.current()).reload, "fence_seconds", 60.0)
     flood.push()
     wait_for(lambda: flood.stops, what="the switch has been sent")
     for number in range(MANY, MANY + 5):

@@ -17,7 +17,6 @@ from monarch.config import configured
 from monarch.errors import GenerationBehind
 from monarch.job import ProcessJob
 from monarch.runtime import process
-from monarch.runtime.workspace.code_switch import busy_actors
 from monarch.runtime.workspace.session import session_of
 from tests.support import wait_for
 from tests.workspace.conftest import Project, replica_of
@@ -175,8 +174,6 @@ def test_a_host_that_hangs_at_the_commit_is_left_behind_with_what_runs_on_it(
 
 @pytest.mark.long
 def test_a_push_says_whom_it_waits_for(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The procs say it each by its own clock; they are waited for here until all have.
-    monkeypatch.setattr(busy_actors, "_GATHER_SECONDS", 600.0)
     project.write("busy.py", BUSY)
     from monarch.actor import this_host
 
@@ -191,6 +188,8 @@ def test_a_push_says_whom_it_waits_for(project: Project, monkeypatch: pytest.Mon
     switch = session_of(process.current()).reload
     switch.on_waiting = said.append
     gathered = switch._actions.busy
+    # The procs say it each by its own clock; they are waited for here until all have.
+    monkeypatch.setattr(gathered, "gather_seconds", 600.0)
     project.edit("busy.py", "ANSWER = 1", "ANSWER = 2")
     pusher = threading.Thread(target=lambda: said.append(str(project.sync(procs).ok)))
     pusher.start()

@@ -9,6 +9,8 @@ import pytest
 
 from monarch.actor import Channel, HostMesh, ProcMesh, this_host
 from monarch.config import configured
+from monarch.runtime import process
+from monarch.runtime.workspace.session import session_of
 from tests.support import wait_for
 from tests.workspace.conftest import Project
 from tests.workspace.steps import wait_for_fence
@@ -265,7 +267,7 @@ def test_no_rank_goes_on_before_all_have_switched(
 ) -> None:
     """A rank that is done early waits: what its owner sent later runs when all can run it."""
     # What is sent behind a fence that is lifted runs on the old code: this one is not.
-    monkeypatch.setattr("monarch.core.code_switch.coordinator._SHORTEST_SECONDS", 60.0)
+    monkeypatch.setattr(session_of(process.current()).reload, "fence_seconds", 60.0)
     project.write("gated.py", GATED)
     procs = hosts.spawn_procs(name="trainers")
     assert project.sync(procs).ok

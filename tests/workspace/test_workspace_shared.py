@@ -162,10 +162,9 @@ def test_a_host_on_the_authors_own_folder(
     assert is_same, "our own file was written"
 
 
-def test_each_looks_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch.runtime.workspace.pushing.shared_folder._PATIENCE_SECONDS", 0.0)
+def test_each_looks_for_itself(tmp_path: Path) -> None:
     state = str(make_state_folder(tmp_path))
-    folder = SharedFolder(str(tmp_path), state)
+    folder = SharedFolder(str(tmp_path), state, patience_seconds=0.0)
     assert SharedFolder(str(tmp_path), state).id == folder.id == folder_id(tmp_path)
     (tmp_path / "a.py").write_bytes(b"new")
     good, gone = (b"a.py", digest_bytes(b"new")), (b"b.py", b"")

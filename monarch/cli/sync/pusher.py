@@ -19,7 +19,7 @@ from monarch.errors import JobError
 from monarch.job import JobTrait
 from monarch.runtime.answers import Response, collect
 from monarch.runtime.client_agent import ClientAgent, client
-from monarch.runtime.hosts.asking import inspect_hosts
+from monarch.runtime.hosts.asking import COMING_UP_SECONDS, inspect_hosts
 from monarch.runtime.hosts.bulletins import post
 from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.pushing.rollback import roll_back
@@ -66,8 +66,9 @@ def find_pusher(*, partly: bool = False) -> Pusher | None:
 class Pusher:
     """Pushes to one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
 
-    def __init__(self, job: JobTrait) -> None:
+    def __init__(self, job: JobTrait, *, coming_up_seconds: float = COMING_UP_SECONDS) -> None:
         self.job = job
+        self._coming_up_seconds = coming_up_seconds
         self._agent: ClientAgent = client()
         self._addresses: dict[str, ProcAddress] = {}
         self._pids: dict[Uid, int] = {}
@@ -235,8 +236,9 @@ class Pusher:
         """Return the state of each host, by URL, or the ``error`` of one that does not answer."""
         addresses = self.addresses()
         found = inspect_hosts(
-            self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job)
-        )
+            self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job),
+            coming_up_seconds=self._coming_up_seconds,
+        )  # fmt: skip
         for url, told in found.items():
             if told.error:
                 # Another process may be started at this URL.

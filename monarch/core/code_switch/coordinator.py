@@ -29,7 +29,7 @@ from monarch.wire.message import Order, SwitchOrder
 HOST_ORDERS = (SwitchOrder.SHOW_FILES, SwitchOrder.TAKE_BACK_FILES, SwitchOrder.DROP_FILES)
 """Orders for the hosts, which keep the files. The others are for the owner's own participant."""
 
-_SHORTEST_SECONDS = 0.3
+FENCE_SECONDS = 0.3
 _LONGEST_SECONDS = 76.8
 _HALT_SECONDS = (0.5, 1.0, 2.0, 4.0)
 _SHORTEST_PAUSE_SECONDS = 0.02
@@ -48,16 +48,19 @@ Effect = Order | Pause
 class Coordinator:
     """The coordinator of the switch to ``generation``, once all have prepared.
 
-    ``draw`` returns a random number between 0 and its argument. Events are methods; each returns
+    ``draw`` returns a random number between 0 and its argument. The first fence stays for
+    ``fence_seconds``, and each later one for longer. Events are methods; each returns
     the next order or pause, or None once it ``is_over``.
     """
 
-    def __init__(self, generation: int, draw: Callable[[float], float]) -> None:
+    def __init__(
+        self, generation: int, draw: Callable[[float], float], fence_seconds: float = FENCE_SECONDS
+    ) -> None:
         self.state = CoordinatorState.IDLE
         self._generation = generation
         self._draw = draw
         self._attempt = 0
-        self._seconds = _SHORTEST_SECONDS
+        self._seconds = fence_seconds
         self._halts = [*_HALT_SECONDS]
         self._has_shown = False
         self._is_released = False

@@ -73,7 +73,8 @@ class Participant:
         self._is_refused = False
         self._round: Round | None = None
         self._lifting: tuple[int, float] | None = None
-        self._told = Telling(_TELL_SECONDS)
+        self.tell_seconds: Sequence[float] = _TELL_SECONDS
+        self._told = Telling(self.tell_seconds)
 
     @property
     def is_idle(self) -> bool:
@@ -140,7 +141,7 @@ class Participant:
         self.coordinator, self.generation, self.num_lifted = sender, order.generation, 0
         self.replaced, self._prepared, self._is_refused = set(), set(), False
         self._preparing.clear()
-        self.fence, self._told = None, Telling(_TELL_SECONDS)
+        self.fence, self._told = None, Telling(self.tell_seconds)
         turn = self._begin(SwitchOrder.PREPARE, token, now, _PREPARE_SECONDS)
         effects += self._prepare_new(token)
         turn.own.add(self._next())

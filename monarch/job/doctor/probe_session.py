@@ -34,7 +34,6 @@ else:
     names["main"]({mark!r})
 """
 _MAX_WORDS = 6
-_WORDS_SECONDS = 5.0
 
 
 class ProbeSession:
@@ -81,9 +80,11 @@ class ProbeSession:
         return {"error": self._words()} if answer is None else answer
 
 
-def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
-    """Start a probe with ``command``, which logs in and runs a shell command. Raises
-    ``OSError``."""
+def probe_by_login(
+    command: Sequence[str], python: str, *, words_seconds: float = 5.0
+) -> ProbeSession:
+    """Start a probe with ``command``, which logs in and runs a shell command. A login that says
+    nothing more is given ``words_seconds`` to end. Raises ``OSError``."""
     mark = _new_mark()
     errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the login)
     process = subprocess.Popen(
@@ -93,7 +94,7 @@ def probe_by_login(command: Sequence[str], python: str) -> ProbeSession:
 
     def words() -> str:
         try:
-            status = process.wait(_WORDS_SECONDS)
+            status = process.wait(words_seconds)
         except subprocess.TimeoutExpired:
             # It has closed its output but does not end, like a process that a login left behind.
             return "the login says nothing more, and does not end"

@@ -26,7 +26,6 @@ from monarch.version import __version__
 END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
 _MAX_WORDS = 20
-_WORDS_SECONDS = 5.0
 _BUNDLE_SECONDS = 600.0
 """Beyond what a bundle takes over a slow link."""
 
@@ -74,9 +73,11 @@ def _bundle_place() -> str:
 
 
 class LoginSession:
-    """One login, which starts a Python there at once; its orders and answers."""
+    """One login, which starts a Python there at once; its orders and answers. ``words_seconds``:
+    how long a login that says nothing more is given to end."""
 
-    def __init__(self, command: Sequence[str], python: str) -> None:
+    def __init__(self, command: Sequence[str], python: str, *, words_seconds: float = 5.0) -> None:
+        self._words_seconds = words_seconds
         self.has_answered = False
         self._mark = f"monarch-{secrets.token_hex(8)} "
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -143,7 +144,7 @@ class LoginSession:
     def _words(self) -> str:
         """Return why the login ended, in its own words."""
         try:
-            status = self._process.wait(_WORDS_SECONDS)
+            status = self._process.wait(self._words_seconds)
         except subprocess.TimeoutExpired:
             return "the login says nothing more, and does not end"
         self._errors.seek(0)

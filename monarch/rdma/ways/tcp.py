@@ -38,15 +38,14 @@ from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
 from monarch.wire.message import AskMemory
 
-_NEWS_SECONDS = 1.0
-"""How long a broken connection waits for the word that its process has died."""
-
 
 class Tcp:
     """The backend over TCP: its streams to owners are opened on demand and kept for later
     transfers."""
 
     name = "tcp"
+    news_seconds = 1.0
+    """How long a broken connection waits for the word that its process has died."""
 
     def __init__(self) -> None:
         self._idle: dict[Uid, list[socket.socket]] = {}
@@ -176,7 +175,7 @@ class Tcp:
         left = max(0.0, deadline - time.monotonic())
         with self._someone_gone:
             self._someone_gone.wait_for(
-                lambda: node.failure_of(uid) is not None, min(left, _NEWS_SECONDS)
+                lambda: node.failure_of(uid) is not None, min(left, self.news_seconds)
             )
         failure = node.failure_of(uid)
         return "" if failure is None else f"its process is gone: {failure.reason}"

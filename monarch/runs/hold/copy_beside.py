@@ -61,7 +61,6 @@ _FOUND_A_SECOND = 1e9  # bytes of memory that the host gives for the first time
 
 SPOILT = "the step had written into weights before they were copied"
 
-_SUMS_SECONDS = 0.06  # how long sums may take before a call
 _SUMS_SHARE = 0.04  # or which share of a call
 _SUMMED_A_SECOND = {"cpu": 6e9, "cuda": 1e12}
 _PIECE_BYTES = 16 * 2**20
@@ -255,13 +254,15 @@ def begin_copy(
     num_ranks: int = 1,
     keeps_older: bool = False,
     call_seconds: float = 0.0,
+    sums_seconds: float = 0.06,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> CopyBeside:
     """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first. It
     raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
 
     ``num_ranks`` ranks share this host. ``keeps_older``: do not overwrite the newest complete copy.
-    ``call_seconds`` is how long a call takes; computing sums may take a small share of it.
+    ``call_seconds`` is how long a call takes; computing sums may take
+    ``sums_seconds``, or a small share of it.
     """
     tensors, later, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
@@ -270,7 +271,7 @@ def begin_copy(
         raise NoRoom(verdict.why)
     is_quick = is_quick_copy([tensors[number] for number in later], num_bytes, call_seconds)
     if not is_quick:
-        seconds = max(_SUMS_SECONDS, _SUMS_SHARE * call_seconds)
+        seconds = max(sums_seconds, _SUMS_SHARE * call_seconds)
         sums = _sums_within(seconds, {number: tensors[number] for number in later})
         text = replace(text, sums=sums)
     step = state["step"] if state is not None else 0

@@ -38,8 +38,6 @@ T = TypeVar("T")
 
 _ANSWER_SECONDS = 10.0
 _PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
-_COME_BACK_SECONDS = 8.0
-_AHEAD_SECONDS = 0.2  # beside a call that takes longer, what is saved is nothing
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
 
@@ -58,6 +56,9 @@ class Holding:
     from the copies in it, which are made before new code is tried. ``save`` writes a checkpoint of
     the current state; it is called before new code is tried if hosts have no room for these copies.
     """
+
+    ahead_seconds = 0.2  # beside a call that takes longer, what is saved is nothing
+    come_back_seconds = 8.0
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class Holding:
     def _may_go_ahead(self) -> bool:
         generation = _generation()
         is_coming = process.current().code_states.coming > generation
-        is_short = self._last_seconds < _AHEAD_SECONDS
+        is_short = self._last_seconds < self.ahead_seconds
         return is_short and not (is_coming or self.edits.is_edited(generation))
 
     def _be_ready(self, unless: Unless | None) -> None:
@@ -474,11 +475,11 @@ class Holding:
             return False  # One has the GIL: it would be interrupted when it is through with that.
         try:
             asked = [
-                trials.slice(rank=rank).come_back.call_one(_COME_BACK_SECONDS, 0.0)
+                trials.slice(rank=rank).come_back.call_one(self.come_back_seconds, 0.0)
                 for rank in sorted(ranks)
             ]
             # All are waited for: an interruption that is still to come would hit what comes next.
-            back = [one.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS) for one in asked]
+            back = [one.get(timeout=self.come_back_seconds + _ANSWER_SECONDS) for one in asked]
             if any(back):
                 return True
             self._trials.go_on.call().get(timeout=_ANSWER_SECONDS)
@@ -521,12 +522,12 @@ class Holding:
             if self._rejoin is not None:
                 self._cut_connections()
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
-            back = trials.come_back.call(_COME_BACK_SECONDS, patience)
-            if not all(back.get(timeout=_COME_BACK_SECONDS + _ANSWER_SECONDS).values()):
+            back = trials.come_back.call(self.come_back_seconds, patience)
+            if not all(back.get(timeout=self.come_back_seconds + _ANSWER_SECONDS).values()):
                 self._end_ranks()
                 return False
             # A call that was sent to a rank and has not begun there is over after this, too.
-            self._actors.initialized.get(timeout=_COME_BACK_SECONDS)
+            self._actors.initialized.get(timeout=self.come_back_seconds)
             whys = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3)
             told = trials.unkept.call().get(timeout=_ANSWER_SECONDS)
             self._unkept = list(dict.fromkeys(one for some in told.values() for one in some))

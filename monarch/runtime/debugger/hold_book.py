@@ -16,7 +16,6 @@ from monarch.wire.codec import Envelope
 from monarch.wire.hold import HoldNote, LostHold
 from monarch.wire.message import HeldCalls, HoldsAsked, HoldsChanged, SourceAsked
 
-_TOGETHER_SECONDS = 0.4
 _TOLD_SECONDS = 2.0
 _MOST_LOST = 32
 
@@ -33,6 +32,7 @@ class HoldBook:
         self._new: list[HoldNote] = []
         self._lost: deque[LostHold] = deque(maxlen=_MOST_LOST)
         self._has_told = False
+        self.together_seconds = 0.4  # after the first call, those of other ranks are told with it
         self._held_before = 0.0
         self.time = HeldTime()
         self.tell: Callable[[str], None] = lambda text: None
@@ -81,7 +81,7 @@ class HoldBook:
         if new:
             self._known.update(hold.id for hold in new)
             if not self._new:
-                self._node.loop.call_later(_TOGETHER_SECONDS, self._tell_new)
+                self._node.loop.call_later(self.together_seconds, self._tell_new)
             self._new += new
             if all_stand(self._new):
                 self._tell_new()

@@ -59,16 +59,16 @@ def main() -> None:
     sys.exit(abs(keep_host(f"{address}@{bind}", node, _meaning, again=True)))
 
 
-def _meaning(number: int) -> EndNotice | None:
+def _meaning(number: int, ask_seconds: float = _ASK_SECONDS) -> EndNotice | None:
     """Return the end that a signal announces. Slurm sends SIGTERM for a job that was cancelled, and
     for a job that may run a while longer before it gives way; SIGUSR1 is what we ask for before the
     time limit."""
-    state, seconds = _state_and_seconds(os.environ.get("SLURM_JOB_ID", ""))
+    state, seconds = _state_and_seconds(os.environ.get("SLURM_JOB_ID", ""), ask_seconds)
     if number == signal.SIGUSR1:
         return EndNotice("the time limit of its Slurm job", seconds)
     if state is None:
         # The grace may have begun when Slurm was asked, which took time.
-        left = max(0.0, grace_seconds() - _ASK_SECONDS)
+        left = max(0.0, grace_seconds() - ask_seconds)
         return EndNotice("Slurm has told its job to end, and does not say why", left, is_last=True)
     if state not in _RUNS_ON:
         return None
@@ -77,7 +77,7 @@ def _meaning(number: int) -> EndNotice | None:
     return EndNotice("its Slurm job gives way to another", left, is_last=True)
 
 
-def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
+def _state_and_seconds(job: str, ask_seconds: float) -> tuple[str | None, float | None]:
     """Return the state of a job and the seconds until its end. The state is "" if Slurm does not
     know the job, ``None`` without an answer.
     """
@@ -87,7 +87,7 @@ def _state_and_seconds(job: str) -> tuple[str | None, float | None]:
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=_ASK_SECONDS, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
+                timeout=ask_seconds, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired):
             return None, None

@@ -23,7 +23,7 @@ NOBODY_THERE = "nobody listens there: its host agent has ended, or its machine"
 _SECONDS = 5.0
 _SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _FIRST_SECONDS = 0.1  # all that answer have done so by then, as a rule
-_COMING_UP_SECONDS = 15.0
+COMING_UP_SECONDS = 15.0
 _KNOCK_SECONDS = 0.3
 _FAR_KNOCK_SECONDS = 1.5  # by way of a gateway
 
@@ -35,28 +35,30 @@ def ask_hosts(
     *,
     silent: Collection[str] = (),
     may_come_up: bool = False,
+    seconds: float = _SECONDS,
+    coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[A]]:
     """Return the answer of each host, by URL.
 
     Dead hosts are waited for together. A host without a listening process fails at once, or after
-    15 s if its agent ``may_come_up``; an agent that listens and does not answer fails after 5 s, or
-    sooner if it was ``silent`` the last time.
+    ``coming_up_seconds`` if its agent ``may_come_up``; an agent that listens and does not answer
+    fails after ``seconds``, or sooner if it was ``silent`` the last time.
     """
     began = time.monotonic()
     asked = {url: node.ask(address, request) for url, address in addresses.items()}
 
-    def wait_until(seconds: float, urls: Iterable[str]) -> None:
-        wait_for([asked[url] for url in urls], began + seconds - time.monotonic())
+    def wait_until(end_seconds: float, urls: Iterable[str]) -> None:
+        wait_for([asked[url] for url in urls], began + end_seconds - time.monotonic())
 
     wait_until(_FIRST_SECONDS, asked)
     if may_come_up:
-        wait_until(_COMING_UP_SECONDS, asked)
+        wait_until(coming_up_seconds, asked)
     silent_urls = [url for url, answer in asked.items() if not answer.is_set and "://" in url]
     closed = closed_of(silent_urls, node)
     wait_until(_SILENT_SECONDS, set(silent) & asked.keys())
-    wait_until(_SECONDS, asked.keys() - closed - set(silent))
+    wait_until(seconds, asked.keys() - closed - set(silent))
     late = (
-        f"no answer within {_SECONDS:.0f} s, though somebody listens there: its host agent hangs "
+        f"no answer within {seconds:.0f} s, though somebody listens there: its host agent hangs "
         "or is stopped"
     )
     answers = collect(asked, 0.0, late)
@@ -73,9 +75,14 @@ def inspect_hosts(
     *,
     silent: Collection[str] = (),
     may_come_up: bool = False,
+    seconds: float = _SECONDS,
+    coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[HostState]]:
     """Return the state of each host, by URL, as `ask_hosts` does."""
-    return ask_hosts(node, addresses, Inspect(), silent=silent, may_come_up=may_come_up)
+    return ask_hosts(
+        node, addresses, Inspect(), silent=silent, may_come_up=may_come_up, seconds=seconds,
+        coming_up_seconds=coming_up_seconds,
+    )  # fmt: skip
 
 
 def closed_of(urls: Collection[str], node: Node) -> set[str]:

@@ -14,9 +14,6 @@ from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import ProcAgain, ProcDown, ProcsDown, ProcUp
 
-_EARLY_SECONDS = 5.0
-"""How much longer than a reference to a proc the order to make it may be on its way."""
-
 _MAX_ENDS = 10_000
 """How many ends of procs are remembered. A question about an older one is answered, after a moment,
 with "its host agent does not know it": the proc is gone in either case."""
@@ -38,6 +35,8 @@ class ProcWatchers:
         self._watchers: dict[Uid, _Told] = {}
         self._end_watchers: dict[Uid, _Told] = {}
         self._ends: dict[Uid, ProcDown] = {}
+        # How much longer than a reference to a proc the order to make it may be on its way.
+        self.early_seconds = 5.0
         self._lost_together: list[tuple[ProcDown, _Told]] = []
         node.peer_down.on_down.append(self._on_peer_down)
 
@@ -123,7 +122,7 @@ class ProcWatchers:
             del self._ends[next(iter(self._ends))]
 
     def _give_up_later(self, uid: Uid) -> None:
-        self._node.loop.call_later(_EARLY_SECONDS, lambda: self._give_up(uid))
+        self._node.loop.call_later(self.early_seconds, lambda: self._give_up(uid))
 
     def _give_up(self, uid: Uid) -> None:
         """Tell the watchers of a proc that it was never ordered."""

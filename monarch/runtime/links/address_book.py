@@ -29,9 +29,11 @@ attach again, and there are only as many as there are addresses.
 
 
 class PeerTable:
-    """The peers by uid, and by the host that they are on. From any thread."""
+    """The peers by uid, and by the host that they are on. From any thread. At most ``max_dead``
+    dead ones are remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_dead: int = _MAX_DEAD) -> None:
+        self.max_dead = max_dead
         self._peers: dict[Uid, Peer] = {}
         self._dead: dict[Uid, Peer] = {}
         # The living ones, as a host is lost with all of its own; a dictionary keeps their order.
@@ -105,7 +107,7 @@ class PeerTable:
             if _is_host(peer.address):
                 return
             self._dead[uid] = peer
-            if len(self._dead) > _MAX_DEAD:
+            if len(self._dead) > self.max_dead:
                 oldest = next(iter(self._dead))
                 del self._dead[oldest], self._peers[oldest]
 

@@ -71,6 +71,7 @@ class BulkSender:
         self._outbound: dict[int, _Outbound] = {}
         self._numbers = itertools.count(1)
         self._is_trimming = False
+        self.idle_seconds = _IDLE_SECONDS  # until memory that nobody needs is given back
         self.num_chunk_bytes = 0
         node.on_gone.append(self._forget_gone)
         node.handle(Credit, self.on_credit)
@@ -169,7 +170,7 @@ class BulkSender:
         placed = self.pool.place(size)
         if placed is not None and not self._is_trimming:
             self._is_trimming = True
-            self._node.loop.call_later(_IDLE_SECONDS, self._trim)
+            self._node.loop.call_later(self.idle_seconds, self._trim)
         return placed
 
     def _frames(
@@ -263,13 +264,13 @@ class BulkSender:
     def _trim(self) -> None:
         """Release memory that has not been needed for a while."""
         loop = self._node.loop
-        for number in self.pool.trim(loop.time(), _IDLE_SECONDS):
+        for number in self.pool.trim(loop.time(), self.idle_seconds):
             for uid in self._told.pop(number, ()):
                 to = self._node.address_of(uid)
                 self._node.send(to, Retire(self._node.address.uid, (number,)))
         self._is_trimming = len(self.pool) > 0
         if self._is_trimming:
-            loop.call_later(_IDLE_SECONDS, self._trim)
+            loop.call_later(self.idle_seconds, self._trim)
 
     def close(self) -> None:
         """Release everything. Receivers keep the memory that was sent to them."""

@@ -57,6 +57,7 @@ class Outboxes:
         self._trees = trees
         self._bulk_sender = bulk_sender
         self._boxes: dict[Uid, dict[str, Outbox]] = {}
+        self.max_boxes = _MAX_BOXES  # of one process; beyond that an idle one is forgotten
         self._num_spilling = 0
         self._switches = WaitingSwitches()
         self._lock = threading.Lock()
@@ -255,7 +256,7 @@ class Outboxes:
             self._switches.begins(uid, box)
         with self._lock:
             boxes = self._boxes.setdefault(uid, {})
-            if len(boxes) >= _MAX_BOXES and not self._num_spilling:
+            if len(boxes) >= self.max_boxes and not self._num_spilling:
                 _forget_one(boxes)
             return boxes.setdefault(key, box)
 

@@ -25,7 +25,11 @@ class Overflow:
     files, which vanish when the process ends in any way.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, max_tail_bytes: int = _TAIL_BYTES, segment_bytes: int = _SEGMENT_BYTES
+    ) -> None:
+        self._max_tail_bytes = max_tail_bytes
+        self._segment_bytes = segment_bytes
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._segments: deque[_Segment] = deque()
@@ -39,7 +43,7 @@ class Overflow:
         data = _join(frames)
         self._tail.append(data)
         self._tail_bytes += len(data)
-        if self._tail_bytes > _TAIL_BYTES:
+        if self._tail_bytes > self._max_tail_bytes:
             try:
                 self._write_tail()
             except OSError as error:
@@ -53,7 +57,7 @@ class Overflow:
         self._num += 1
 
     def _write_tail(self) -> None:
-        if not self._segments or self._segments[-1].num_written >= _SEGMENT_BYTES:
+        if not self._segments or self._segments[-1].num_written >= self._segment_bytes:
             self._segments.append(_Segment())
         self._segments[-1].append(b"".join(self._tail))
         self._tail.clear()

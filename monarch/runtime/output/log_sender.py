@@ -28,12 +28,6 @@ from monarch.wire.message import FlushLogs, Log, LogOptions, LogRoom, LogWindow
 
 _WINDOW_BYTES = 4 << 20
 _BACKLOG_BYTES = 512 * 1024
-# A report of a death waits this long for the proc's last lines, on a machine that is short of time;
-_PATIENCE_SECONDS = 2.0
-# but for no more looks than these at a write that does not end, where the disk stands still. Looks,
-# not seconds: where the machine has no time for them, it has none for the write either.
-_LOOKS_AT_DISK = 10
-_LOOK_SECONDS = 0.02
 
 
 class LastWords(msgspec.Struct):
@@ -52,11 +46,21 @@ class _LogSource(msgspec.Struct):
 
 
 class LogSender:
-    """The output of all procs of a host. It has a thread of its own as soon as there are procs."""
+    """The output of all procs of a host. It has a thread of its own as soon as there are procs.
+
+    A report of a death waits for ``patience_seconds`` for the proc's last lines, on a machine that
+    is short of time; but for no more than ``num_looks_at_disk`` looks at a write that does not end,
+    where the disk stands still. Looks, not seconds: where the machine has no time for them, it has
+    none for the write either.
+    """
 
     def __init__(
-        self, node: Node, host_name: str, client: Callable[[], ProcAddress | None]
-    ) -> None:
+        self, node: Node, host_name: str, client: Callable[[], ProcAddress | None], *,
+        look_seconds: float = 0.02,
+    ) -> None:  # fmt: skip
+        self.patience_seconds = 2.0
+        self.num_looks_at_disk = 10
+        self._look_seconds = look_seconds
         self._node = node
         self._host_name = host_name
         self._client = client
@@ -111,13 +115,13 @@ class LogSender:
     def _wait_for(self, is_read: threading.Event) -> None:
         """Wait until the pipes of a dead proc are read. A log file write that hangs is waited for
         only a while, and only once even if many procs die."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + self.patience_seconds
         seen, num_looks = self._write, 0
-        while not is_read.wait(_LOOK_SECONDS) and time.monotonic() <= deadline:
+        while not is_read.wait(self._look_seconds) and time.monotonic() <= deadline:
             write = self._write
             num_looks = num_looks + 1 if write is seen else 1
             seen = write
-            if write is not None and (write is self._still or num_looks > _LOOKS_AT_DISK):
+            if write is not None and (write is self._still or num_looks > self.num_looks_at_disk):
                 self._still = write
                 return
 

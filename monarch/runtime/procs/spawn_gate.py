@@ -17,9 +17,11 @@ _PATIENCE_SECONDS = 20.0
 
 
 class SpawnGate:
-    """Closed from the first changed file of a push until its last rank has switched; else open."""
+    """Closed from the first changed file of a push until its last rank has switched; else open.
+    A spawn waits for ``patience_seconds``."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        self._patience_seconds = patience_seconds
         self._changed = threading.Condition()
         self._generation = 0
         self._num_inside = 0
@@ -31,17 +33,18 @@ class SpawnGate:
     def passing(self) -> Iterator[None]:
         """Spawn within the block. Waits while the gate is closed.
 
-        Raises ``MonarchError`` after 20 s: the push may be waiting for this very thread.
+        Raises ``MonarchError`` in the end: the push may be waiting for this very thread.
         """
         with self._changed:
-            deadline = time.monotonic() + _PATIENCE_SECONDS
+            deadline = time.monotonic() + self._patience_seconds
             if self._generation:
                 self.on_held()
             while self._generation:
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise MonarchError(
                         f"generation {self._generation} of the workspace is being switched to, "
-                        f"and has not got there in {_PATIENCE_SECONDS:g} s: spawn again when it has"
+                        f"and has not got there in {self._patience_seconds:g} s: spawn again when "
+                        "it has"
                     )
             self._num_inside += 1
         try:

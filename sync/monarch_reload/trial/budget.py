@@ -6,21 +6,21 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-_TIMES = 2.0
-_LEAST_SECONDS = 2.0
-
 
 class OverBudget(Exception):
     """Raised if preparing the change takes longer than importing everything in a new process."""
 
 
 class Budget:
-    """The processor time that the preparing thread may use. Time that new code itself takes does
-    not count."""
+    """The processor time that the preparing thread may use: so many ``times`` the time of an import
+    of everything, but no less than ``least_seconds``. Time that new code itself takes does not
+    count."""
 
-    def __init__(self, import_seconds: float) -> None:
+    def __init__(
+        self, import_seconds: float, *, times: float = 2.0, least_seconds: float = 2.0
+    ) -> None:
         self._import_seconds = import_seconds
-        self._seconds = max(_LEAST_SECONDS, _TIMES * import_seconds)
+        self._seconds = max(least_seconds, times * import_seconds)
         self._end = time.thread_time() + self._seconds
 
     def is_over(self) -> bool:

@@ -19,17 +19,18 @@ _DMA_BUF_FD = 1
 _PEER_MEMORY = "/sys/module/nvidia_peermem"
 
 
-def usable(names: Sequence[str]) -> list[str]:
-    """Return the devices that have reliable connections: Amazon's EFA has a protocol of its own."""
-    found = [name for name in names if _driver(name) != "efa"]
+def usable(names: Sequence[str], sys: Path = _SYS) -> list[str]:
+    """Return the devices that have reliable connections: Amazon's EFA has a protocol of its own.
+    ``sys``: the folder in which the kernel describes them."""
+    found = [name for name in names if _driver(name, sys) != "efa"]
     if len(found) < len(names):
         _log.info("EFA devices are not supported: memory is read over TCP there")
     return found
 
 
-def _driver(name: str) -> str:
+def _driver(name: str, sys: Path) -> str:
     try:
-        return os.path.basename(os.readlink(_SYS / name / "device" / "driver"))
+        return os.path.basename(os.readlink(sys / name / "device" / "driver"))
     except OSError:
         return ""
 

@@ -24,7 +24,6 @@ from monarch.wire.message import AuditAsked, Body
 _log = logging.getLogger("monarch.reload")
 
 _MOST_KEPT = 8
-_ANSWER_SECONDS = 30.0  # a proc that trains without a pause gives its audit little time
 
 
 class Audits:
@@ -37,6 +36,8 @@ class Audits:
 
     def __init__(self, node: Node, here: LocalReload) -> None:
         self._node, self._here = node, here
+        # A proc that trains without a pause gives its audit little time.
+        self.answer_seconds = 30.0
         self._found: dict[int, Promise[AuditOutcome]] = {}
         self._lock = threading.Lock()
         self._ended: Promise[None] = Promise()  # of the audit that is under way
@@ -89,7 +90,7 @@ class Audits:
             pass
         except Exception:
             _log.exception("the audit of generation %d failed", plan.generation)
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + self.answer_seconds
         for answer in asked:
             _wait_for_one((answer, ended), deadline - time.monotonic())
             if answer.is_set and not answer.value.error:

@@ -10,8 +10,6 @@ from monarch.mesh.ranges import ranges_in_words
 from monarch.net.loop import Loop
 from monarch.wire.message import BusyActor
 
-# Each process counts the seconds from when the fence came to it: they do not say it all at once.
-_GATHER_SECONDS = 0.3
 _MOST_NAMED = 3
 
 
@@ -22,6 +20,8 @@ class BusyActors:
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop = loop
         self._tell = tell
+        # Each process counts from when the fence came to it: they do not say it all at once.
+        self.gather_seconds = 0.3
         self._gathered: dict[tuple[int, float], list[BusyActor]] = {}
         self._lock = threading.Lock()
 
@@ -32,7 +32,7 @@ class BusyActors:
             is_first = key not in self._gathered
             self._gathered.setdefault(key, []).extend(busy)
         if is_first:
-            self._loop.call_later(_GATHER_SECONDS, lambda: self._say(*key))
+            self._loop.call_later(self.gather_seconds, lambda: self._say(*key))
 
     def forget(self) -> None:
         """Drop the collected reports, because the switch waits for no actor any longer."""

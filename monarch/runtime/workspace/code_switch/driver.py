@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from monarch.core.code_switch.coordinator import FENCE_SECONDS
 from monarch.core.code_switch.effects import AnswerOrder, Effect
 from monarch.core.code_switch.table import IllegalEvent, ParticipantState
 from monarch.errors import format_remote
@@ -57,6 +58,7 @@ class CodeSwitch:
         self.alone = threading.Lock()
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
         self.on_replacing: Callable[[ReloadPlan, int], None] = lambda plan, num_procs: None
+        self.fence_seconds = FENCE_SECONDS
         self._agent = agent
         self.node = agent.node
         self.audits = Audits(agent.node, here)
@@ -156,6 +158,7 @@ class CodeSwitch:
             lambda order, desk: self.ask(order, "", desk),
             plan,
             HostFiles(self.node, plan, self.uid, here=here),
+            fence_seconds=self.fence_seconds,
         )
         return leading.run(), leading.error
 
@@ -207,8 +210,9 @@ class CodeSwitch:
             assert switch is not None
             files = HostFiles(self.node, switch.plan, self.uid, author=asker)
             self._leading = Leading(
-                lambda order, desk: self.ask(order, self.uid, desk), switch.plan, files
-            )
+                lambda order, desk: self.ask(order, self.uid, desk), switch.plan, files,
+                fence_seconds=self.fence_seconds,
+            )  # fmt: skip
             self._led_for = asker, generation
             leads.append(self._leading)
             return effects

@@ -48,12 +48,15 @@ class Leading:
     """
 
     def __init__(
-        self, ask: Callable[[Order, Desk], ReloadOutcome], plan: ReloadPlan, files: HostFiles
-    ) -> None:
+        self, ask: Callable[[Order, Desk], ReloadOutcome], plan: ReloadPlan, files: HostFiles,
+        *, fence_seconds: float,
+    ) -> None:  # fmt: skip
         self._ask = ask
         self._plan = plan
         self._files = files
-        self._machine = Coordinator(plan.generation, lambda longest: random.uniform(0, longest))
+        self._machine = Coordinator(
+            plan.generation, lambda longest: random.uniform(0, longest), fence_seconds
+        )
         self._switched = Switched()
         self._called_off: Promise[None] = Promise()
         self._desk: Desk | None = None

@@ -139,7 +139,7 @@ def _resolve(needs: Needs, options: Sequence[str]) -> list[_Package]:
     with tempfile.TemporaryDirectory(prefix="monarch-environment-") as folder:
         report, exact = Path(folder, "report.json"), Path(folder, "constraints.txt")
         exact.write_text("\n".join(needs.constraints) + "\n")
-        _pip(
+        run_pip(
             "install", "--dry-run", "--ignore-installed", "--report", str(report),
             "--target", folder,  # Without one, pip looks for no other Python's wheels.
             "--constraint", str(exact), *options, *needs.arguments,
@@ -177,9 +177,9 @@ def _bring(
             found.mkdir()
             if requirements and tag == python_tag():
                 # A package that comes as sources is built.
-                _pip("wheel", "--no-deps", "-w", str(found), *options[tag], *requirements)
+                run_pip("wheel", "--no-deps", "-w", str(found), *options[tag], *requirements)
             elif requirements:
-                _pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
+                run_pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
         collect(by_tag, fresh)
         for found in by_tag.values():
             ours.remove_folder(found, fresh, name=r"\d+", ignore_errors=False)
@@ -192,18 +192,19 @@ def _bring(
         ours.remove_folder(fresh, target.parent, name=f"{UNFINISHED}.*")
 
 
-def _pip(*arguments: str) -> None:
+def run_pip(*arguments: str, seconds: float = _PIP_SECONDS) -> None:
+    """Run pip. Raises ``EnvironmentFailed`` if it fails, or has not ended after ``seconds``."""
     options = ["--disable-pip-version-check", "--no-input"]
     command = [sys.executable, *module_arguments("pip"), *options, *arguments]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", check=False, timeout=_PIP_SECONDS,
+            text=True, errors="replace", check=False, timeout=seconds,
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
         said = bytes(late.output or b"").decode(errors="replace")
         raise EnvironmentFailed(
-            f"`pip {arguments[0]}` had not ended after {_PIP_SECONDS / 60:.0f} minutes, and was "
+            f"`pip {arguments[0]}` had not ended after {seconds / 60:.0f} minutes, and was "
             "stopped: does a server not answer, or a build hang?",
             _last_lines(said),
         ) from None

@@ -65,9 +65,11 @@ class _Index(msgspec.Struct):
 
 
 class HostEnvironment:
-    """The environment of one replica. Only its agent's thread may call it."""
+    """The environment of one replica. Only its agent's thread may call it. The cache of unpacked
+    packages is trimmed to ``max_cache_bytes``."""
 
-    def __init__(self, root: str, state: str) -> None:
+    def __init__(self, root: str, state: str, max_cache_bytes: int = _MAX_CACHE_BYTES) -> None:
+        self._max_cache_bytes = max_cache_bytes
         self._root = root
         self._place = os.path.join(state, _PLACE)
         self._next = f"{self._place}.next"
@@ -151,7 +153,7 @@ class HostEnvironment:
         if new is None or new.digest != digest:
             with _told(self._next):
                 self.drop()
-                _put(digest, wheels, find, self._next)
+                _put(digest, wheels, find, self._next, self._max_cache_bytes)
                 new = _read_index(self._next)
         after = new.files if new is not None else {}
         changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
@@ -172,7 +174,9 @@ def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
     return wheels
 
 
-def _put(digest: str, wheels: list[Wheel], find: Callable[[str], str], place: str) -> None:
+def _put(
+    digest: str, wheels: list[Wheel], find: Callable[[str], str], place: str, max_cache_bytes: int
+) -> None:
     """Make the folder ``place`` with all these wheels unpacked, unless another agent of this cache
     has made it."""
     cache = cache_folder() / "unpacked"
@@ -186,7 +190,7 @@ def _put(digest: str, wheels: list[Wheel], find: Callable[[str], str], place: st
         with _locked(cache, fcntl.LOCK_EX):
             if not (cache / digest).is_dir():
                 _make(digest, wheels, find, cache)
-                trim(cache, _MAX_CACHE_BYTES, {digest})
+                trim(cache, max_cache_bytes, {digest})
 
 
 def _copy(source: Path, place: Path) -> None:

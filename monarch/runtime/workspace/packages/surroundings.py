@@ -39,9 +39,11 @@ class _Noted(msgspec.Struct):
 
 
 class Surroundings:
-    """The surroundings of one workspace."""
+    """The surroundings of one workspace. Wheels that no workspace uses are trimmed to
+    ``max_wheel_bytes``."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, max_wheel_bytes: int = _MAX_WHEEL_BYTES) -> None:
+        self._max_wheel_bytes = max_wheel_bytes
         self._workspace = workspace
         self._editable = editable_folders(workspace)
         name = digest_bytes(repr(workspace.folders).encode("utf-8", "surrogateescape")).hex()
@@ -76,7 +78,7 @@ class Surroundings:
         built = build(needs, hosts, cache_folder(), pip_arguments)
         follower.step = before
         self._note(needs.digest, str(built or ""))
-        _trim()
+        _trim(self._max_wheel_bytes)
         where = ", ".join(needs.files)
         if built is None:
             return f"every host has what {where} asks for"
@@ -134,7 +136,7 @@ def _read(file: Path) -> _Noted:
         return _Noted()
 
 
-def _trim() -> None:
+def _trim(max_wheel_bytes: int) -> None:
     """Forget workspaces that are gone, and the wheels that no workspace has used for long."""
     in_use = set()
     for file in (cache_folder() / "workspaces").glob("*.json"):
@@ -143,4 +145,4 @@ def _trim() -> None:
             file.unlink(missing_ok=True)
         elif noted.environment:
             in_use.add(Path(noted.environment).name)
-    trim(cache_folder() / "wheels", _MAX_WHEEL_BYTES, in_use)
+    trim(cache_folder() / "wheels", max_wheel_bytes, in_use)

@@ -19,14 +19,14 @@ from monarch_sync.replicas.state_folder import find_state_folder
 from monarch_sync.tree.entry import from_wire, path_fault
 
 _LOOK_AGAIN_SECONDS = 0.1
-_PATIENCE_SECONDS = 10.0
 
 
 class SharedFolder:
     """A folder that another host writes. ``generation`` and ``digest`` are the last verified
-    state."""
+    state. An old file is waited out for ``patience_seconds``."""
 
-    def __init__(self, root: str, state: str) -> None:
+    def __init__(self, root: str, state: str, patience_seconds: float = 10.0) -> None:
+        self._patience_seconds = patience_seconds
         self._root = root
         self.id = _make_id(Path(state))
         self.generation = 0
@@ -38,7 +38,7 @@ class SharedFolder:
 
         A network file system may show an old file for some seconds.
         """
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + self._patience_seconds
         for raw_path, expected in files:
             path = from_wire(raw_path)
             if fault := path_fault(path):
