@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from monarch_recipes.fingerprint import PIECE
-
 pytest.importorskip("torch", reason="torch is not installed: pip install 'monarch-loop[train]'")
 
 import torch
@@ -20,7 +18,7 @@ from torch import nn
 from monarch_recipes import fingerprint
 from monarch_recipes.alike import ONLY_WEIGHTS, Alike
 from monarch_recipes.ddp import DDPTrainer
-from monarch_recipes.fingerprint import differences, digest_of, state_of, sums_of
+from monarch_recipes.fingerprint import PIECE, differences, digest_of, state_of, sums_of
 
 DTYPES = (
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
