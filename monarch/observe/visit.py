@@ -19,7 +19,7 @@ from monarch.net.machine import machine_id
 from monarch.observe.stacks import ProcStacks
 from monarch.runtime.answers import Response, collect
 from monarch.runtime.client_agent import ClientAgent
-from monarch.runtime.hosts.asking import ask_hosts
+from monarch.runtime.hosts.asking import ASK_SECONDS, ask_hosts
 from monarch.runtime.node import Node
 from monarch.runtime.observe.drain import pack_lines, row_objects, unpack_rows
 from monarch.wire.address import ProcAddress
@@ -40,9 +40,7 @@ from monarch.wire.message import (
 
 A = TypeVar("A")
 _LATE = "no answer in time"
-_CLIENT_SECONDS = 1.0
 _NUM_PINGS = 8
-_STACKS_SECONDS = 3.0
 _PY_SPY_SECONDS = 30.0
 
 
@@ -136,6 +134,10 @@ class MeshVisit:
     """A visit to ``hosts``: addresses of host agents, by URL or by another name that people
     know."""
 
+    host_seconds = ASK_SECONDS  # for the answers of hosts
+    client_seconds = 1.0
+    stacks_seconds = 3.0
+
     def __init__(self, node: Node, hosts: Mapping[str, ProcAddress]) -> None:
         self._node = node
         self._hosts: dict[str, ProcAddress] = {}
@@ -161,13 +163,15 @@ class MeshVisit:
         """
         looks: list[dict[str, Any]] = []
         clients: dict[str, dict[str, Any]] = {}
-        for url, response in ask_hosts(self._node, self._hosts, LookAtHost(flight)).items():
+        for url, response in ask_hosts(
+            self._node, self._hosts, LookAtHost(flight), seconds=self.host_seconds
+        ).items():
             if response.error:
                 looks.append({"error": response.error, "url": url, "client_state": None})
                 continue
             client = response.answer.state.client_address
             if client is not None and client.uid not in clients:
-                asked = self._ask(client, LookAtProc(), _CLIENT_SECONDS)
+                asked = self._ask(client, LookAtProc(), self.client_seconds)
                 clients[client.uid] = asked.or_else({})
             look = _flat(response.answer)
             look["url"] = url
@@ -180,7 +184,9 @@ class MeshVisit:
         """Return the last events of all processes: the procs, their hosts, and their client."""
         found = Drained()
         clients: set[str] = set()
-        for url, response in ask_hosts(self._node, self._hosts, DrainHost()).items():
+        for url, response in ask_hosts(
+            self._node, self._hosts, DrainHost(), seconds=self.host_seconds
+        ).items():
             if response.error:
                 found.silent.append(f"{url}: {response.error}")
                 continue
@@ -195,7 +201,7 @@ class MeshVisit:
         return found
 
     def _drain_client(self, client: ProcAddress, found: Drained) -> None:
-        asked = self._ask(client, DrainProc(), _CLIENT_SECONDS)
+        asked = self._ask(client, DrainProc(), self.client_seconds)
         now = time.monotonic_ns()
         about = {
             "k": "proc", "p": client.uid, "t": now, "offset": time.time_ns() - now,
@@ -207,7 +213,7 @@ class MeshVisit:
     def keep(self, seconds: float) -> None:
         """Make the hosts keep the records of their procs for ``seconds``, so that dead procs' exist
         too."""
-        ask_hosts(self._node, self._hosts, KeepRows(seconds))
+        self._ask_hosts(KeepRows(seconds))
 
     def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
         """Return torch's trace of each of ``procs``, by uid, compressed with zstd, or why there is
@@ -222,7 +228,7 @@ class MeshVisit:
         asked = {
             uid: self._node.ask(proc["address"], StacksAsked(False)) for uid, proc in up.items()
         }
-        answers = collect(asked, _STACKS_SECONDS, "does not answer")
+        answers = collect(asked, self.stacks_seconds, "does not answer")
         return [
             ProcStacks.of(uid, up[uid]["name"], up[uid]["rank"], up[uid]["pid"], told)
             for uid, told in answers.items()
@@ -262,9 +268,12 @@ class MeshVisit:
 
     def _ping(self, url: str) -> Ping | None:
         sent = time.monotonic_ns()
-        asked = self._ask(self._known[url], AskClock(), _CLIENT_SECONDS)
+        asked = self._ask(self._known[url], AskClock(), self.client_seconds)
         answered = time.monotonic_ns()
         return None if asked.error else Ping(sent, asked.answer, answered)
+
+    def _ask_hosts(self, request: Request[A]) -> dict[str, Response[A]]:
+        return ask_hosts(self._node, self._hosts, request, seconds=self.host_seconds)
 
     def _ask(self, to: ProcAddress, request: Request[A], seconds: float) -> Response[A]:
         return collect({to.uid: self._node.ask(to, request)}, seconds, _LATE)[to.uid]

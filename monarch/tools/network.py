@@ -104,15 +104,16 @@ def get_sockaddr(hostname: str, port: int, addr_type: AddrType = AddrType.Defaul
     return f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
 
 
-def free_port() -> int:
+def free_port(given: range | None = None) -> int:
     """A TCP port that no program has here now, for one that will listen at it in a while.
 
     The system gives none of this kind to a connection or to a program that asks for port 0, so that
-    no program takes it by accident before.
+    no program takes it by accident before. ``given``: the ports that the system gives; by default
+    as it says itself.
     """
     # Not by the program's own generator: ranks that share a seed would all choose the same.
     chooser = random.SystemRandom()
-    given = _given_ports()
+    given = given_ports() if given is None else given
     kept = [port for port in range(10_000, 65_536) if port not in given]
     for port in [*chooser.sample(kept, min(50, len(kept))), 0]:
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -122,7 +123,7 @@ def free_port() -> int:
     raise RuntimeError("no TCP port of this machine is free")
 
 
-def _given_ports() -> range:
+def given_ports() -> range:
     """The ports that the system gives to connections."""
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from monarch.observe.visit import MeshVisit
+from monarch.runtime.hosts.host_desk import HostDesk
+
 _SECONDS = 60.0
 
 
@@ -14,9 +17,8 @@ def patience() -> Iterator[None]:
     """Of visits, and of the host inside this program. What is said of those that are silent is
     tested on looks that are made up."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_LOOK_SECONDS", "_DRAIN_SECONDS"):
-            patch.setattr(f"monarch.runtime.hosts.host_desk.{name}", _SECONDS)
-        for name in ("_CLIENT_SECONDS", "_STACKS_SECONDS"):
-            patch.setattr(f"monarch.observe.visit.{name}", _SECONDS)
-        patch.setattr("monarch.runtime.hosts.asking._SECONDS", _SECONDS)
+        for name in ("look_seconds", "drain_seconds"):
+            patch.setattr(HostDesk, name, _SECONDS)
+        for name in ("host_seconds", "client_seconds", "stacks_seconds"):
+            patch.setattr(MeshVisit, name, _SECONDS)
         yield

@@ -130,8 +130,7 @@ def test_errors_without_a_traceback() -> None:
     )
 
 
-def test_a_script_stops_at_each_step_until_it_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_script", None)
+def test_a_script_stops_at_each_step_until_it_may_go_on() -> None:
     done: list[object] = []
 
     def main() -> None:
@@ -152,10 +151,7 @@ def test_a_script_stops_at_each_step_until_it_may_go_on(monkeypatch: pytest.Monk
     assert not script.go_on(), "it has ended"
 
 
-def test_a_step_that_raises_is_made_again_in_the_scripts_own_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(steps, "_script", None)
+def test_a_step_that_raises_is_made_again_in_the_scripts_own_thread() -> None:
     threads, got = set(), []
     fails = [True]
 
@@ -191,9 +187,8 @@ def test_a_step_that_raises_is_made_again_in_the_scripts_own_thread(
     ],
 )  # fmt: skip
 def test_numbers_that_a_step_returns_are_figures_of_the_run(
-    result: object, is_due: bool, figures: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    result: object, is_due: bool, figures: dict[str, float]
 ) -> None:
-    monkeypatch.setattr(steps, "_script", None)
     script = ScriptThread(lambda: monarch.step(lambda: result))
     script.go_on()
     assert script.make_step() == figures
@@ -207,16 +202,14 @@ def test_a_number_on_a_gpu_is_waited_for_now_and_then(monkeypatch: pytest.Monkey
     assert steps._figures_of(torch.tensor(1.0), is_due=True) == {"loss": 1.0}
 
 
-def test_outside_of_a_run_a_step_is_a_plain_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_script", None)
+def test_outside_of_a_run_a_step_is_a_plain_call() -> None:
     assert monarch.step() is None
     assert monarch.step(max, 1, 2) == 2
     with pytest.raises(TypeError, match=r"the first argument is the function to call"):
         monarch.step(0.3)  # type: ignore[arg-type]
 
 
-def test_what_a_script_raises_reaches_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_script", None)
+def test_what_a_script_raises_reaches_its_driver() -> None:
     script = ScriptThread(lambda: exec(textwrap.dedent("raise KeyError('gone')")))
     with pytest.raises(KeyError, match="gone"):
         script.go_on()

@@ -301,15 +301,14 @@ def test_a_large_file_that_is_read_only_is_replaced(folder: Path, tmp_path: Path
 
 
 def test_a_replica_opens_where_a_file_of_ours_is_a_folder_now(
-    replica: Replica, monkeypatch: pytest.MonkeyPatch
+    replica: Replica,
 ) -> None:
     """All is looked at after a reboot."""
     push_tree(replica, 1, {"a": b"1", "b": b"2"})
     replica.close()
     (replica.root / "a").unlink()
     (replica.root / "a").mkdir()
-    monkeypatch.setattr("monarch_sync.replicas.completion._boot_id", lambda: "another")
-    again = Replica(replica.root)
+    again = Replica(replica.root, boot_id=lambda: "another")
     assert [entry.path for entry in again.manifest] == ["b"]
     again.close()
 

@@ -266,14 +266,13 @@ def test_one_process_keeps_a_replica(replica: Replica, root: Path) -> None:
 
 
 def test_after_a_reboot_damaged_files_are_brought_again(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path,
 ) -> None:
     first = Replica(root)
     push_tree(first, 1, {"torn": b"content", "sound": b"1"})
     first.close()
     (root / "torn").write_bytes(b"")
-    monkeypatch.setattr("monarch_sync.replicas.completion._boot_id", lambda: "another")
-    second = Replica(root)
+    second = Replica(root, boot_id=lambda: "another")
     assert "torn" not in second.manifest
     push_tree(second, 2, {"torn": b"content", "sound": b"1"})
     assert (root / "torn").read_bytes() == b"content"

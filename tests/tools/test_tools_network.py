@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from monarch.tools import network
 from monarch.tools.network import (
     LOOPBACK,
     AddrType,
@@ -16,6 +15,7 @@ from monarch.tools.network import (
     free_port,
     get_ipaddr,
     get_sockaddr,
+    given_ports,
 )
 
 
@@ -70,19 +70,15 @@ def test_there_may_be_none(
         get_ipaddr("host", 80, kind)
 
 
-def test_a_free_port_is_none_that_a_connection_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = network._given_ports()
+def test_a_free_port_is_none_that_a_connection_may_take() -> None:
+    given = given_ports()
     assert all(10_000 <= port < 65_536 and port not in given for port in map(_free, range(20)))
-    monkeypatch.setattr(network, "_given_ports", lambda: range(10_000, 40_000))
-    assert all(port >= 40_000 for port in map(_free, range(20)))
+    assert all(free_port(range(10_000, 40_000)) >= 40_000 for _ in range(20))
 
 
-def test_where_connections_may_take_all_ports_one_of_them_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(network, "_given_ports", lambda: range(1024, 65_536))
+def test_where_connections_may_take_all_ports_one_of_them_is_given() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port()))
+        taken.bind(("127.0.0.1", free_port(range(1024, 65_536))))
 
 
 def test_a_seed_does_not_choose_the_port() -> None:

@@ -27,8 +27,8 @@ class Trainer(Actor):
     def take_a_while(self): time.sleep(1.0)
 procs = this_host().spawn_procs({"gpus": 3})
 trainers = procs.spawn("trainers", Trainer)
-from monarch.runtime.hosts import host_desk
-host_desk._LOOK_SECONDS = 60.0  # A loaded machine is no silent one.
+from monarch.runtime.hosts.host_desk import HostDesk
+HostDesk.look_seconds = 60.0  # A loaded machine is no silent one.
 """
 
 CELLS = {

@@ -20,7 +20,7 @@ from monarch.wire.message import HostState, Inspect, Request
 A = TypeVar("A")
 NOBODY_THERE = "nobody listens there: its host agent has ended, or its machine"
 
-_SECONDS = 5.0
+ASK_SECONDS = 5.0
 _SILENT_SECONDS = 0.5  # for a host that gave no answer the last time
 _FIRST_SECONDS = 0.1  # all that answer have done so by then, as a rule
 COMING_UP_SECONDS = 15.0
@@ -35,7 +35,7 @@ def ask_hosts(
     *,
     silent: Collection[str] = (),
     may_come_up: bool = False,
-    seconds: float = _SECONDS,
+    seconds: float = ASK_SECONDS,
     coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[A]]:
     """Return the answer of each host, by URL.
@@ -75,7 +75,7 @@ def inspect_hosts(
     *,
     silent: Collection[str] = (),
     may_come_up: bool = False,
-    seconds: float = _SECONDS,
+    seconds: float = ASK_SECONDS,
     coming_up_seconds: float = COMING_UP_SECONDS,
 ) -> dict[str, Response[HostState]]:
     """Return the state of each host, by URL, as `ask_hosts` does."""

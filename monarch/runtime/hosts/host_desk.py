@@ -38,8 +38,6 @@ from monarch.wire.message import (
 )
 
 A = TypeVar("A")
-_LOOK_SECONDS = 1.0
-_DRAIN_SECONDS = 3.0
 _KEEP_EVERY_SECONDS = 2.0
 _MOST_KEPT_BYTES = 64 * 2**20
 _MOST_ENDED = 4096
@@ -84,6 +82,9 @@ class _Kept(NamedTuple):
 
 class HostDesk:
     """Answers requests to a host agent. All methods run on the node's I/O loop."""
+
+    look_seconds = 1.0  # for the answers of procs
+    drain_seconds = 3.0
 
     def __init__(self, host: AskedHost) -> None:
         self._host = host
@@ -180,7 +181,7 @@ class HostDesk:
                 order, HostLook(state, now, epoch, holds, seen=seen, machine=machine_state())
             )
 
-        self._ask_all(LookAtProc(order.flight), _LOOK_SECONDS, done)
+        self._ask_all(LookAtProc(order.flight), self.look_seconds, done)
 
     def _on_py_spy(self, envelope: Envelope[PySpyAsked]) -> None:
         order = envelope.message
@@ -227,7 +228,7 @@ class HostDesk:
         return client is None or client.uid != self._node.uid
 
     def _drain(self, takes: bool, done: Callable[[Mapping[Uid, Response[bytes]]], None]) -> None:
-        self._ask_all(DrainProc(takes), _DRAIN_SECONDS, done)
+        self._ask_all(DrainProc(takes), self.drain_seconds, done)
 
     def _rows_of(
         self, found: Mapping[Uid, Response[bytes]], takes: bool

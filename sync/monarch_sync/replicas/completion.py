@@ -35,7 +35,7 @@ class Completion:
 
     def __init__(
         self, root: str, log: StateLog, history: History, staging: Staging, store: ContentStore,
-        disk: Disk, stamps: Stamps, folders: WholeFolders,
+        disk: Disk, stamps: Stamps, folders: WholeFolders, boot_id: str,
     ) -> None:  # fmt: skip
         self._root = root
         self._log = log
@@ -52,7 +52,7 @@ class Completion:
         if going is not None and history.newest < going.generation:
             old = log.state.manifest
             self._unnoted = going, old, going.apply(old)
-        self.boot = f"{_boot_id()} {os.stat(root).st_ino}"
+        self.boot = f"{boot_id} {os.stat(root).st_ino}"
 
     @property
     def is_interrupted(self) -> bool:
@@ -167,7 +167,7 @@ class Completion:
             self._history.lost(self._log.state.generation, entries)
 
 
-def _boot_id() -> str:
+def read_boot_id() -> str:
     """Return the kernel's id of this start of the machine; "" if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from monarch_sync.messages import (
 )
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.ahead import Ahead
-from monarch_sync.replicas.completion import FULL, Completion
+from monarch_sync.replicas.completion import FULL, Completion, read_boot_id
 from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.pending import Pending
 from monarch_sync.replicas.recall import answer
@@ -72,24 +72,25 @@ class Replica:
     """One mirrored folder. Not for several threads at once.
 
     Raises ``ReplicaBusy`` if another process keeps the same folder, as far as the file system can
-    tell. ``tick_ns``: as in `Stamps`; ``min_log_bytes``: as in `StateLog`.
+    tell. ``tick_ns``: as in `Stamps`; ``min_log_bytes``: as in `StateLog`; ``boot_id``
+    returns an id of this start of the machine.
     """
 
     def __init__(
         self, root: str | os.PathLike[str], disk: Disk | None = None, *, tick_ns: int = TICK_NS,
-        min_log_bytes: int = MIN_LOG_BYTES,
+        min_log_bytes: int = MIN_LOG_BYTES, boot_id: Callable[[], str] = read_boot_id,
     ) -> None:  # fmt: skip
         self.root = Path(root)
         self._disk = disk or Disk()
         self._state = make_state_folder(self.root)
         self._lock = FolderLock(self._state)
         try:
-            self._open(tick_ns, min_log_bytes)
+            self._open(tick_ns, min_log_bytes, boot_id())
         except BaseException:
             self._lock.release()  # or the next try, in this process, would find it kept
             raise
 
-    def _open(self, tick_ns: int, min_log_bytes: int) -> None:
+    def _open(self, tick_ns: int, min_log_bytes: int, boot_id: str) -> None:
         self._stamps = Stamps(tick_ns)
         self._store = ContentStore(self._state / "store", self._disk, self._stamps)
         root = os.fspath(self.root)
@@ -115,6 +116,7 @@ class Replica:
             disk=self._disk,
             stamps=self._stamps,
             folders=self._folders,
+            boot_id=boot_id,
         )
         self._completion.note_reboot()
         with contextlib.suppress(OSError):  # The next message tries again, and says why not.
