@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import pytest
 
-from monarch.cli.runs import runs
 from monarch.cli.terminal.tables import in_columns
 from monarch.errors import JobError
 from monarch.runs.record.folder import RunFolder, new_run
@@ -138,7 +137,8 @@ def test_logs_shows_what_ranks_printed(folder: RunsFolder, monkeypatch: pytest.M
 def going_on(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], bool]) -> None:
     """The run goes on as long as these say so, each when it is looked at once more."""
     left = iter(steps)
-    monkeypatch.setattr(runs, "_goes_on", lambda run: next(left)())
+    pid = property(lambda run: os.getpid() if next(left)() else None)
+    monkeypatch.setattr(RunFolder, "running_pid", pid)
 
 
 def test_logs_follow_until_the_run_ends(

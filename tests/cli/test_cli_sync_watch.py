@@ -192,9 +192,9 @@ def test_what_cannot_be_read_is_looked_at_again(
 
 RETRYING = """
 import sys
-from monarch.cli.sync import push_news
+from monarch.cli.sync.push_news import Retrying
 
-push_news._FIRST_SECONDS = 0.1
+Retrying.first_seconds = 0.1
 sys.argv = ["monarch", "sync", "--watch", *{arguments!r}]
 from monarch.cli.main import main; main()
 """

@@ -99,9 +99,9 @@ class Trainer(Actor):
     @endpoint
     def be_impatient(self) -> None:
         """Wait for readers of a half for a moment only."""
-        from monarch.rdma.weights import slab
+        from monarch.rdma.weights.slab import Slab
 
-        slab._PATIENCE_SECONDS = 0.2
+        Slab.patience_seconds = 0.2
 
     @endpoint
     def pid(self) -> int:

@@ -264,7 +264,7 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
     printed = PrintedLines(run.path / "logs", ranks)
     shown = _RankLines(is_of_one=len(ranks) == 1)
     try:
-        is_over = not (follow and _goes_on(run))
+        is_over = not (follow and run.running_pid is not None)
         shown.tell(_last_lines(printed.take(is_over=is_over), tail))
         if is_over and not printed.names():
             of = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
@@ -272,14 +272,10 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
         while not is_over:
             time.sleep(_LOOK_SECONDS)
             _refresh()
-            is_over = not _goes_on(run)
+            is_over = run.running_pid is None
             shown.tell(printed.take(is_over=is_over))
     except KeyboardInterrupt:
         sys.exit(130)  # That is how one stops to follow; there is nothing to tell of it.
-
-
-def _goes_on(run: RunFolder) -> bool:
-    return run.running_pid is not None
 
 
 def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:

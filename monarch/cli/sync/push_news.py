@@ -10,7 +10,6 @@ from __future__ import annotations
 from monarch_sync import SyncReport
 from monarch_sync.report import Problem
 
-_FIRST_SECONDS = 2.0
 _LONGEST_SECONDS = 30.0
 _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generations
 
@@ -50,8 +49,10 @@ class PushNews:
 class Retrying:
     """Decides when a refused push is retried."""
 
+    first_seconds = 2.0
+
     def __init__(self) -> None:
-        self._pause = _FIRST_SECONDS
+        self._pause = self.first_seconds
         self._due: float | None = None
         self._num_taken_back = 0
 
@@ -70,10 +71,10 @@ class Retrying:
         if report.ok:
             self._num_taken_back = 0
         if not may_pass(report) or self._num_taken_back > _MAX_TAKEN_BACK:
-            self._due, self._pause = None, _FIRST_SECONDS
+            self._due, self._pause = None, self.first_seconds
             return False
         is_first = self._due is None
-        self._pause = _FIRST_SECONDS if is_first else min(2 * self._pause, _LONGEST_SECONDS)
+        self._pause = self.first_seconds if is_first else min(2 * self._pause, _LONGEST_SECONDS)
         self._due = now + self._pause
         return is_first
 

@@ -35,7 +35,6 @@ ON_DEVICE = 2
 
 _MAGIC = struct.Struct("=QQ")
 _VERSIONS = 16
-_PATIENCE_SECONDS = 5.0
 _POPULATE_WRITE = 23  # madvise's number of it: as if each page had been written to.
 _POPULATE_BYTES = 64 * 2**20
 _AT_ONCE = 8
@@ -54,6 +53,8 @@ class SlabPlace(NamedTuple):
 class Slab:
     """Two halves of ``half_bytes`` each, after a page with their versions; version 0 is an empty
     half."""
+
+    patience_seconds = 5.0  # with the readers of a half
 
     def __init__(self, fd: int, place: SlabPlace) -> None:
         self.fd = fd
@@ -134,7 +135,7 @@ class Slab:
         try:
             # A reader that was stopped in the middle is not waited for longer: it will notice.
             with contextlib.suppress(TimeoutError):
-                byte_locks.lock(fd, half, ALONE, time.monotonic() + _PATIENCE_SECONDS)
+                byte_locks.lock(fd, half, ALONE, time.monotonic() + self.patience_seconds)
             self._set_version(half, 0)
             yield self.half(half)
             self._set_version(half, version)
