@@ -1,7 +1,7 @@
-"""Replicas go on from copies in the memory of their hosts, which ranks before them have left.
+"""Restarted ranks continue from copies of the state that earlier ranks left in their hosts' memory.
 
-Any rank's whole copy is enough for ddp, as all have the same weights; each rank's random state is
-its own. A replica group goes on from the copies of its own ranks.
+All ranks of ddp have the same weights, so one complete copy is enough for all; each rank has its
+own random state. The ranks of a replica group continue from their own copies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _CALLED = Path("the copy in the host's memory")
 
 @dataclass(frozen=True)
 class RankCopy:
-    """The own data of a rank: ``state`` if its copy is complete, and its random state if it
-    exists.
-    """
+    """A rank's own copy: its whole ``state``, or None; and its random state, or None."""
 
     state: dict[str, Any] | None = None
     random_state: dict[str, torch.Tensor] | None = None
@@ -36,8 +34,9 @@ class RankCopy:
 
 @dataclass(frozen=True)
 class CopySource:
-    """The first rank whose copy is complete, with the data that is not among the tensors of its
-    state; ``is_to_be_taken_from``: some ranks have no complete copy.
+    """The first rank whose copy is complete, and its values that are not model or optimizer state.
+
+    ``is_to_be_taken_from`` is true if some ranks have no complete copy and must get this rank's.
     """
 
     rank: int
@@ -59,7 +58,7 @@ def read_copy(copies: HostCopies, rank: int) -> RankCopy:
 
 
 def read_whole(copies: HostCopies, rank: int) -> dict[str, Any] | None:
-    """The state of a rank, where its copy is whole, and there still."""
+    """Return the state of a rank from its complete copy; None if there is none or it is damaged."""
     state = _read(copies.whole.get(rank))
     if state is None:
         return None
