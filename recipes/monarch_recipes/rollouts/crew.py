@@ -1,4 +1,4 @@
-"""Actors that are replaced one by one when their processes die, and asked again."""
+"""Actors that are replaced one by one when their processes die. Their calls are repeated."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _END_SECONDS = 1.0
 class Crew:
     """``num`` actors of one kind, each alone in a process, spread over the hosts.
 
-    ``make`` spawns the actor on its proc. A member whose process has died is made anew as soon as
-    that is noticed, and what it was asked is asked again; so what it does may be done twice.
+    ``make`` spawns the actor on its proc. A dead member is replaced when its answer is asked for,
+    and the call is sent again. So a call may run twice.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Crew:
         return len(self._procs)
 
     def ask(self, number: int, method: str, *args: Any) -> CrewCall[Any]:
-        """Ask a member, and do not wait for its answer."""
+        """Call the method of a member without waiting for its answer."""
         return CrewCall(self, number, method, args)
 
     def close(self) -> None:
@@ -51,8 +51,10 @@ class Crew:
             self._end(procs)
 
     def replace(self, number: int, why: str) -> None:
-        """Start a new process for a member. Raises RunFailed where its processes die one after the
-        other."""
+        """Start a new process for a member, and record why.
+
+        Raises RunFailed if the member died more than five times in a row.
+        """
         self._num_deaths[number] += 1
         who = f"{self.name} {number}"
         self._record.event("died", f"{who} died: {why}", member=who)
@@ -73,7 +75,7 @@ class Crew:
             try:
                 procs.stop().get(timeout=10 * _END_SECONDS)
             except (SupervisionError, ActorError, TimeoutError):
-                pass  # It is gone already, or is being ended.
+                pass  # The process is gone already, or is being ended.
 
     def _sent(self, number: int, method: str, args: tuple[Any, ...]) -> Future[Any]:
         sent: Future[Any] = getattr(self._actors[number], method).call_one(*args)
@@ -84,7 +86,7 @@ class Crew:
 
 
 class CrewCall(Generic[T]):
-    """What a member was asked, until it has answered."""
+    """A call of a member, until its answer has been taken with `get`."""
 
     def __init__(self, crew: Crew, number: int, method: str, args: tuple[Any, ...]) -> None:
         self.number = number
@@ -97,16 +99,18 @@ class CrewCall(Generic[T]):
     def _send(self) -> None:
         try:
             self._future = self._crew._sent(self.number, self._method, self._args)
-        except SupervisionError:  # It is dead already: `get` sees to it.
+        except SupervisionError:  # The member is dead already: `get` replaces it.
             self._future = None
 
     def done(self) -> bool:
-        """Whether there is an answer, or an error."""
+        """Return whether there is an answer or an error."""
         return self._future is not None and self._future.done()
 
     def get(self, timeout: float | None = None) -> T:
-        """The answer, by a new process if it must be. Raises what the endpoint raised, and
-        TimeoutError."""
+        """Return the answer. If the member died, replace it and send the call again.
+
+        Raises what the endpoint raised, TimeoutError after ``timeout`` seconds, and RunFailed.
+        """
         while True:
             try:
                 if self._future is None:
