@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 NUM_ALIKE = 5
-"""After so many discards in a row for the same reason, a group's next tries are given up."""
+"""After so many discards of a group in a row with the same reason, further tries are hopeless."""
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
