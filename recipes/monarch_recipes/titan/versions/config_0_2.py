@@ -1,7 +1,7 @@
 """The config for TorchTitan 0.2.2: its sections, its TOML files, its flags.
 
-The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run.
+The classes below are TorchTitan's, with some keys marked as live: these may change between two
+steps of a run.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -22,7 +22,7 @@ from .sections import (
 
 import_torchtitan()
 
-# ruff: noqa: E402 - it can be imported on a CPU only now
+# ruff: noqa: E402 - imports TorchTitan, which a CPU can do only now
 from torchtitan import config as titan
 from torchtitan.config import JobConfig
 
@@ -37,7 +37,7 @@ class OptimizerSection(titan.Optimizer):  # type: ignore[misc]
 
 @dataclass
 class TrainingSection(titan.Training):  # type: ignore[misc]
-    """Steps, batches, data."""
+    """Steps, batches and data."""
 
     max_norm: float | int = live(titan.Training.max_norm)
 
@@ -75,12 +75,12 @@ class ValidationSection(titan.Validation):  # type: ignore[misc]
 
 @dataclass
 class FaultToleranceSection(OwnFaultTolerance, titan.FaultTolerance):  # type: ignore[misc]
-    """The settings for ranks that die or hang: all begin again from the last checkpoint."""
+    """The settings for ranks that die or hang: all ranks start again from the last checkpoint."""
 
 
 @dataclass
 class TitanConfig(JobConfig):  # type: ignore[misc]
-    """All sections of TorchTitan's `JobConfig`; a `Trainer` takes it as one."""
+    """All sections of TorchTitan's `JobConfig`, for its `Trainer`."""
 
     metrics: MetricsSection = field(default_factory=MetricsSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
