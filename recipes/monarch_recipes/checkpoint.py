@@ -41,11 +41,10 @@ class CheckpointError(MonarchError):
 
 
 class CheckpointMisfit(CheckpointError):
-    """The checkpoint is undamaged, but of another model, optimizer or recipe. A restart would not
-    help.
+    """The checkpoint is undamaged, but of another model, optimizer or recipe.
 
-    ``good_generation`` is the last generation of code that fits it, if an edit of the code caused
-    this; else None.
+    A restart would not help. ``good_generation`` is the last generation of code that fits it, if an
+    edit of the code caused this; else None.
     """
 
     def __init__(self, text: str, good_generation: int | None = None) -> None:
@@ -63,8 +62,9 @@ class CannotWrite(OSError):
 
 
 class CheckpointsUnreadable(CheckpointError):
-    """A run has checkpoints, but none can be read. To start anew would lose them, so the run
-    ends.
+    """A run has checkpoints, but none can be read.
+
+    To start anew would lose them, so the run ends.
     """
 
     no_edit_helps = True  # So the run does not hold: it ends.
@@ -289,8 +289,9 @@ def check_model(
 
 
 def model_difference(saved: dict[str, torch.Tensor], model: nn.Module) -> str:
-    """Return the first difference in name or shape between saved weights and a model; "" for
-    none.
+    """Return the first difference in name or shape between saved weights and a model, as text.
+
+    Returns "" if there is none.
     """
     wanted = model.state_dict()
     if missing := [name for name in wanted if name not in saved]:
@@ -360,7 +361,7 @@ def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
     """Return why an optimizer with the state ``here`` cannot load the state ``there``; "" if it
     can.
 
-    A state with fewer keys, and no unknown ones, is of an older torch; newer ones fill in the rest.
+    A state that only lacks keys is of an older torch: a newer one fills them in, so it fits.
     """
     saved, wanted = there["param_groups"], here["param_groups"]
     if [len(group["params"]) for group in saved] != [len(group["params"]) for group in wanted]:

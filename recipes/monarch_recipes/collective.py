@@ -194,8 +194,9 @@ def _sent(state: Any) -> Any:
 
 
 def _taken(value: Any, before: Any, device: torch.device) -> Any:
-    """Return a value from another rank. A tensor is copied into ``before`` if shape and type
-    fit.
+    """Return a value from another rank.
+
+    A tensor is copied into ``before`` if shape and type fit.
     """
     fits = isinstance(value, _Sent) and isinstance(before, torch.Tensor)
     if fits and (before.shape, before.dtype) == (value.tensor.shape, value.tensor.dtype):

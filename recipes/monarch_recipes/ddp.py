@@ -218,11 +218,10 @@ def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """Return further values by name, as means or (sum, weight) like the loss. All ranks need the
-    same names.
+    """Return further values by name, as means or (sum, weight) like the loss.
 
-    They are computed in training and on the held-out samples. Here it is the share of right
-    answers.
+    All ranks need the same names. They are computed in training and on the held-out samples. Here
+    it is the share of right answers.
     """
     return accuracy(logits, labels)
 
@@ -459,8 +458,9 @@ class DDPTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """Return this rank's number and its fingerprint; "" is the group of all ranks. Not
-        collective.
+        """Return this rank's number and its fingerprint; "" is the group of all ranks.
+
+        Not collective.
         """
         return self.rank, {"": self.sums()}
 
@@ -477,8 +477,9 @@ class DDPTrainer(Actor):
 
     @endpoint
     def evaluate(self) -> dict[str, float]:
-        """Return the loss and the metrics on the held-out samples. Each rank evaluates a share of
-        them.
+        """Return the loss and the metrics on the held-out samples.
+
+        Each rank evaluates a share of them.
         """
         task, size = self.config.task, 4 * self.config.max_micro_batch_size
         found = evaluate_share(
@@ -587,15 +588,17 @@ class DDPTrainer(Actor):
         self.go_on_in_data(state.get("data", {}))
 
     def go_on_in_data(self, state: dict[str, Any]) -> None:
-        """Position the data so that the next step gets its samples. Data that is indexed by number
-        needs no change.
+        """Position the data so that the next step gets its samples.
+
+        Data that is indexed by number needs no change.
         """
         if isinstance(self.samples, StreamedSamples):
             self.samples.go_on_at(self.num_steps_done, state)
 
     def set_random_state(self, state: dict[str, torch.Tensor] | None) -> None:
-        """Set the random generators to ``state``; if it is None, seed them from the rank and the
-        step.
+        """Set the random generators to ``state``.
+
+        If it is None, seed them from the rank and the step.
         """
         if state is not None:
             set_random_state(state)

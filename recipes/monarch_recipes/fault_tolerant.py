@@ -272,10 +272,10 @@ def learning_rate_at(config: FaultTolerantConfig, step: int, num_steps: int) -> 
 
 
 class ReplicaTrainer(Actor):
-    """One process of a replica group, which the controller drives. `seats` are those of all its
-    ranks.
+    """One process of a replica group, which the controller drives.
 
-    After `setup` has built the model, `join` makes it a member of the quorum, and `step` trains.
+    `seats` are those of all its ranks. After `setup` has built the model, `join` makes it a member
+    of the quorum, and `step` trains.
     """
 
     def __init__(
@@ -406,10 +406,9 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def leave(self) -> int:
-        """Leave the quorum, so that other groups do not wait for this one; return its last
-        committed step.
+        """Leave the quorum, so that other groups do not wait for this one.
 
-        It may join again. `evaluate` and `save` still work.
+        Return its last committed step. It may join again. `evaluate` and `save` still work.
         """
         if self.manager is not None:
             self.progress = self.manager.state_dict()
@@ -512,10 +511,10 @@ class ReplicaTrainer(Actor):
     def local_steps(
         self, manager: CarefulManager, fault: InjectedFault | None
     ) -> tuple[dict[str, float], float, float]:
-        """Learn from `sync_every` batches of this group; the last optimizer step averages with the
-        others.
+        """Learn from `sync_every` batches of this group.
 
-        The loss is the mean over this group's batches. Returns the same as `averaged_step`.
+        The last optimizer step averages with the others. The loss is the mean over this group's
+        batches. Returns the same as `averaged_step`.
         """
         step, count = manager.current_step(), self.config.sync_every
         sums: list[list[float]] = []
@@ -567,8 +566,9 @@ class ReplicaTrainer(Actor):
         return mean, tally
 
     def backward(self, loss: torch.Tensor) -> int:
-        """Compute the gradients. Return how many parameters this process left out, or DDP does not
-        average.
+        """Compute the gradients.
+
+        Return how many parameters this process left out, or DDP does not average.
         """
         if self.gradients is None:
             loss.backward()
@@ -587,8 +587,9 @@ class ReplicaTrainer(Actor):
             )
 
     def finish_gradient(self, weight: float) -> float:
-        """Scale the gradient to that of the weighted mean, and clip it. Return its norm before
-        clipping.
+        """Scale the gradient to that of the weighted mean, and clip it.
+
+        Return its norm before clipping.
         """
         scale_gradient(self.model, self.config.batch_size / weight if weight else math.nan)
         return clip_gradient(self.model, self.config.clip_norm)
@@ -679,10 +680,10 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:
-        """Write a checkpoint and return its path. The best checkpoint goes into a folder of its
-        own.
+        """Write a checkpoint and return its path.
 
-        All hosts should see the folder, so that any group can resume. Raises Unsaved.
+        The best checkpoint goes into a folder of its own. All hosts should see the folder, so that
+        any group can resume. Raises Unsaved.
         """
         state = {**self.__state__(), "history": history, "generation": context().generation}
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir

@@ -102,10 +102,10 @@ def tell_of_next_start(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> bool:
-    """Return whether a newly built model and optimizer match the given ones. If not, warn the
-    author.
+    """Return whether a newly built model and optimizer match the given ones.
 
-    They are built without data. Returns True if the edit changed no function that a start calls.
+    If not, warn the author. They are built without data. Returns True if the edit changed no
+    function that a start calls.
     """
     if not change.at_start:
         return True

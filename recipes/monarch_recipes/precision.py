@@ -52,11 +52,10 @@ class Precision:
         clip_norm: float | None,
         step: int,
     ) -> float:
-        """Scale the gradient by `factor`, clip it, step the optimizer; return the norm before
-        clipping.
+        """Scale the gradient by `factor`, clip it, step the optimizer.
 
-        Raises NonFiniteLoss, without a step, if the gradient is not finite. With float16 that step
-        is skipped without an error.
+        Return the norm before clipping. Raises NonFiniteLoss, without a step, if the gradient is
+        not finite. With float16 that step is skipped without an error.
         """
         self._scaler.unscale_(optimizer)
         scale_gradient(model, factor)

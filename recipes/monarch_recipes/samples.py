@@ -27,8 +27,9 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Data(NamedTuple):
-    """The train and the held-out data set. Each has `len(data)` and `data[index] -> (input,
-    label)`.
+    """The train and the held-out data set.
+
+    Each has `len(data)` and `data[index] -> (input, label)`.
     """
 
     train: Any

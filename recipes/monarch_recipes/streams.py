@@ -147,15 +147,17 @@ class StreamedSamples:
         return self._digest
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Return the position at which ``step`` begins. It must be the next step, or the one read
-        last.
+        """Return the position at which ``step`` begins.
+
+        It must be the next step, or the one read last.
         """
         place = self._kept if step == self._kept.step else self._next
         return place.state_dict()
 
     def go_on_at(self, step: int, state: Mapping[str, Any]) -> None:
-        """Go to ``step``. If ``state`` is not a position of that step, read the stream up to
-        there.
+        """Go to ``step``.
+
+        If ``state`` is not a position of that step, read the stream up to there.
         """
         if state.get("step") == step:
             self._go_to(StreamPlace(**state))
@@ -210,8 +212,9 @@ class StreamedSamples:
             self._samples = [sample for _, sample in samples]
 
     def _at(self, epoch: int, num_read: int) -> Mapping[str, Any]:
-        """Open the stream at a position, and return the stream's own state there; {} if it has
-        none.
+        """Open the stream at a position, and return the stream's own state there.
+
+        Returns {} if it has none.
         """
         opened, is_next = self._opened, (epoch, num_read) == (self._next.epoch, self._next.num_read)
         if (opened.epoch, opened.num_read) != (epoch, num_read):
@@ -346,8 +349,9 @@ class _OpenedStream:
         return samples
 
     def inner(self) -> Mapping[str, Any]:
-        """Return the stream's own state and that of its random generators; {} without a
-        ``state_dict``.
+        """Return the stream's own state and that of its random generators.
+
+        Returns {} without a ``state_dict``.
         """
         if self._loader is not None:
             if not hasattr(self._loader, "state_dict"):
@@ -370,8 +374,9 @@ class _OpenedStream:
 
     @property
     def _loader_class(self) -> type[Any] | None:
-        """The class of the DataLoader that runs the workers; None if this process reads by
-        itself.
+        """The class of the DataLoader that runs the workers.
+
+        It is None if this process reads by itself.
         """
         if self._source.workers.num == 0:
             return None
@@ -453,8 +458,9 @@ def open_samples(
 
 
 def check_same_stream(digests: Sequence[int]) -> None:
-    """Raise UnfitData if ranks read different samples in their first step; ``digests`` are by
-    rank.
+    """Raise UnfitData if ranks read different samples in their first step.
+
+    ``digests`` are by rank.
     """
     if len(set(digests)) > 1:
         raise UnfitData(

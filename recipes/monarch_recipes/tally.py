@@ -89,8 +89,9 @@ class Tally:
         )
 
     def means(self, packed: Sequence[float]) -> dict[str, float]:
-        """Return the mean of each name from the sum of all ranks' `packed`; nan for a weight of
-        0.
+        """Return the mean of each name from the sum of all ranks' `packed`.
+
+        Nan for a weight of 0.
         """
         pairs = zip(packed[0 : 2 * len(self._totals) : 2], packed[1::2], strict=False)
         return {

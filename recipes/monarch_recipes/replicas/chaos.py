@@ -203,10 +203,9 @@ def _kinds(word: _Word | None) -> Sequence[str]:
 
 
 def take_due(faults: list[InjectedFault], group: int, step: int) -> InjectedFault | None:
-    """Remove and return the first fault that is due in this step of this group; None if there is
-    none.
+    """Remove and return the first fault that is due in this step of this group.
 
-    ``faults`` must be in the order of their steps.
+    Returns None if there is none. ``faults`` must be in the order of their steps.
     """
     for fault in faults:
         if fault.step > step:

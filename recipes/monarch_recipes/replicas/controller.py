@@ -149,8 +149,9 @@ class Controller(Actor):
 
     @endpoint
     async def begin(self) -> None:
-        """Start the training, and return. Events are sent through the port; the last one is the
-        end.
+        """Start the training, and return.
+
+        Events are sent through the port; the last one is the end.
         """
         self.whole = asyncio.ensure_future(self.train())
 
@@ -176,8 +177,9 @@ class Controller(Actor):
 
     @endpoint
     async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
-        """Continue with ``hosts``, at their present addresses. Give up groups on hosts not in
-        ``left``.
+        """Continue with ``hosts``, at their present addresses.
+
+        Give up groups on hosts not in ``left``.
         """
         self.groups.hosts = self.keeper.hosts = hosts.flatten("hosts")
         self.groups.give_up_elsewhere(left)
@@ -192,8 +194,9 @@ class Controller(Actor):
         extras: Extras,
         edit_patience_seconds: float | None,
     ) -> None:
-        """Apply live keys of the config from the next step on; ``edit_patience_seconds`` at
-        once.
+        """Apply live keys of the config from the next step on.
+
+        ``edit_patience_seconds`` at once.
         """
         self.fingerprint_every = fingerprint_every
         self.hold.edit_patience_seconds = edit_patience_seconds
@@ -246,8 +249,9 @@ class Controller(Actor):
         ended.append(outcome)
 
     async def unless_stopped(self, work: Awaitable[None]) -> bool:
-        """Do the work, but cancel it if the run is asked to stop. Return whether it was
-        finished.
+        """Do the work, but cancel it if the run is asked to stop.
+
+        Return whether it was finished.
         """
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stop_wanted.wait())
         try:
@@ -261,8 +265,9 @@ class Controller(Actor):
             await asyncio.wait({task}, timeout=_LET_GO_SECONDS)
 
     async def train_until_saved(self) -> None:
-        """Train until the last step is saved. If all groups die before one has saved, train
-        again.
+        """Train until the last step is saved.
+
+        If all groups die before one has saved, train again.
         """
         keeping = asyncio.ensure_future(self.keeper.keep(self.join_anew))
         try:
@@ -390,8 +395,9 @@ class Controller(Actor):
         return "waits" if waits else "computes"
 
     async def step_left_at(self, group: Group, seconds: float) -> int:
-        """Let a group leave the quorum; return its last committed step, or -1 if it does not in
-        time.
+        """Let a group leave the quorum.
+
+        Return its last committed step, or -1 if it does not in time.
         """
         try:
             left = group.trainers.leave.call().as_asyncio()
@@ -509,8 +515,9 @@ class Controller(Actor):
         await self.groups.ask(group, group.trainers.leave.call())
 
     async def wait_for_others(self, group: Group, awaited: Callable[[], list[int]]) -> None:
-        """Wait until ``awaited`` returns no groups. Raises GroupLost if this group dies
-        meanwhile.
+        """Wait until ``awaited`` returns no groups.
+
+        Raises GroupLost if this group dies meanwhile.
         """
         asked_at = time.monotonic()
         while numbers := awaited():
@@ -523,10 +530,9 @@ class Controller(Actor):
         group.does("")
 
     async def join(self, group: Group) -> None:
-        """Join the lighthouse with a group, and wait for the other groups. From now on they wait
-        for it.
+        """Join the lighthouse with a group, and wait for the other groups.
 
-        Raises Disconnected if the lighthouse dies meanwhile.
+        From now on they wait for it. Raises Disconnected if the lighthouse dies meanwhile.
         """
         if not self.keeper.is_up:
             group.does("waits for the lighthouse, which is being started")

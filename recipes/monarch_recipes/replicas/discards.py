@@ -61,14 +61,16 @@ class Discards:
         return now
 
     def of(self, group: int) -> Discard | None:
-        """Return the last discard of a group; None if the group committed a step or was lost
-        since.
+        """Return the last discard of a group.
+
+        Returns None if the group committed a step or was lost since.
         """
         return self._last.get(group)
 
     def end(self, group: int) -> Discard | None:
-        """Forget a group's discards when it commits a step or is lost; return the last one, or
-        None.
+        """Forget a group's discards when it commits a step or is lost.
+
+        Return the last one, or None.
         """
         return self._last.pop(group, None)
 

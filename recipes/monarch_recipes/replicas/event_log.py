@@ -190,10 +190,10 @@ class FingerprintBook:
     def add(
         self, step: int, group: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
     ) -> dict[int, str]:
-        """Add a group's fingerprints at a step; return a text for each group that differs, by
-        group.
+        """Add a group's fingerprints at a step.
 
-        ``digests`` has one fingerprint for each rank; ``sums`` has the numbers behind it, if known.
+        Return a text for each group that differs, by group. ``digests`` has one fingerprint for
+        each rank; ``sums`` has the numbers behind it, if known.
         """
         told = self._told.setdefault(step, {})
         self._forget_all_but_the_newest()

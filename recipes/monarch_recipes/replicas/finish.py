@@ -38,8 +38,9 @@ _STOP_SECONDS = 2.0
 
 
 class Evaluations:
-    """Evaluates the model while groups train. ``every`` and ``extras`` are live keys of the
-    config.
+    """Evaluates the model while groups train.
+
+    ``every`` and ``extras`` are live keys of the config.
     """
 
     def __init__(self, groups: Groups, event_log: EventLog, every: int, extras: Extras) -> None:
@@ -100,15 +101,17 @@ class Evaluations:
         return verdict
 
     async def values(self, group: Group) -> dict[str, float]:
-        """Return the loss and the metrics on the held-out samples; each rank evaluates a share of
-        them.
+        """Return the loss and the metrics on the held-out samples.
+
+        Each rank evaluates a share of them.
         """
         return means_of(await self._groups.ask(group, group.trainers.evaluate.call()))
 
 
 async def save_the_end(groups: Groups, event_log: EventLog, last_step: int) -> Path | None:
-    """Save a checkpoint by one of the groups that agree; return None if all groups died
-    meanwhile.
+    """Save a checkpoint by one of the groups that agree.
+
+    Return None if all groups died meanwhile.
     """
     book = event_log.fingerprints
     while True:

@@ -29,8 +29,9 @@ class GroupLost(Exception):
 
 
 class LighthouseOutOfReach(GroupLost):
-    """A group could not reach our lighthouse. That may have died, and its death not be known
-    yet.
+    """A group could not reach our lighthouse.
+
+    That may have died, and its death not be known yet.
     """
 
 

@@ -210,7 +210,8 @@ class Groups:
         """Return the copies of this group's earlier processes in its hosts' memory, if they are
         needed.
 
-        None if another group lives, or the copies are incomplete or older than the last checkpoint.
+        Returns None if another group lives, or the copies are incomplete or older than the last
+        checkpoint.
         """
         is_one_left = any(one.is_training or one.has_finished for one in self.all)
         if is_one_left or not group.lost_by:
@@ -470,10 +471,10 @@ class Groups:
         await self.ask(group, group.trials.report.call())
 
     async def interrupt(self, group: Group, seconds: float) -> TaskError | None:
-        """Interrupt new code in the ranks that do not wait for others; return the error to raise
-        for it.
+        """Interrupt new code in the ranks that do not wait for others.
 
-        Returns None if all ranks wait. Raises GroupLost if the code cannot be interrupted.
+        Return the error to raise for it. Returns None if all ranks wait. Raises GroupLost if the
+        code cannot be interrupted.
         """
         told = f"it has not ended within {seconds:.1f} s"
         try:
@@ -554,8 +555,9 @@ async def _newest_in(memory: RunMemory) -> HostCopies | None:
 
 
 async def _stacks(group: Group) -> str:
-    """Return the stack of each rank of a group as text. Runs in a thread, so that others do not
-    wait.
+    """Return the stack of each rank of a group as text.
+
+    Runs in a thread, so that others do not wait.
     """
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)

@@ -114,8 +114,9 @@ class GroupsHold:
         return self.edits.is_new(STEP, process.current().generation)
 
     def patience(self) -> Patience | None:
-        """Return how long a step may take on new code; None if a step has succeeded with this
-        code.
+        """Return how long a step may take on new code.
+
+        Returns None if a step has succeeded with this code.
         """
         agent = process.current()
         generation = agent.generation

@@ -162,8 +162,9 @@ class LighthouseKeeper:
         return self._is_up.is_set()
 
     async def begin(self) -> None:
-        """Start the lighthouse, again if it dies meanwhile. Raises LighthouseError if that
-        fails.
+        """Start the lighthouse, again if it dies meanwhile.
+
+        Raises LighthouseError if that fails.
         """
         if self._is_ours:
             try:
@@ -173,10 +174,9 @@ class LighthouseKeeper:
         self._is_up.set()
 
     async def keep(self, when_lost: Callable[[], None]) -> None:
-        """Restart the lighthouse on the same port whenever it dies. Raises LighthouseLost after too
-        many.
+        """Restart the lighthouse on the same port whenever it dies.
 
-        ``when_lost`` is called at each death.
+        Raises LighthouseLost after too many. ``when_lost`` is called at each death.
         """
         while True:
             await self._is_down.wait()

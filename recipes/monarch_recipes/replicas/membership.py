@@ -39,12 +39,11 @@ def become_member(
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
-    """Join the quorum, and return its manager. From now on the others wait for this process in each
-    step.
+    """Join the quorum, and return its manager.
 
-    ``state`` returns the state from which other groups heal, and ``load_state`` loads it. In a
-    group of several ranks this also makes the default process group. Raises LighthouseError if the
-    lighthouse cannot be reached.
+    From now on the others wait for this process in each step. ``state`` returns the state from
+    which other groups heal, and ``load_state`` loads it. In a group of several ranks this also
+    makes the default process group. Raises LighthouseError if the lighthouse cannot be reached.
     """
     check_reachable(meet.lighthouse, patience.collective_seconds)
     timeout = timedelta(seconds=patience.collective_seconds)
@@ -120,8 +119,9 @@ class Averaging:
         self._algorithm.__enter__()
 
     def end(self) -> None:
-        """Stop averaging. With diloco, drop what this group alone has learned since the last
-        average.
+        """Stop averaging.
+
+        With diloco, drop what this group alone has learned since the last average.
         """
         if isinstance(self._algorithm, DiLoCo):
             # Steps of this group since the last average are not shared with the others.

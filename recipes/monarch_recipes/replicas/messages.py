@@ -20,8 +20,9 @@ from monarch_recipes.replicas.recovery import RecoveryReport
 
 @dataclass(frozen=True)
 class Seat:
-    """The place of a process: its group and its rank. ``slot`` counts the procs before it on its
-    host.
+    """The place of a process: its group and its rank.
+
+    ``slot`` counts the procs before it on its host.
     """
 
     group: int
@@ -151,11 +152,11 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Holds:
-    """New code has failed, and all groups wait for newer code. Without a ``failure``, the hold is
-    over.
+    """New code has failed, and all groups wait for newer code.
 
-    It ends with a successful step, on this ``generation``. ``state`` says in words what became of
-    the groups. ``begins_anew`` means that one is restarted with the newer code.
+    Without a ``failure``, the hold is over. It ends with a successful step, on this ``generation``.
+    ``state`` says in words what became of the groups. ``begins_anew`` means that one is restarted
+    with the newer code.
     """
 
     doing: str

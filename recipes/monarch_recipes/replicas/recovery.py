@@ -49,8 +49,9 @@ class Incident:
 
     @property
     def heal_seconds(self) -> float | None:
-        """Seconds from the restart to the first step that the victim takes part in; None before
-        that.
+        """Seconds from the restart to the first step that the victim takes part in.
+
+        It is None before that.
         """
         if self.ready_at is None or self.healed_at is None:
             return None
@@ -196,8 +197,9 @@ class RecoveryBook:
             incident.ready_at = incident.ready_at or now
 
     def committed(self, victim: str, step: int, participants: int, now: float) -> Incident | None:
-        """Note that ``victim`` has committed a step. Return its incident that ends with it, or
-        None.
+        """Note that ``victim`` has committed a step.
+
+        Return its incident that ends with it, or None.
         """
         if step not in self._participants:
             self._participants[step] = participants

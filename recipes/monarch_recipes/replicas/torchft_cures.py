@@ -100,8 +100,9 @@ def _instead(module: ModuleType, name: str, value: Any) -> Iterator[None]:
 
 
 class CarefulManager(Manager):  # type: ignore[misc]
-    """A manager with a synchronous quorum. After the quorum, this process has the newest
-    parameters.
+    """A manager with a synchronous quorum.
+
+    After the quorum, this process has the newest parameters.
 
     - A new lighthouse counts its quorums from 1 again. A manager that knew the old one would take
       an old quorum for a new one of the same number, or meet the others at an old store, and they
@@ -179,12 +180,12 @@ class CarefulManager(Manager):  # type: ignore[misc]
         super()._apply_pending_state_dict()
 
     def begin_average(self, tensor: torch.Tensor) -> Callable[[], object]:
-        """Begin to average a tensor in place over the groups that take part; return a function that
-        waits.
+        """Begin to average a tensor in place over the groups that take part.
 
-        An error is reported to the manager, as by ``allreduce``; the tensor is of no use then. The
-        work object of ``allreduce`` would time its future in another thread, which on a CPU costs
-        more than sending a small message, and is not needed: gloo has its own timeout.
+        Return a function that waits. An error is reported to the manager, as by ``allreduce``; the
+        tensor is of no use then. The work object of ``allreduce`` would time its future in another
+        thread, which on a CPU costs more than sending a small message, and is not needed: gloo has
+        its own timeout.
         """
         if tensor.device.type != "cpu" and self._goes_by_host:
             copy = tensor.cpu()
@@ -336,10 +337,9 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._in_memory = b""
 
     def _serve_memory(self, request: Any) -> bool:
-        """Answer a request for the memory locations of the tensors; return False for other
-        requests.
+        """Answer a request for the memory locations of the tensors.
 
-        The answer lasts until the receiver closes the connection.
+        Return False for other requests. The answer lasts until the receiver closes the connection.
         """
         if not request.path.endswith("/memory"):
             return False
@@ -435,8 +435,9 @@ def silence_logs() -> None:
 
 
 def average_in_group(tensor: torch.Tensor) -> None:
-    """Average a tensor in place over the ranks of this group. Does nothing in a group of one
-    rank.
+    """Average a tensor in place over the ranks of this group.
+
+    Does nothing in a group of one rank.
     """
     if dist.is_initialized():
         dist.all_reduce(tensor)

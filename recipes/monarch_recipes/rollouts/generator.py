@@ -36,8 +36,9 @@ class SamplingEngine(Protocol):
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
     ) -> list[SampledTokens]:
-        """Return a completion of each request, in order. A temperature of 0 takes the likeliest
-        tokens.
+        """Return a completion of each request, in order.
+
+        A temperature of 0 takes the likeliest tokens.
         """
 
 

@@ -108,8 +108,9 @@ class Rows:
 
 
 def rows_of(groups: Sequence[SampleGroup], device: torch.device | str = "cpu") -> Rows:
-    """Return the samples of all groups as tensors. A group with equal rewards gets advantages of
-    0.
+    """Return the samples of all groups as tensors.
+
+    A group with equal rewards gets advantages of 0.
     """
     rows: list[tuple[tuple[int, ...], Sample, float, float]] = []
     for group in groups:

@@ -30,8 +30,9 @@ class RewardFailed(PlacedError):
 
 
 class RewardStuck(RewardFailed):
-    """The reward function takes too long and cannot be interrupted; its process must be
-    replaced.
+    """The reward function takes too long and cannot be interrupted.
+
+    Its process must be replaced.
     """
 
 

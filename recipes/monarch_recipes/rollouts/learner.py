@@ -82,10 +82,10 @@ class Learner:
             self.parallel = DistributedDataParallel(self.policy, device_ids=ids)
 
     def imitate(self, tokens: Tensor, mask: Tensor, learning_rate: float) -> dict[str, float]:
-        """Make one update towards the tokens that ``mask`` marks; return the loss and the gradient
-        norm.
+        """Make one update towards the tokens that ``mask`` marks.
 
-        All ranks get the whole batch, and each uses its share.
+        Return the loss and the gradient norm. All ranks get the whole batch, and each uses its
+        share.
         """
         total = float(mask.sum())
         tokens, mask = self._share(tokens), self._share(mask)
@@ -152,8 +152,9 @@ class Learner:
         return numbers
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Return the parameters by name, each shared one once. With fsdp they are this rank's
-        shards.
+        """Return the parameters by name. With fsdp they are this rank's shards.
+
+        A parameter that two modules share appears once.
         """
         return {name: each.detach() for name, each in self.policy.named_parameters()}
 
@@ -220,8 +221,9 @@ class Learner:
             yield
 
     def _update(self, learning_rate: float, clip_norm: float | None) -> float:
-        """Clip the gradients and step the optimizer; return the norm before clipping. Raises
-        NotFinite.
+        """Clip the gradients and step the optimizer; return the norm before clipping.
+
+        Raises NotFinite.
         """
         largest = float("inf") if clip_norm is None else clip_norm
         found = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)

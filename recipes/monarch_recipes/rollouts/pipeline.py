@@ -93,10 +93,10 @@ class _Pending:
 
 
 class Pipeline:
-    """The generators, the reward actors and the buffer. They keep running if trainers are
-    restarted.
+    """The generators, the reward actors and the buffer.
 
-    ``engine`` samples in the generators, unless the task has its own ``build_engine``.
+    They keep running if trainers are restarted. ``engine`` samples in the generators, unless the
+    task has its own ``build_engine``.
     """
 
     def __init__(
@@ -155,8 +155,9 @@ class Pipeline:
             self._pending.append(_Pending(number, self._ask_generators(request)))
 
     def collect(self) -> tuple[int, list[SampleGroup], dict[str, float]]:
-        """Wait for the oldest batch in progress; return its number, its groups, and numbers for
-        metrics.
+        """Wait for the oldest batch in progress.
+
+        Return its number, its groups, and numbers for metrics.
         """
         began = time.perf_counter()
         pending = self._pending.popleft()

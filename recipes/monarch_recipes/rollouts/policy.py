@@ -14,8 +14,9 @@ VOCABULARY_SIZE = 128
 
 
 def encode(text: str) -> list[int]:
-    """Return the tokens of a text: the codes of its ASCII characters. Raises ValueError for
-    others.
+    """Return the tokens of a text: the codes of its ASCII characters.
+
+    Raises ValueError for others.
     """
     tokens = [ord(character) for character in text]
     if any(not 3 < token < VOCABULARY_SIZE for token in tokens):
@@ -115,11 +116,10 @@ class Policy(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(x))
 
     def extend(self, tokens: Tensor, cache: Cache, slots: Tensor, lengths: Tensor) -> Tensor:
-        """Append tokens to the sequences in these slots; return the logits after each one's last
-        token.
+        """Append tokens to the sequences in these slots.
 
-        ``tokens`` (N, T) are padded on the right; ``lengths`` (N) is the number of tokens in each
-        row.
+        Return the logits after each one's last token. ``tokens`` (N, T) are padded on the right;
+        ``lengths`` (N) is the number of tokens in each row.
         """
         start = cache.lengths[slots]
         positions = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)

@@ -111,8 +111,9 @@ def reward(problem: RewardedProblem, completion: str) -> float:
 
 
 def is_solved(problem: RewardedProblem, completion: str) -> bool:
-    """Return whether a completion counts as solved in the evaluation. The reward does not
-    matter.
+    """Return whether a completion counts as solved in the evaluation.
+
+    The reward does not matter.
     """
     given = answer_in(completion)
     if given is not None and "score" in problem.data:

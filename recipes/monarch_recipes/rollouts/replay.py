@@ -53,8 +53,9 @@ class Replay:
         self._taken: tuple[int, Taken] | None = None
 
     def add(self, batch: int, groups: Sequence[SampleGroup]) -> int:
-        """Add the groups of a batch. Drop the oldest groups if there are too many; return how
-        many.
+        """Add the groups of a batch.
+
+        Drop the oldest groups if there are too many; return how many.
         """
         if batch <= self.newest_batch:
             return 0
@@ -146,8 +147,9 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def drop_judged_by(self, generation: int) -> int:
-        """Remove the groups whose rewards come from this generation of the code; return how
-        many.
+        """Remove the groups whose rewards come from this generation of the code.
+
+        Return how many.
         """
         num_dropped = self.replay.drop(lambda group: group.reward_generation == generation)
         self.write()
@@ -167,8 +169,9 @@ class ReplayBuffer(Actor):
         self.write()
 
     def write(self) -> None:
-        """Write the state to the file. Ignores errors, such as a full disk, so that the training
-        goes on.
+        """Write the state to the file.
+
+        Ignores errors, such as a full disk, so that the training goes on.
         """
         with contextlib.suppress(OSError):
             os.makedirs(self.file.parent, 0o700, exist_ok=True)

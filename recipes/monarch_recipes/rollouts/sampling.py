@@ -1,5 +1,6 @@
-"""Samples completions in batches with a KV cache. A finished sequence frees its slot for the
-next.
+"""Samples completions in batches with a KV cache.
+
+A finished sequence frees its slot for the next.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from monarch_recipes.rollouts.policy import END, Cache, Policy
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """A prompt to complete. The completion depends on ``seed``, not on the other requests of a
-    batch.
+    """A prompt to complete.
+
+    The completion depends on ``seed``, not on the other requests of a batch.
     """
 
     prompt: tuple[int, ...]

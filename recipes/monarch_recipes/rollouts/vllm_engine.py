@@ -47,8 +47,9 @@ class VLLMEngine:
 
     @classmethod
     def of(cls, model: str, tensors: Mapping[str, torch.Tensor], **settings: Any) -> VLLMEngine:
-        """Load vLLM with the model of this name. ``settings`` are further arguments of
-        `vllm.LLM`.
+        """Load vLLM with the model of this name.
+
+        ``settings`` are further arguments of `vllm.LLM`.
         """
         vllm = importlib.import_module("vllm")
         llm = vllm.LLM(

@@ -132,8 +132,9 @@ class Checkpointer:
         return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
 
     def _finished(self, is_in_hf: bool = False) -> Saved:
-        """Return the checkpoint that was begun last if it is complete. In the background it takes
-        time.
+        """Return the checkpoint that was begun last if it is complete.
+
+        In the background it takes time.
         """
         step = self._unfinished
         if step is None:
@@ -228,8 +229,9 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
 
 
 def _saved_at(path: Path) -> int:
-    """Return the time in ns at which a checkpoint became complete; 0 if it was removed
-    meanwhile.
+    """Return the time in ns at which a checkpoint became complete.
+
+    Returns 0 if it was removed meanwhile.
     """
     try:
         return (path / ".metadata").stat().st_mtime_ns
@@ -238,8 +240,9 @@ def _saved_at(path: Path) -> int:
 
 
 def read_checkpoint(path: Path) -> Metadata:
-    """Return the metadata of a checkpoint. Raises CheckpointError if a file is missing or too
-    short.
+    """Return the metadata of a checkpoint.
+
+    Raises CheckpointError if a file is missing or too short.
     """
     try:
         metadata = FileSystemReader(path).read_metadata()
@@ -293,8 +296,9 @@ def check_model(
 
 
 def num_data_ranks(metadata: Metadata) -> int:
-    """Return how many ranks had their own data when a checkpoint was saved; 0 if it is not
-    known.
+    """Return how many ranks had their own data when a checkpoint was saved.
+
+    Returns 0 if it is not known.
     """
     names = metadata.state_dict_metadata
     return sum(name.startswith("dataloader.dp_rank_") for name in names)

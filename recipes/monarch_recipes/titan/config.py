@@ -145,8 +145,9 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
 
 
 def value_at(config: TitanConfig, key: str) -> Any:
-    """Return the value at a dotted key; None if the config lacks it, as it may lack keys of
-    data.
+    """Return the value at a dotted key.
+
+    Returns None if the config lacks it, as it may lack keys of data.
     """
     value: Any = config
     for name in key.split("."):

@@ -51,8 +51,9 @@ _ANSWER_SECONDS = 60.0
 
 
 class TitanTrainer(Actor):
-    """The actor of one rank. `setup` may be called again with another config, in the same
-    process.
+    """The actor of one rank.
+
+    `setup` may be called again with another config, in the same process.
     """
 
     def __init__(self) -> None:
@@ -332,9 +333,10 @@ class Driver:
 
 
 def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | None) -> float:
-    """Return after how many seconds a step counts as hung: five times the last step, at least.
+    """Return after how many seconds a step counts as hung.
 
-    Without a last step, or if the step validates, it is `comm.init_timeout_seconds`.
+    It is the larger of `comm.train_timeout_seconds` and five times the last step's time. Without a
+    last step, or if the step validates, it is `comm.init_timeout_seconds`.
     """
     validation = section(config, "validation")
     validates = validation.enable and (step % validation.freq == 0 or step == config.training.steps)

@@ -57,8 +57,9 @@ def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, 
 
 
 def go_on_from(state: dict[str, Any], engine: Engine) -> None:
-    """Load a state that a process of this rank left. Raises CheckpointError if it is of another
-    model.
+    """Load a state that a process of this rank left.
+
+    Raises CheckpointError if it is of another model.
     """
     for part, values in zip(engine.model_parts, state["model"], strict=True):
         own = part.state_dict()

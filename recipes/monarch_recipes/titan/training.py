@@ -77,8 +77,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class TitanStep:
-    """The result of one step. `values` is empty if TorchTitan did not measure: see
-    `metrics.log_freq`.
+    """The result of one step.
+
+    `values` is empty if TorchTitan did not measure: see `metrics.log_freq`.
     """
 
     rank: int
@@ -346,8 +347,9 @@ class Batches:
 
 
 class _Replica:
-    """A part of the model whose gradients DDP averages. Torch wraps it in its first forward
-    pass.
+    """A part of the model whose gradients DDP averages.
+
+    Torch wraps it in its first forward pass.
     """
 
     def __init__(self, state: Any) -> None:

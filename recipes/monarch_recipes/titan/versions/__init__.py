@@ -27,8 +27,9 @@ __all__ = ["TitanConfig", "TitanVersion", "VersionKeys", "module_for", "register
 
 
 def module_for(version: str) -> str:
-    """Return the name of the adapter module for a version of TorchTitan. Raises JobError if none
-    fits.
+    """Return the name of the adapter module for a version of TorchTitan.
+
+    Raises JobError if none fits.
     """
     parts = version.split(".")
     if parts[:2] not in (["0", "2"], ["0", "3"]):

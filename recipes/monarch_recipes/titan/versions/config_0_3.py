@@ -49,8 +49,9 @@ _AS_IN_TRAINING = "is gone: TorchTitan 0.3 validates with the training's"
 
 
 class FunctionConfig:
-    """A config whose keys depend on `module` and `config`. A subclass has the keys for one
-    function.
+    """A config whose keys depend on `module` and `config`.
+
+    A subclass has the keys for one function.
     """
 
     CHOOSING_KEYS: ClassVar[Sequence[str]] = ("module", "config")

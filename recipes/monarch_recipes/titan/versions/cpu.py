@@ -147,8 +147,9 @@ class _CPUDeviceModule(ModuleType):
 
 @contextlib.contextmanager
 def _stand_in_for_triton() -> Iterator[None]:
-    """Provide a fake triton to TorchTitan's kernel files if there is none; its kernels raise
-    errors.
+    """Provide a fake triton to TorchTitan's kernel files if there is none.
+
+    Its kernels raise errors.
     """
     if find_spec("triton") is not None:
         yield
@@ -205,8 +206,9 @@ def _jit(function: Any = None, **options: Any) -> Any:
 
 
 class _Kernel:
-    """A function that triton would have compiled. Calling it as ``kernel[grid](...)`` raises an
-    error.
+    """A function that triton would have compiled.
+
+    Calling it as ``kernel[grid](...)`` raises an error.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:

@@ -75,8 +75,9 @@ class Engine(Protocol):
         """
 
     def train_step(self, batches: Iterator[Any]) -> None:
-        """Make one optimizer step, number `step`. Metrics go to the logger. May raise
-        `DataEnded`.
+        """Make one optimizer step, number `step`.
+
+        Metrics go to the logger. May raise `DataEnded`.
         """
 
     def should_validate(self) -> bool:
@@ -85,8 +86,9 @@ class Engine(Protocol):
     def validate(self) -> None: ...
 
     def profilers(self) -> list[AbstractContextManager[Any]]:
-        """Return contexts to keep around all steps. Each yields an object with `step()`, or
-        None.
+        """Return contexts to keep around all steps.
+
+        Each yields an object with `step()`, or None.
         """
 
     def set_timeouts(self, timeout: timedelta) -> None:
@@ -102,8 +104,9 @@ class Engine(Protocol):
 
 
 class TitanVersion(Protocol):
-    """An adapter for one version of TorchTitan. Every ``config`` is an instance of
-    `config_class`.
+    """An adapter for one version of TorchTitan.
+
+    Every ``config`` is an instance of `config_class`.
     """
 
     config_class: type[Any]
@@ -119,8 +122,9 @@ class TitanVersion(Protocol):
         """Return the name and flavor of the model, for messages."""
 
     def look_up_model(self, config: Any) -> Any:
-        """Import the model's module, and return TorchTitan's spec of the model. Raises
-        ConfigError.
+        """Import the model's module, and return TorchTitan's spec of the model.
+
+        Raises ConfigError.
         """
 
     def check(self, config: Any) -> None:

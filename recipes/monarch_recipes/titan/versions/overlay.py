@@ -23,8 +23,9 @@ _PLAIN = (bool, int, float, str, Path, type(None))
 
 
 class Key(NamedTuple):
-    """A key of a section: its type and its default value. ``kind`` is a Section for a nested
-    one.
+    """A key of a section: its type and its default value.
+
+    ``kind`` is a Section for a nested one.
     """
 
     name: str

@@ -241,8 +241,9 @@ def _flag(flags: Sequence[str], name: str) -> str:
 
 
 def _value_at(made: Any, key: str, default: Any) -> Any:
-    """Return the value at a dotted key of TorchTitan's object; ``default`` for the recipe's own
-    keys.
+    """Return the value at a dotted key of TorchTitan's object.
+
+    ``default`` for the recipe's own keys.
     """
     for name in key.split("."):
         made = getattr(made, name, NothingConfig)
