@@ -42,7 +42,7 @@ class Alike:
         take: Callable[[int], object] | None = None,
     ) -> None:
         self.agreed_step: int | None = None  # the last at which all were equal
-        self.is_suspected = False  # before it is known in what they differ
+        self.is_suspected = False  # some digests differed; the tensors are not known yet
         self._record = record
         self._holding = holding
         self._ask = ask
@@ -79,7 +79,7 @@ class Alike:
             )  # fmt: skip
             take = self._take
             right = first.right if take is not None else None
-            # It raises where all begin again from the checkpoint.
+            # Raises if all ranks begin again from the checkpoint.
             self._holding.apart(f"the comparison after step {step}", text, right)
             assert take is not None
             take(first.right)

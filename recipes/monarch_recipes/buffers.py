@@ -26,7 +26,7 @@ class Buffers:
         return {name: found[name] for name in self._names}
 
     def copies(self) -> dict[str, torch.Tensor]:
-        """Copies of all buffers, for `restore`."""
+        """Return copies of all buffers by name, for `restore`."""
         return {name: tensor.clone() for name, tensor in self.now().items()}
 
     def restore(self, copies: dict[str, torch.Tensor]) -> None:

@@ -133,8 +133,8 @@ class DDPConfig:
     master_port: int = 0  # where the ranks meet; 0: a private file, or any port that is free
 
     # Hangs and deaths.
-    collective_timeout_seconds: float = 300.0  # a step that makes no progress for so long hangs
-    # A step on new code that takes longer is told of; "none": as MONARCH_EDIT_PATIENCE_SECONDS, 30.
+    collective_timeout_seconds: float = 300.0  # a step without progress for so long counts as hung
+    # A step on new code that takes longer is reported; "none": MONARCH_EDIT_PATIENCE_SECONDS, 30.
     edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # after deaths and hangs, in a row without a new checkpoint
 
@@ -142,7 +142,7 @@ class DDPConfig:
     evaluate_every: int = live(44)
     checkpoint_every: int = live(44)
     log_every: int = live(1)
-    fingerprint_every: int = live(100)  # compares all that ranks should have alike
+    fingerprint_every: int = live(100)  # compares the ranks' weights and optimizer states
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
     init_from: str | None = None  # weights to begin with, at step 0: a path, a run, or "best"
@@ -726,7 +726,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         return found, verdict
 
     def is_due_after(step: int) -> bool:
-        """Whether an evaluation, a checkpoint or a copy is due after this step."""
+        """Return whether an evaluation, a checkpoint or a copy is due after this step."""
         every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         return step >= plan.num_steps or any(is_due(step, one) for one in every)
 

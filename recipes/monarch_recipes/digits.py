@@ -26,7 +26,7 @@ class Samples:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Samples:
-        """The same samples on another device."""
+        """Return the same samples on another device."""
         return Samples(self.images.to(device), self.labels.to(device))
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:

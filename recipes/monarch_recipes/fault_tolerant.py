@@ -121,7 +121,7 @@ class FaultTolerantConfig:
     num_groups: int = 2
     procs_per_group: int = 1
     algorithm: Literal["ddp", "localsgd", "diloco"] = "ddp"
-    sync_every: int = 5  # batches between two steps that all share; with ddp each batch is one
+    sync_every: int = 5  # batches between two steps that all groups share; unused with ddp
     outer_learning_rate: float = 0.7  # diloco: SGD with Nesterov momentum over the groups' steps
     outer_momentum: float = 0.9
 
@@ -132,8 +132,8 @@ class FaultTolerantConfig:
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
     data_seed: int = 1  # decides the split and the order of the samples
     batch_size: int = 32  # samples of one process
-    num_workers: int = 0  # processes of each that read samples ahead; 0 reads in the step
-    num_steps: int = 300  # that groups commit together; with localsgd and diloco `sync_every` each
+    num_workers: int = 0  # of each process, to read samples ahead; 0 reads in the step
+    num_steps: int = 300  # of all groups; with localsgd and diloco each is `sync_every` batches
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
     learning_rate: float = live(1e-2)  # the highest
@@ -146,19 +146,19 @@ class FaultTolerantConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_threads: int = 1  # of each process, on a CPU
 
-    # When a group is given up. One whose heartbeats stay out is gone from the next quorum.
+    # When a group is given up. A group without heartbeats is left out of the next quorum.
     heartbeat_timeout_seconds: float = 1.0
     collective_timeout_seconds: float = 10.0  # a step that waits longer is discarded
-    join_timeout_seconds: float = 10.0  # not less than that, or two groups may train apart
+    join_timeout_seconds: float = 10.0  # not less than the timeout above, or groups train apart
     quorum_timeout_seconds: float = 60.0
-    hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
-    step_timeout_seconds: float = 180.0  # the same for a step that no group makes
-    # A step on new code that takes longer is told of; "none": as MONARCH_EDIT_PATIENCE_SECONDS, 30.
+    hang_timeout_seconds: float = 5.0  # a group that is behind for so long is restarted
+    step_timeout_seconds: float = 180.0  # the same if no group makes the step
+    # A step on new code that takes longer is reported; "none": MONARCH_EDIT_PATIENCE_SECONDS, 30.
     edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
-    lighthouse: str = ""  # the URL of one that runs elsewhere; ours is started where it is empty
-    lighthouse_port: int = 0  # of ours; 0 takes a free one
+    lighthouse: str = ""  # the URL of one that another program runs; "": the recipe starts one
+    lighthouse_port: int = 0  # of the recipe's own lighthouse; 0 takes a free port
 
     # Fingerprints, evaluations and checkpoints, in steps; 0 leaves it to the end of the run.
     fingerprint_every: int = live(100)
@@ -482,7 +482,7 @@ class ReplicaTrainer(Actor):
             generation = context().generation
             is_expected = self.usage.expected(generation)
             shared.send(tally.packed(self.device, learning_rate, is_expected))
-            with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
+            with task_errors(self.place_of(step), but=RuntimeError):  # as of a lost connection
                 self.backward(loss)
             with task_errors(self.place_of(step)):
                 self.check_all_averaged()

@@ -62,8 +62,8 @@ def read_whole(copies: HostCopies, rank: int) -> dict[str, Any] | None:
     state = _read(copies.whole.get(rank))
     if state is None:
         return None
-    # As the rank's own: the memory is written over by its next copy. A model copies what it is
-    # given; an optimizer keeps it.
+    # The rank's next copy overwrites this memory, so tensors are cloned. Those of the model need
+    # not be: a model copies their values, while an optimizer keeps the tensors.
     return {key: value if key == "model" else _own(value) for key, value in state.items()}
 
 

@@ -36,7 +36,7 @@ class Precision:
     @staticmethod
     def full(outputs: Any) -> Any:
         """Return the outputs with all half-precision tensors as float32, to compute the loss."""
-        if isinstance(outputs, torch.Tensor):  # A tree's walk takes as long as a small layer.
+        if isinstance(outputs, torch.Tensor):  # tree_map_only takes as long as a small layer.
             return outputs.float() if outputs.dtype in _HALVES else outputs
         return tree_map_only(torch.Tensor, Precision.full, outputs)
 
@@ -60,7 +60,7 @@ class Precision:
         self._scaler.unscale_(optimizer)
         scale_gradient(model, factor)
         norm = clip_gradient(model, clip_norm)
-        if not self._scaler.is_enabled():  # It leaves such a step out by itself.
+        if not self._scaler.is_enabled():  # The scaler itself skips such a step.
             check_gradient(norm, step)
         self._scaler.step(optimizer)
         self._scaler.update()

@@ -39,7 +39,7 @@ class StepResult:
     busy_seconds: float = 0.0  # until it began to wait for the others
     generation: int = 0  # of the workspace whose code ran
     unused: tuple[str, ...] = ()  # the parameters that no rank used, which were not stepped
-    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    # Digests of the state that ranks should share, by group of ranks; {} if it was not due.
     fingerprint: dict[str, str] = field(default_factory=dict)
 
 

@@ -99,7 +99,7 @@ class RLConfig:
     # With 1, a batch is generated while the trainers learn from the one before, by weights that are
     # one step older. 0 is synchronous, and gives the same curve each time.
     num_batches_ahead: int = 1
-    max_staleness: int = live(4)  # steps that a policy may be ahead of the one that sampled
+    max_staleness: int = live(4)  # most steps between the policy that sampled and this one
     buffer_groups: int = 128  # groups that may wait to be learned from
 
     # The reward.
@@ -113,12 +113,12 @@ class RLConfig:
     num_rewards: int = 1
     num_trainers: int = 1  # over all hosts
     parallelism: Literal["ddp", "fsdp"] = "ddp"  # of the trainers
-    num_slots: int = 256  # sequences that a generator has at work at once
+    num_slots: int = 256  # sequences that a generator samples at the same time
     device: Literal["auto", "cpu", "cuda"] = "auto"  # of the trainers
     num_threads: int = 1  # of each process, on a CPU
 
     # Hangs and deaths, evaluation and checkpoints; the latter two in steps, 0 at the end only.
-    collective_timeout_seconds: float = 300.0  # a step that makes no progress for so long hangs
+    collective_timeout_seconds: float = 300.0  # a step without progress for so long counts as hung
     edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # of the trainers, in a row without a new checkpoint
     evaluate_every: int = live(50)

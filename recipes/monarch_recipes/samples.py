@@ -172,7 +172,7 @@ class ReadingAhead:
             collate_fn=_as_it_is,
             worker_init_fn=functools.partial(begin_worker, os.getpid(), self._init),
             **self._options,
-            generator=torch.Generator(),  # so that it draws nothing from that of the model
+            generator=torch.Generator(),  # so that it does not draw from torch's own
         )
         return iter(loader)
 

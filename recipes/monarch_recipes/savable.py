@@ -86,7 +86,7 @@ def _like(value: Any, items: dict[Any, Any]) -> Any:
 
 def _number(value: Any, path: str) -> Any:
     number = value.item()
-    if isinstance(number, np.floating):  # of more bits than Python has
+    if isinstance(number, np.floating):  # with more bits than Python's float
         number = float(number)
     if type(number) not in _LEAVES:
         raise UnsavableState(path, _what(value))

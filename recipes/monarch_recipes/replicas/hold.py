@@ -82,7 +82,7 @@ class GroupsHold:
 
     async def _is_worth_a_mend(self, activity: str, error: TaskError) -> bool:
         if self.failure is not None:
-            return True  # Another group has failed by it before.
+            return True  # Another group has already failed with this code.
         if not error.is_of_code or self.edits.has_gone_well(activity):
             return False
         return self.edits.policy == "hold" and await asyncio.to_thread(self._report.is_watched)
@@ -207,7 +207,7 @@ class GroupsHold:
         self, failure: Failure, state: str, *, in_place: bool = True, begins_anew: bool = False
     ) -> None:
         if self.failure is not None:
-            return  # Another group has said so.
+            return  # Another group has begun the hold.
         self.failure = failure
         self._end_answers()
         self._has_held = True

@@ -113,7 +113,7 @@ class Learner:
         total = float(rows.mask.sum())
         parts = self._parts(rows, settings.micro_batch_size)
         references = [self._reference_of(part, settings.loss.kl) for part in parts]
-        # With a single update, the policy before it is the one that the gradient is computed of.
+        # With a single update, `before` would equal the log-probabilities of that update.
         before: list[Tensor] | None = None
         if settings.num_updates > 1:
             with torch.no_grad():

@@ -85,7 +85,7 @@ class PolicyBlock(nn.Module):  # type: ignore[misc]
 
 
 class Policy(nn.Module):  # type: ignore[misc]
-    """Tokens (N, T) to logits (N, T, V). The output layer shares its weights with the embedding."""
+    """Maps tokens (N, T) to logits (N, T, V). The output layer shares the embedding's weights."""
 
     def __init__(self, width: int, num_blocks: int, num_heads: int, num_positions: int) -> None:
         super().__init__()

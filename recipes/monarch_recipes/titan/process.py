@@ -63,7 +63,7 @@ def borrowed_process() -> Iterator[None]:
     finally:
         _leave_group()
         torch.use_deterministic_algorithms(False)
-        gc.enable()  # TorchTitan collects by the step, and disables it for good.
+        gc.enable()  # TorchTitan disables it, and collects after steps itself.
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ class TitanStep:
     is_last: bool
     is_save_due: bool = False  # then call `save_if_due`
     generation: int = 0  # of the workspace whose code ran
-    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    # Digests of the state that ranks should share, by group of ranks; {} if it was not due.
     fingerprint: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -426,7 +426,7 @@ class MetricsBuffer(_Logger):  # type: ignore[misc]
                 ours = theirs
             number = float(value)
             if ours == "tokens_per_second":
-                number *= self._world_size  # theirs is a rank's
+                number *= self._world_size  # TorchTitan's number is of one rank
             if ours != "mfu_percent" or titan.device_type != "cpu":
                 self._values[ours] = number
         self._inner.log(metrics, step)

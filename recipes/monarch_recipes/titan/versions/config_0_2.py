@@ -29,7 +29,7 @@ from torchtitan.config import JobConfig
 
 @dataclass
 class OptimizerSection(titan.Optimizer):  # type: ignore[misc]
-    """The learning rate is the highest of the schedule."""
+    """The optimizer. `lr` is the highest learning rate of the schedule."""
 
     lr: float = live(titan.Optimizer.lr)
     weight_decay: float = live(titan.Optimizer.weight_decay)
@@ -44,7 +44,7 @@ class TrainingSection(titan.Training):  # type: ignore[misc]
 
 @dataclass
 class MetricsSection(titan.Metrics):  # type: ignore[misc]
-    """How often the ranks agree on their numbers."""
+    """How often metrics are measured."""
 
     log_freq: int = live(titan.Metrics.log_freq)
 
