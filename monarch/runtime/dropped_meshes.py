@@ -103,7 +103,9 @@ class MeshCollector(KeepsAll):
             threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
 
     def note_dropped(self) -> list[Uid]:
-        """Take in which owning objects have gone; the meshes that must be looked at."""
+        """Note the meshes whose objects were freed since the last call; return the meshes to look
+        at now.
+        """
         now = self._clock()
         while self._gone:
             uid = self._gone.popleft()

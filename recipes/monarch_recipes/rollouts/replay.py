@@ -19,16 +19,16 @@ from monarch_recipes.rollouts.groups import SampleGroup
 
 @dataclass(frozen=True)
 class Taken:
-    """The groups that a step learns from, and how many were too old or wait for the next step."""
+    """The groups that a step learns from. Others were too old (stale) or wait for the next step."""
 
     groups: list[SampleGroup]
     num_stale: int
     num_waiting: int
 
     def numbers(self, step: int) -> dict[str, float]:
-        """Return the numbers that step ``step`` reports.
+        """Return what a step reports about the buffer, as metrics by name.
 
-        ``staleness`` is the mean number of steps since the groups' policies.
+        ``staleness`` is the mean age of the groups' policies, in steps.
         """
         ages = [step - group.version for group in self.groups]
         return {
