@@ -229,8 +229,8 @@ class MeshVisit:
         ]
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-        """Return py-spy's stacks of each of ``procs``, as JSON, and an error, by uid. One of them
-        is "".
+        """Return py-spy's stacks of each of ``procs`` as (JSON, error), by uid. One of the two is
+        "".
         """
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:

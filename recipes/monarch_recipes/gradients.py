@@ -27,7 +27,10 @@ _NUM_TOLD = 3
 
 
 class NotTrained(MonarchError):
-    """A gradient cannot be averaged, or its parameter not be stepped. The step changed nothing."""
+    """A gradient cannot be averaged, or the optimizer lacks its parameter.
+
+    The step changed nothing.
+    """
 
 
 class AveragedGradients:

@@ -47,9 +47,7 @@ class CopySource:
 
 
 def read_copy(copies: HostCopies, rank: int) -> RankCopy:
-    """Read the copy of a rank; parts that ``copies`` lists may be missing if they are gone or
-    damaged.
-    """
+    """Read the copy of a rank. A part that is gone or damaged is None."""
     whole = read_whole(copies, rank)
     if whole is not None:
         return RankCopy(whole, whole["random_state"])
@@ -83,9 +81,10 @@ def check_fits(
 def first_that_fits(
     mine: RankCopy, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> CopySource | None:
-    """Return the copy that all ranks continue from; ``None`` if no rank has a complete copy. All
-    ranks must call it; raises CheckpointMisfit on all of them if a copy is of another model or
-    optimizer.
+    """Return the copy that all ranks continue from; None if no rank has a complete copy.
+
+    All ranks must call it together. Raises CheckpointMisfit on all of them if a copy is of another
+    model or optimizer.
     """
     found: Any = None
     if mine.state is not None:

@@ -180,8 +180,8 @@ class BulkSender:
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],
     ) -> Frames:
-        """Return the frames of a message without its bulk, which say where the receiver finds the
-        bulk.
+        """Return the frames of a message without its bulk; they say where the bulk is or how it
+        comes.
         """
         ours = self._node.address.uid
         header = pack_header(small.message)

@@ -225,8 +225,8 @@ class Post(Message, tag=32):
 
 
 class Heard(msgspec.Struct):
-    """The answer to `Listen`: news of the host, oldest first. ``number`` is the last one's
-    number.
+    """News of the host, in answer to `Listen`; the oldest is first, the last has this
+    ``number``.
     """
 
     number: int

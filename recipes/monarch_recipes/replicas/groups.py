@@ -86,7 +86,9 @@ class Limits:
 
     @classmethod
     def of(cls, config: Any) -> Limits:
-        """Return the values of a recipe's config with these names; its faults are parsed."""
+        """Return the limits from the fields of these names in a recipe's config, and its parsed
+        faults.
+        """
         names = (field.name for field in fields(cls) if field.name != "faults")
         return cls(**{name: getattr(config, name) for name in names}, faults=tuple(config.faults()))
 
