@@ -17,8 +17,9 @@ from monarch.errors import JobError
 from monarch.job import ProcessJob
 from monarch.runs import Record
 from monarch.runs.recover.allocation import AllocationLost, RunAllocation
-from monarch_recipes import ddp
+from monarch_recipes import ddp, rl
 from monarch_recipes.checkpoint import checkpoint_path, checkpoint_paths, load_checkpoint
+from monarch_recipes.rl import RLConfig
 from tests.recipes.held_run import digest_of
 from tests.support import is_running, wait_for
 
@@ -153,3 +154,25 @@ def test_groups_that_are_left_go_on_without_the_one_whose_host_is_lost(tmp_path:
         assert not scene.events("respawned"), "the other group has gone on"
     finally:
         scene.job.kill()
+
+
+@pytest.mark.long
+def test_generators_and_rewards_of_a_lost_host_move_to_those_that_are_left(tmp_path: Path) -> None:
+    config = RLConfig(
+        task="tests.recipes.rl_task", width=16, num_blocks=1, num_heads=2, num_supervised_steps=4,
+        num_steps=8, num_held_out=8, problems_per_step=8, samples_per_problem=4, num_slots=16,
+        temperature=2.0, evaluate_every=0, checkpoint_every=2, device="cpu",
+        num_trainers=2, num_generators=2, num_rewards=2,
+    )  # fmt: skip
+    scene = Scene(tmp_path, 7)
+    try:
+        scene.policy("fewer")
+        outcome = rl.run(config, scene.hosts, scene.record)
+    finally:
+        scene.job.kill()
+    assert outcome.step == 12
+    assert outcome.held_out_solved is not None
+    told = "\n".join(scene.display.said)
+    assert "1 of 2 hosts is left: going on with 1 host" in told, told
+    members = {event["member"] for event in scene.events("respawned") if "member" in event}
+    assert {"generator 1", "reward 1"} <= members

@@ -131,8 +131,11 @@ class Pipeline:
         for crew in (self.generators, self.rewards, self.buffer):
             crew.close()
 
-    def begin_anew(self, state: dict[str, Any] | None) -> None:
-        """Load the buffer of a checkpoint, and drop the samples that are being generated."""
+    def begin_anew(self, hosts: HostMesh, state: dict[str, Any] | None) -> None:
+        """Load the buffer of a checkpoint, and drop the samples that are being generated. What died
+        with a host is made anew on ``hosts``."""
+        for crew in (self.generators, self.rewards, self.buffer):
+            crew.move(hosts)
         self._pending.clear()
         self.buffer.ask(0, "load", state).get()
 
