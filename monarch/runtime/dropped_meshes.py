@@ -92,7 +92,7 @@ class MeshCollector(KeepsAll):
             self._rules.forget(uid)
 
     def _tick_later(self) -> None:
-        self._agent.node.loop.call_later(self._seconds / 2, self._tick)
+        self._agent.node.loop.call_later(self._seconds / 10, self._tick)
 
     def _tick(self) -> None:
         if not self._spawned:

@@ -388,7 +388,7 @@ def train(
         f"{counted(len(pipeline.rewards), 'reward actor')}; {config.num_supervised_steps} "
         f"supervised steps, then {config.num_steps}"
     )
-    pipeline.begin_anew(plan.buffer)
+    pipeline.begin_anew(attempt.hosts, plan.buffer)
     step, num_steps = plan.first_step, config.num_steps_in_all
     weights = Weights(name, max(holding.ask(trainers.first_weights, doing="publishing")))
     solved: float | None = None

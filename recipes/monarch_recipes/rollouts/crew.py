@@ -7,15 +7,17 @@ from typing import Any, Generic, TypeVar
 
 from monarch.actor import Future, HostMesh, ProcMesh
 from monarch.config import configured
-from monarch.errors import ActorError, SupervisionError
+from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs import Record
 from monarch.runs.recover.ranks import RunFailed
+from monarch.runs.recover.recovery import RanksLost
 from monarch_recipes.rollouts.judging import RewardStuck
 
 T = TypeVar("T")
 
 _MOST_DEATHS = 5
 _END_SECONDS = 1.0
+_HOST_SECONDS = 30.0  # for a host that has just started
 
 
 class Crew:
@@ -45,6 +47,10 @@ class Crew:
         """Call the method of a member without waiting for its answer."""
         return CrewCall(self, number, method, args)
 
+    def move(self, hosts: HostMesh) -> None:
+        """Restart members that die from now on on ``hosts``."""
+        self._hosts = hosts.flatten("hosts")
+
     def close(self) -> None:
         """End the processes of all members."""
         for procs in self._procs:
@@ -53,20 +59,28 @@ class Crew:
     def replace(self, number: int, why: str) -> None:
         """Start a new process for a member, and record why.
 
-        Raises RunFailed if the member died more than five times in a row.
+        Raises RanksLost if its host is lost, and RunFailed if it died more than five times in a row.
         """
         self._num_deaths[number] += 1
         who = f"{self.name} {number}"
         self._record.event("died", f"{who} died: {why}", member=who)
         if self._num_deaths[number] > _MOST_DEATHS:
             raise RunFailed(f"{who} died {self._num_deaths[number]} times in a row: {why}")
+        try:
+            self._host_of(number).initialized.get(timeout=_HOST_SECONDS)
+        except (MonarchError, TimeoutError) as error:
+            self._num_deaths[number] = 0
+            raise RanksLost("died", f"the host of {who} is lost: {error}") from error
         self._end(self._procs[number])
         self._procs[number] = self._spawned(number)
         self._actors[number] = self._make(self._procs[number])
         self._record.event("respawned", f"{who} has a new process", member=who)
 
+    def _host_of(self, number: int) -> HostMesh:
+        return self._hosts.slice(hosts=number % len(self._hosts))
+
     def _spawned(self, number: int) -> ProcMesh:
-        host = self._hosts.slice(hosts=number % len(self._hosts))
+        host = self._host_of(number)
         return host.spawn_procs({"procs": 1}, name=f"{self.name}_{number}", preload=self._preload)
 
     def _end(self, procs: ProcMesh) -> None:
@@ -109,7 +123,8 @@ class CrewCall(Generic[T]):
     def get(self, timeout: float | None = None) -> T:
         """Return the answer. If the member died, replace it and send the call again.
 
-        Raises what the endpoint raised, TimeoutError after ``timeout`` seconds, and RunFailed.
+        Raises what the endpoint raised, TimeoutError after ``timeout`` seconds, RanksLost if the
+        member's host is lost, and RunFailed if the member dies again and again.
         """
         while True:
             try:

@@ -132,8 +132,13 @@ class Pipeline:
         for crew in (self.generators, self.rewards, self.buffer):
             crew.close()
 
-    def begin_anew(self, state: dict[str, Any] | None) -> None:
-        """Load the buffer of a checkpoint, or empty it for None. Forget the batches in progress."""
+    def begin_anew(self, hosts: HostMesh, state: dict[str, Any] | None) -> None:
+        """Load the buffer of a checkpoint, or empty it for None. Forget the batches in progress.
+
+        Actors that died with their host are restarted on ``hosts``.
+        """
+        for crew in (self.generators, self.rewards, self.buffer):
+            crew.move(hosts)
         self._pending.clear()
         self.buffer.ask(0, "load", state).get()
 
