@@ -59,7 +59,8 @@ class Crew:
     def replace(self, number: int, why: str) -> None:
         """Start a new process for a member, and record why.
 
-        Raises RanksLost if its host is lost, and RunFailed if it died more than five times in a row.
+        Raises RanksLost if its host is lost, and RunFailed if it died more than five times in a
+        row.
         """
         self._num_deaths[number] += 1
         who = f"{self.name} {number}"
