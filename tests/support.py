@@ -40,7 +40,8 @@ def wait_for(
     """The first true value of ``condition``; fails when there is none within ``timeout``.
 
     A pause between two looks counts for no more than it was meant to take, about: while the machine
-    stands still, what is waited for does too.
+    stands still, what is waited for does too. Where more processes want to run than there are
+    cores, time counts for less, as what is waited for gets less of a core.
     """
     waited = 0.0
     while True:
@@ -54,7 +55,12 @@ def wait_for(
         paused_at = time.monotonic()
         time.sleep(_POLL_SECONDS)
         pause = time.monotonic() - paused_at
-        waited += paused_at - looked_at + min(pause, _LONGEST_PAUSE_SECONDS)
+        waited += (paused_at - looked_at + min(pause, _LONGEST_PAUSE_SECONDS)) * _share_of_a_core()
+
+
+def _share_of_a_core() -> float:
+    """The part of a core that a process got in the last minute, about; at least a fifth."""
+    return max(0.2, min(1.0, (os.cpu_count() or 1) / max(os.getloadavg()[0], 1e-9)))
 
 
 @contextlib.contextmanager

@@ -172,10 +172,10 @@ def status(watch: bool) -> None:
 @cli.command()
 @click.option("--yes", "-y", is_flag=True, help="do not ask, though something runs on it")
 def kill(**given: Any) -> None:
-    """End the allocation and all that runs on it.
+    """End the allocation and everything that runs on it.
 
-    At a terminal it asks first where a run is going on. A script is not asked: it is told what
-    was ended. Where none is up, it says so, and that is no error.
+    At a terminal it asks first if a run is going on; in a script it prints what it ended. Without
+    an allocation it says so and does nothing.
     """
     from monarch.cli.allocation.allocation import kill
 

@@ -5,6 +5,7 @@ The rules:
 - A mesh is dropped when the object that owns it has gone. References may be left, anywhere.
 - It is looked at once it was dropped for a while, and then again, less and less often, as long as
   it is in use. A look sees all dropped meshes, because they may refer to each other.
+- Where more than four are dropped the while is a fifth, as they may fill the machine.
 - A mesh is in use if something runs in it, or if a process outside of the dropped meshes refers to
   it, or a dropped mesh that is in use does.
 - It is ended where two looks, half of that while apart, have found it unused, and nothing has run
@@ -19,6 +20,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 import msgspec
 
 _LONGEST_SECONDS = 3600.0
+_MANY = 5
+_MANY_SHARE = 0.2
 
 
 class _Dropped(msgspec.Struct):
@@ -28,15 +31,23 @@ class _Dropped(msgspec.Struct):
 
 
 class DroppedMeshes:
-    """``seconds`` is the while. Times are seconds of any clock."""
+    """``seconds`` is the while for a few meshes. Times are seconds of any clock."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._meshes: dict[str, _Dropped] = {}
 
+    @property
+    def _wait(self) -> float:
+        return self._seconds * (_MANY_SHARE if len(self._meshes) >= _MANY else 1.0)
+
     def drop(self, mesh: str, now: float) -> None:
         """The owning object of a mesh has gone."""
-        self._meshes.setdefault(mesh, _Dropped(now + self._seconds, self._seconds))
+        self._meshes.setdefault(mesh, _Dropped(now + self._wait, self._seconds))
+        if len(self._meshes) == _MANY:
+            for known in self._meshes.values():
+                if known.wait == self._seconds:
+                    known.due = min(known.due, now + self._wait)
 
     def forget(self, mesh: str) -> None:
         """A mesh has ended."""
@@ -51,7 +62,7 @@ class DroppedMeshes:
         """A look did not see everything."""
         for mesh in self._meshes.values():
             if mesh.due <= now:
-                mesh.due = now + self._seconds
+                mesh.due = now + self._wait
 
     def in_use(self, mesh: str, now: float) -> None:
         """Record that a look has found a mesh in use."""
@@ -87,7 +98,7 @@ class DroppedMeshes:
         if known is None:
             return False
         if known.seen is None or known.seen != done:
-            known.seen, known.wait, known.due = done, self._seconds, now + self._seconds / 2
+            known.seen, known.wait, known.due = done, self._seconds, now + self._wait / 2
             return False
         return known.due <= now
 

@@ -205,7 +205,9 @@ def _states_among(records: Path) -> list[Path]:
 
 
 def _is_of_project(path: Path) -> bool:
-    """Whether it is the path by which commands name the state of a project."""
+    """Return whether a path is that of a project's state file, as commands of the project use
+    it.
+    """
     return path.name == STATE and path.parent.name == OUR_FOLDER
 
 

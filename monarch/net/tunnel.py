@@ -181,8 +181,11 @@ class TunnelEnd:
         self._send(_LISTEN, number, wish.encode())
 
     def _listen(self, number: int, wish: str) -> None:
-        """Listen, for the other end, at an address that ``wish`` can reach: HOST:PORT, or
-        HOST:PORT:BEFORE with the port that it had before."""
+        """Listen on behalf of the other end, and send it the address, or an error.
+
+        ``wish`` is HOST:PORT, or HOST:PORT:BEFORE. The address is the one from which this machine
+        reaches HOST, with the port BEFORE if that is free.
+        """
         try:
             host, port, before = (wish + ":0").split(":")[:3]
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -235,7 +235,9 @@ class MeshVisit:
         ]
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-        """Return py-spy's stacks of each of ``procs``, by uid: its JSON, and why there is none."""
+        """Return py-spy's stacks of each of ``procs`` as (JSON, error), by uid. One of the two is
+        "".
+        """
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])

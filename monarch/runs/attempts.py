@@ -30,13 +30,15 @@ _DOING = "the start"
 
 @dataclass(frozen=True)
 class TrainingAttempt:
-    """One attempt of a training, with its ``procs``. Call ``step_made`` with each step that all
+    """One attempt of a training, with its ``procs`` on ``hosts``: after a loss there may be other
+    hosts, or fewer, than at the start. Call ``step_made`` with each step that all
     ranks have made, and pass ``saving`` the checkpoints. ``num_restarts`` counts the restarts of
     the run; ``saved_step`` is the step of the last checkpoint that earlier attempts saved.
     ``memory`` has the copies of earlier ranks' state in the hosts' memory: a recipe passes it to
     its ``Holding``, and asks it for the ``newest`` copies."""
 
     procs: ProcMesh
+    hosts: HostMesh
     saving: Saving
     step_made: StepMade
     num_restarts: int
@@ -101,7 +103,8 @@ def with_attempts(
                 procs_to_lose(hosts, procs_per_host, name, preload) as procs,
             ):
                 tried = TrainingAttempt(
-                    procs, saving, made, restarts.num_in_all, saved_step,
+                    procs, hosts, saving, made,
+                    num_restarts=restarts.num_in_all, saved_step=saved_step,
                     memory=memory, is_first=is_first,
                 )  # fmt: skip
                 return train(tried)

@@ -203,7 +203,9 @@ class WorkspaceState(NamedTuple):
 
 
 class WorkspaceStates:
-    """The states that hosts should have: the last push to any of a mesh is meant for all of it."""
+    """The workspace state that each host should have, which is that of the last push to its
+    mesh.
+    """
 
     def __init__(self) -> None:
         self._by_host: dict[Uid, WorkspaceState] = {}

@@ -92,7 +92,7 @@ class MeshCollector(KeepsAll):
             self._rules.forget(uid)
 
     def _tick_later(self) -> None:
-        self._agent.node.loop.call_later(self._seconds / 2, self._tick)
+        self._agent.node.loop.call_later(self._seconds / 10, self._tick)
 
     def _tick(self) -> None:
         if not self._spawned:
@@ -103,7 +103,9 @@ class MeshCollector(KeepsAll):
             threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
 
     def note_dropped(self) -> list[Uid]:
-        """Take in which owning objects have gone; the meshes that must be looked at."""
+        """Note the meshes whose objects were freed since the last call; return the meshes to look
+        at now.
+        """
         now = self._clock()
         while self._gone:
             uid = self._gone.popleft()

@@ -64,14 +64,16 @@ class SPMDActor(Actor):
 
 
 def _found(script: str) -> str:
-    """A script of the workspace need not lie in the folder that the process is in."""
+    """Return the path of a script, relative to the current folder or else to the workspace."""
     in_workspace = os.path.join(os.environ.get("WORKSPACE_DIR", ""), script)
     return script if os.path.exists(script) or not os.path.exists(in_workspace) else in_workspace
 
 
 @contextlib.contextmanager
 def _first_on_path(folder: str) -> Iterator[None]:
-    """Within, modules are looked for there first: a script imports what lies beside it."""
+    """Put ``folder`` first on `sys.path` within the block, as a script may import modules beside
+    it.
+    """
     sys.path.insert(0, folder)
     try:
         yield

@@ -1,9 +1,10 @@
-"""Whether the ranks of a run are alike, and what happens where they are not; in the client.
+"""Compares the ranks' weights and optimizer states in the client, and holds the run if they differ.
 
-Each rank has a fingerprint for each group of ranks that should have the same: all of them with data
-parallelism, those with the same shard where weights are sharded. Their digests come with the
-results of steps. Where they differ, all ranks are asked for the numbers behind them, which name the
-parameters; then the run holds, until a rank's state or the checkpoint's is taken for all.
+Each rank computes a fingerprint for each group of ranks that should be equal: with data parallelism
+all ranks are one group; with sharded weights, the ranks that have the same shard. Results of steps
+contain a short digest of it. If digests differ, the client asks all ranks for the whole
+fingerprints, which name the parameters that differ. Then the run holds until all ranks take the
+state of one rank, or load the checkpoint.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from monarch_sync.words import counted
 Digests = Mapping[str, str]
 """A rank's digest for each group of ranks that it belongs to."""
 Fingerprint = Mapping[str, Sums]
-"""The same as numbers, by the names of tensors."""
+"""A rank's fingerprint for each group of ranks: a number for each tensor, by name."""
 
 ONLY_WEIGHTS = "weights"
-"""The group whose digest leaves out what optimizers remember."""
+"""The key of a digest that covers the weights, but not the optimizer's state."""
 
 _NUM_NOTED = 100
 
 
 class Alike:
-    """Compares the ranks of a run. ``ask`` returns the fingerprint of each rank, also without a
-    process group; ``take`` makes all ranks take over the state of one rank, if the recipe can do
-    that in place.
+    """Compares the ranks of a run, and holds the run if they differ.
+
+    ``ask`` returns the fingerprint of each rank; it must work without a process group. ``take``
+    copies the state of one rank to all ranks; it is None if the recipe cannot do that in place.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Alike:
         take: Callable[[int], object] | None = None,
     ) -> None:
         self.agreed_step: int | None = None  # the last at which all were equal
-        self.is_suspected = False  # before it is known in what they differ
+        self.is_suspected = False  # some digests differed; the tensors are not known yet
         self._record = record
         self._holding = holding
         self._ask = ask
@@ -48,7 +50,10 @@ class Alike:
         self._unused: tuple[str, ...] = ()
 
     def look(self, step: int, told: Iterable[Digests]) -> None:
-        """At what came with the results of a step, if a comparison was due."""
+        """Compare the digests that came with the results of a step. If they differ, call `compare`.
+
+        If ranks already work on the next step, `compare` is called after that one.
+        """
         by_group: dict[str, set[str]] = {}
         for digests in told:
             for group, digest in digests.items():
@@ -62,7 +67,7 @@ class Alike:
             self.compare(step)
 
     def compare(self, step: int) -> None:
-        """Ask all ranks now; where they differ, hold until they do not."""
+        """Ask all ranks for their fingerprints; while some differ, hold the run."""
         while found := self._differences():
             self.is_suspected = True
             first = found[0]
@@ -74,7 +79,7 @@ class Alike:
             )  # fmt: skip
             take = self._take
             right = first.right if take is not None else None
-            # It raises where all begin again from the checkpoint.
+            # Raises if all ranks begin again from the checkpoint.
             self._holding.apart(f"the comparison after step {step}", text, right)
             assert take is not None
             take(first.right)
@@ -91,7 +96,7 @@ class Alike:
         return self._told(found) if found else ""
 
     def tell_unused(self, step: int, unused: tuple[str, ...]) -> None:
-        """Say so once where code leaves parameters out, and where it takes them up again."""
+        """Record which parameters no rank uses since ``step``, whenever these change."""
         if unused == self._unused:
             return
         self._unused = unused

@@ -1,4 +1,4 @@
-"""The evaluations of a run: which was the best, and whether to wait for a better one."""
+"""Judges the evaluations of a run: which was the best, and whether the run should stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from monarch_recipes.extras import Extras
 
 @dataclass(frozen=True)
 class EvaluationVerdict:
-    """The verdict on the last evaluation. ``reason_to_stop`` is empty if the run continues."""
+    """Whether the last evaluation is the best, and why the run should stop; "" if it should not."""
 
     is_best: bool
     reason_to_stop: str = ""
@@ -24,17 +24,19 @@ def judge(
     extras: Extras,
     should_stop: Callable[[Sequence[Mapping[str, float]]], Any] | None = None,
 ) -> EvaluationVerdict:
-    """Judges the last evaluation by the keys ``best_metric``, ``best_is`` and ``patience``, and by
-    the task's own ``should_stop``, if it has one.
+    """Return whether the last evaluation is the best, and whether the run should stop after it.
 
-    ``history`` has the values of each evaluation with its ``step``, the last one at the end.
+    ``history`` has the values of each evaluation with its ``step``; the last row is the newest. The
+    run should stop if the value ``best_metric`` has not improved in ``patience`` evaluations, or if
+    the task's own ``should_stop`` returns a reason. Raises ConfigError if ``best_metric`` was not
+    measured, but is needed.
     """
     name, sign = extras.best_metric, 1 if extras.best_is == "lowest" else -1
     is_needed = extras.keep_best or extras.patience > 0 or name != Extras.best_metric
     if name not in history[-1] and is_needed:
         known = ", ".join(key for key in history[-1] if key != "step")
         raise ConfigError(f"no {name!r} was measured; there is {known}", key="extras.best_metric")
-    # A value that is no number is never the best: nothing is less than it, nor it than anything.
+    # NaN compares as less than nothing; as infinity it is never the best.
     found = [sign * row.get(name, float("nan")) for row in history]
     values = [value if value == value else float("inf") for value in found]
     best = values.index(min(values))

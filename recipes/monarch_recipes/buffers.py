@@ -1,7 +1,7 @@
-"""The buffers of a model, which no gradient trains: BatchNorm's statistics, for one.
+"""Averages a model's buffers over ranks. No gradient trains these, such as BatchNorm's statistics.
 
-The rule: after each step those of floating point are the mean over all ranks, and over all replica
-groups that took part. Others, as counters, stay as they are, which is the same everywhere.
+After each step, floating-point buffers become their mean over all ranks and over all replica groups
+that took part. Other buffers, such as counters, are not averaged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Buffers:
-    """The buffers that a checkpoint of the model has, if any."""
+    """The buffers of a model that its checkpoints contain."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -19,29 +19,31 @@ class Buffers:
         self._names = [name for name, _ in model.named_buffers() if name in saved]
 
     def now(self) -> dict[str, torch.Tensor]:
-        """The present buffers by name; code may have put others in their places."""
+        """Return the model's present buffers by name. Code may have replaced the tensors."""
         if not self._names:
             return {}
         found = dict(self._model.named_buffers())
         return {name: found[name] for name in self._names}
 
     def copies(self) -> dict[str, torch.Tensor]:
-        """Copies of all buffers, for `restore`."""
+        """Return copies of all buffers by name, for `restore`."""
         return {name: tensor.clone() for name, tensor in self.now().items()}
 
     def restore(self, copies: dict[str, torch.Tensor]) -> None:
-        """Put the copied values back in place."""
+        """Copy the values of ``copies`` back into the buffers."""
         for name, tensor in self.now().items():
             tensor.copy_(copies[name])
 
     def packed(self) -> torch.Tensor:
-        """Returns the values to average as one row, shape (n,), float64: the mean of equal numbers
-        is exact."""
+        """Return the values of all floating-point buffers in one tensor, shape (n,), float64.
+
+        In float64 the mean of equal float32 values is exact.
+        """
         rows = [tensor.detach().double().reshape(-1) for tensor in self._averaged()]
         return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.float64)
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Take over what `packed` has become."""
+        """Copy the values of ``row`` into the buffers; it has the layout of `packed`."""
         averaged = self._averaged()
         parts = row.split([tensor.numel() for tensor in averaged]) if averaged else ()
         for tensor, part in zip(averaged, parts, strict=True):

@@ -1,9 +1,9 @@
-"""Checkpoints on disk: each one file, whole or not there at all.
+"""Checkpoint files: each is complete, or not there at all.
 
-A checkpoint is written beside its place, flushed to the disk, and renamed, so that a crash or a
-full disk at any moment leaves the ones before as they were. It is read back before older ones are
-deleted: what a file holds before it gets its name, and all its bytes afterwards, which takes as
-long as reading it, and so is done on a thread where the file is large.
+A checkpoint is written to a temporary file, flushed to the disk, and renamed. So a crash or a full
+disk leaves the earlier checkpoints unchanged. Older ones are deleted only after the new one was
+read back: its structure before it is renamed, and its whole content afterwards. Reading the content
+of a large file takes as long as loading it, so a thread does that.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ from monarch_recipes.savable import savable
 
 _NAME = re.compile(r"step-(\d{8,})\.pt")
 _UNFINISHED = ".unfinished"
-_READ_AT_ONCE_BYTES = 32 * 1024 * 1024  # No step waits longer for that than for the save itself.
-_proofs: dict[Path, threading.Thread] = {}  # by folder: reads the checkpoint that is the newest
+_READ_AT_ONCE_BYTES = 32 * 1024 * 1024  # Reading back so little takes no longer than the save.
+_proofs: dict[Path, threading.Thread] = {}  # by folder: the thread that reads its newest file back
 
 
 class CheckpointError(MonarchError):
-    """A file that is no checkpoint, or a damaged one."""
+    """A file that cannot be used as a checkpoint: missing, damaged, or of another kind."""
 
 
 class CheckpointMisfit(CheckpointError):
-    """The checkpoint is sound, but of another model, optimizer or recipe; starting again would not
-    help.
+    """The checkpoint is undamaged, but of another model, optimizer or recipe.
 
-    ``good_generation`` is the last generation of code that is known to fit it, if an edit caused
-    this.
+    A restart would not help. ``good_generation`` is the last generation of code that fits it, if an
+    edit of the code caused this; else None.
     """
 
     def __init__(self, text: str, good_generation: int | None = None) -> None:
@@ -57,21 +56,25 @@ class CheckpointMisfit(CheckpointError):
 
 
 class CannotWrite(OSError):
-    """The operating system refused a checkpoint, as where the disk is full."""
+    """The operating system refused to write a checkpoint, for example because the disk is full."""
 
-    no_edit_helps = True  # so that the run goes on without rather than holds
+    no_edit_helps = True  # So the run does not hold: it continues without this checkpoint.
 
 
 class CheckpointsUnreadable(CheckpointError):
-    """A run has checkpoints, and none of them can be read; to begin again would lose what is in
-    them."""
+    """A run has checkpoints, but none can be read.
 
-    no_edit_helps = True  # so that the run ends rather than holds
+    To start anew would lose them, so the run ends.
+    """
+
+    no_edit_helps = True  # So the run does not hold: it ends.
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state that was saved at `step`: tensors, numbers, texts, and lists and dicts of these."""
+    """The state that was saved after `step` steps: tensors, plain values, and lists and dicts of
+    these.
+    """
 
     step: int
     path: Path
@@ -82,14 +85,15 @@ def save_checkpoint(
     folder: Path, step: int, state: dict[str, Any], num_kept: int,
     read_at_once_bytes: int = _READ_AT_ONCE_BYTES,
 ) -> Path:  # fmt: skip
-    """Write the checkpoint of `step`; once it was read back, all but the newest `num_kept` are
-    deleted. A file of more than ``read_at_once_bytes`` is read back on a thread.
+    """Write the checkpoint of `step`, and return its path.
 
-    Only one process at a time may save into a folder. With all earlier checkpoints still in place,
-    raises OSError, as on a full disk, and UnsavableState where ``load_checkpoint`` could not read
-    it. Numbers of numpy are saved as Python's.
+    After it was read back, all but the newest `num_kept` checkpoints are deleted; for one of more
+    than ``read_at_once_bytes`` a thread does that later. Only one process at a time may save into a
+    folder. Raises CannotWrite, as for a full disk, and UnsavableState if ``load_checkpoint`` could
+    not read the state; all earlier checkpoints are kept then. Numbers of numpy are saved as
+    Python's.
     """
-    if not folder.parent.exists():  # On a host with a disk of its own: a run's folder is private.
+    if not folder.parent.exists():  # On a host with its own disk; a run's folder is private.
         os.makedirs(folder.parent, 0o700, exist_ok=True)
     folder.mkdir(exist_ok=True)
     wait_until_read_back(folder)
@@ -105,12 +109,12 @@ def save_checkpoint(
             _check_structure(unfinished)
             _be_newest(unfinished, checkpoint_paths(folder))
     except BaseException as error:
-        # Where a write fails, torch complains of its own books; the reason is behind that.
+        # If a write fails, torch raises an unrelated RuntimeError; the cause is its context.
         cause = error.__context__ if isinstance(error, RuntimeError) else error
         if isinstance(cause, OSError):
             raise CannotWrite(cause.errno, cause.strerror, cause.filename) from None
         raise
-    with Uninterrupted():  # Ctrl-C just after it was opened would leave it open.
+    with Uninterrupted():  # Ctrl-C just after the folder was opened would leave it open.
         sync_folder(folder)
     proof = threading.Thread(
         target=_read_back_then_delete, args=(path, num_kept), name="read back", daemon=True
@@ -124,14 +128,14 @@ def save_checkpoint(
 
 
 def wait_until_read_back(folder: Path) -> None:
-    """Return when the last checkpoint that was saved here was read back, if any was."""
+    """Wait until the last checkpoint that this process saved into ``folder`` was read back."""
     proof = _proofs.pop(folder, None)
     if proof is not None:
         proof.join()
 
 
 def _check_structure(path: Path) -> None:
-    """Raise UnsavableState where a file cannot be loaded; its tensors' bytes are not read."""
+    """Raise UnsavableState if a file cannot be loaded, without reading the bytes of its tensors."""
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -145,7 +149,7 @@ def _read_back_then_delete(path: Path, num_kept: int) -> None:
     except (OSError, EOFError, zipfile.BadZipFile) as error:
         damaged = str(error)
     if damaged is not None:
-        # A later save says again what is wrong with the disk; older ones stay until one is good.
+        # Older checkpoints are kept until a newer one can be read back.
         warnings.warn(f"{path} cannot be read back: {damaged}; older ones are kept", stacklevel=1)
         return
     for old in checkpoint_paths(path.parent)[:-num_kept]:
@@ -153,15 +157,15 @@ def _read_back_then_delete(path: Path, num_kept: int) -> None:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """The path of the checkpoint of ``step``."""
+    """Return the path of the checkpoint of ``step``, such as step-00000100.pt."""
     return folder / f"step-{step:08}.pt"
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """Return all checkpoints in a folder, the newest last; empty without a folder.
+    """Return all checkpoints in a folder, the newest last; [] if there is no folder.
 
-    The newest is the one written last, not the one with the highest step: a run that started again
-    or resumed from an earlier step leaves later steps behind.
+    The newest is the one written last, not the one with the highest step: a run that resumed from
+    an earlier step has later steps on disk.
     """
     found = (
         path
@@ -172,7 +176,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read one checkpoint onto the CPU; CheckpointError when it is missing or damaged."""
+    """Read a checkpoint onto the CPU. Raises CheckpointError if it is missing or damaged."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         raise CheckpointError(f"{path} is not named like a checkpoint (step-00000100.pt)")
@@ -199,12 +203,12 @@ def load_latest_checkpoint(
     fits: Callable[[Checkpoint], None] = lambda checkpoint: None,
     skipped: Callable[[str], None] = lambda text: warnings.warn(text, stacklevel=3),
 ) -> Checkpoint | None:
-    """Return the newest readable checkpoint that ``fits`` accepts; ``None`` if the folder has none.
+    """Return the newest readable checkpoint that ``fits`` accepts; None if the folder has none.
 
     ``fits`` raises CheckpointError for a checkpoint of another model. ``skipped`` is called with a
     text about each newer checkpoint that cannot be used. If ``fits`` refuses all readable
-    checkpoints, raises its error for the newest; if none can be read, raises CheckpointsUnreadable,
-    because starting from scratch would lose a run.
+    checkpoints, its error for the newest is raised. If there are checkpoints and none can be read,
+    CheckpointsUnreadable is raised, because starting from scratch would lose a run.
     """
     refusal: CheckpointError | None = None
     unreadable: list[str] = []
@@ -237,10 +241,10 @@ def find_checkpoint(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """Return the checkpoint to resume from: ``auto`` is the latest of ``folder`` that fits,
-    ``never`` is none.
+    """Return the checkpoint to resume from, or None.
 
-    Any other text is the path of a checkpoint that must exist and fit.
+    ``wanted`` is "auto" for the latest in ``folder`` that fits, "never" for None, or the path of a
+    checkpoint. Raises CheckpointError if that checkpoint cannot be read or does not fit.
     """
     if wanted == "never":
         return None
@@ -258,8 +262,10 @@ def find_checkpoint_or_newer(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """Return the checkpoint at ``path``; if it was replaced by newer checkpoints or cannot be read,
-    the latest of ``folder``. Without a path, the checkpoint that ``wanted`` names.
+    """Return the checkpoint at ``path``, else the latest one of ``folder``.
+
+    The latest is used if newer checkpoints replaced the one at ``path``, or if it cannot be read.
+    Without a path, returns the checkpoint that ``wanted`` names, as `find_checkpoint` does.
     """
     try:
         return find_checkpoint(path or wanted, folder, fits, skipped)
@@ -274,8 +280,10 @@ def find_checkpoint_or_newer(
 def check_model(
     checkpoint: Checkpoint, model: nn.Module, keys: Sequence[str] = (), *, generation: int = 0
 ) -> None:
-    """Raise CheckpointMisfit, with the first difference, if it is not of such a model, or not of a
-    recipe that saves something under each of ``keys``. ``generation`` is that of the code here."""
+    """Raise CheckpointMisfit if a checkpoint is of another model, or lacks one of ``keys``.
+
+    Its message has the first difference. ``generation`` is that of the code that runs here.
+    """
     reason = model_difference(checkpoint.state.get("model", {}), model)
     if reason:
         what_now, good = _what_now(checkpoint, generation, "Give the config")
@@ -285,7 +293,10 @@ def check_model(
 
 
 def model_difference(saved: dict[str, torch.Tensor], model: nn.Module) -> str:
-    """The first thing in which saved weights are not those of such a model, or nothing."""
+    """Return the first difference in name or shape between saved weights and a model, as text.
+
+    Returns "" if there is none.
+    """
     wanted = model.state_dict()
     if missing := [name for name in wanted if name not in saved]:
         return f"it has no {missing[0]!r}"
@@ -299,8 +310,10 @@ def model_difference(saved: dict[str, torch.Tensor], model: nn.Module) -> str:
 
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The weights of a model, by name: of a checkpoint, of safetensors, or of what ``torch.save``
-    wrote of a ``state_dict``. Raises CheckpointError."""
+    """Read the weights of a model, by name, from a checkpoint, a safetensors file, or a state_dict.
+
+    Raises CheckpointError if the file cannot be read or has no weights by name.
+    """
     try:
         if path.suffix == ".safetensors":
             found: Any = importlib.import_module("safetensors.torch").load_file(str(path))
@@ -323,7 +336,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def check_weights(path: Path, weights: dict[str, torch.Tensor], model: nn.Module) -> None:
-    """Raise CheckpointMisfit, with the first difference, where they are not of such a model."""
+    """Raise CheckpointMisfit, with the first difference, if the weights are of another model."""
     if reason := model_difference(weights, model):
         raise CheckpointMisfit(
             f"the weights in {path} are of another model: {reason}. Where only a part is to be "
@@ -334,7 +347,10 @@ def check_weights(path: Path, weights: dict[str, torch.Tensor], model: nn.Module
 def check_optimizer(
     checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, generation: int = 0
 ) -> None:
-    """Raise CheckpointMisfit if what it has of the optimizer is of another kind of optimizer."""
+    """Raise CheckpointMisfit if the checkpoint's optimizer state is of another kind of optimizer.
+
+    ``generation`` is that of the code that runs here.
+    """
     reason = optimizer_difference(checkpoint.state["optimizer"], optimizer.state_dict())
     if reason:
         what_now, good = _what_now(checkpoint, generation, "Take the optimizer")
@@ -346,9 +362,10 @@ def check_optimizer(
 
 
 def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """The first thing that a state lacks which an optimizer of the other state needs, or nothing.
+    """Return why an optimizer with the state ``here`` cannot load the state ``there``; "" if it
+    can.
 
-    One that only has less is of an older torch, which fills in the rest.
+    A state that only lacks keys is of an older torch: a newer one fills them in, so it fits.
     """
     saved, wanted = there["param_groups"], here["param_groups"]
     if [len(group["params"]) for group in saved] != [len(group["params"]) for group in wanted]:
@@ -361,8 +378,11 @@ def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
 
 
 def _what_now(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[str, int | None]:
-    """Advice in words; and the last generation that fits the checkpoint, where the numbers tell
-    that an edit did it."""
+    """Return advice for a checkpoint that does not fit, and the last generation of code that fits
+    it.
+
+    That is None unless the generations show that an edit of the code caused the misfit.
+    """
     before: int = checkpoint.state.get("generation") or 0
     unfit_since: int = checkpoint.state.get("unfit_since", 0)
     if not before < generation and not 0 < unfit_since <= before == generation:
@@ -380,7 +400,9 @@ def _what_now(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The state of the generators that this process draws from."""
+    """Return the state of torch's random generators: of the CPU, and of the GPU if ``device`` is
+    one.
+    """
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -388,14 +410,14 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: dict[str, torch.Tensor]) -> None:
-    """The reverse of `random_state`."""
+    """Set torch's random generators to a state that `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
 
 
 def _be_newest(path: Path, others: Sequence[Path]) -> None:
-    """See to it that a file counts as written after ``others``, even if the clock was set back."""
+    """Set the file's modification time after that of ``others``, if the clock was set back."""
     newest = max((other.stat().st_mtime_ns for other in others), default=0)
     if path.stat().st_mtime_ns <= newest:
         os.utime(path, ns=(newest + 1, newest + 1))

@@ -1,4 +1,4 @@
-"""Decisions that all ranks of a process group reach together, with the same result."""
+"""Functions that all ranks of a process group call together, with the same result or error."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ _NUM_SAMPLES_TOLD = 8
 
 
 class NonFiniteLoss(MonarchError):
-    """The loss is no number; nothing was learned from this step."""
+    """The loss or the gradient is not finite, or no sample counts. The step changed nothing."""
 
 
 def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> list[float]:
-    """The sums of what the ranks have, the loss and its weight first.
+    """Return the sums over ranks of ``totals``, shape (n,): the loss, its weight, then other
+    numbers.
 
-    Raises NonFiniteLoss on all ranks if the loss of any is no number; it names the samples of the
-    first of them, which are its `indices`. So it does where no sample has a weight.
+    Raises NonFiniteLoss on all ranks if the loss of a rank is not finite; the error names the
+    samples of the first such rank, from its `indices`. Also raises it if the weights add up to 0.
     """
     by_rank = [torch.zeros_like(totals) for _ in range(dist.get_world_size())]
     dist.all_gather(by_rank, totals)
     bad = [rank for rank, one in enumerate(by_rank) if not one[0].isfinite()]
     if bad:
-        # Whichever rank is heard first is to say all.
+        # Every rank raises the whole message, since the client may hear any of them first.
         culprits = [list(indices)]
         dist.broadcast_object_list(culprits, src=bad[0])
         raise NonFiniteLoss(
@@ -61,7 +62,7 @@ def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> l
 
 
 def check_weight(weight: float, step: int) -> None:
-    """Raise NonFiniteLoss where no sample counts."""
+    """Raise NonFiniteLoss if the weight of a step's loss is 0, as if every label is masked."""
     if not weight > 0:
         raise NonFiniteLoss(
             f"the loss of step {step} has a weight of {weight:g}, as where every label of a batch "
@@ -70,7 +71,7 @@ def check_weight(weight: float, step: int) -> None:
 
 
 def average_buffers(buffers: Buffers) -> None:
-    """Average the buffers over all ranks, by the rule in `buffers`."""
+    """Average the floating-point buffers over all ranks."""
     row = buffers.packed()
     if row.numel():
         dist.all_reduce(row)
@@ -78,20 +79,22 @@ def average_buffers(buffers: Buffers) -> None:
 
 
 def check_gradient(norm: float, step: int) -> None:
-    """Raise NonFiniteLoss where the gradient is no number."""
+    """Raise NonFiniteLoss if the norm of the gradient is not finite."""
     if not math.isfinite(norm):
         raise NonFiniteLoss(f"the gradient is {norm} in step {step}")
 
 
 def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
-    """Returns rank 0's result on all ranks; raises its error of the `expected` kind on all
-    ranks."""
+    """Call ``find`` on rank 0, and return its result on all ranks.
+
+    If it raises an error of the type `expected`, all ranks raise it.
+    """
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         try:
             found = [find()]
         except expected as error:
-            # Its cause may not be fit to be sent.
+            # The causes may not be picklable.
             error.__cause__ = error.__context__ = None
             found = [error]
     dist.broadcast_object_list(found)
@@ -104,10 +107,10 @@ def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
 def find_checkpoint_for_all(
     wanted: str, folder: Path, model: nn.Module, keys: Sequence[str]
 ) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """Return the checkpoint to resume from, by the rules of `find_checkpoint`, and the errors of
-    newer checkpoints.
+    """Return the checkpoint to resume from, or None, and the errors of newer unusable checkpoints.
 
-    It must pass `check_model`, with `keys`. Only rank 0 reads, so only its machine needs the files.
+    See `find_checkpoint` for ``wanted``. The checkpoint must pass `check_model`, with `keys`. Only
+    rank 0 reads files. Raises CheckpointError on all ranks.
     """
 
     def find() -> tuple[Checkpoint | None, tuple[str, ...]]:
@@ -122,8 +125,10 @@ def find_checkpoint_for_all(
 
 
 def load_weights_for_all(path: Path, model: nn.Module) -> None:
-    """Have the model begin with the weights in a file that only rank 0 needs to have. Raises
-    CheckpointError on all ranks where it has none that fit."""
+    """Load the weights in a file into the model of every rank. Only rank 0 reads the file.
+
+    Raises CheckpointError on all ranks if the file cannot be read or is of another model.
+    """
 
     def find() -> dict[str, torch.Tensor]:
         weights = load_weights(path)
@@ -134,26 +139,29 @@ def load_weights_for_all(path: Path, model: nn.Module) -> None:
 
 
 def from_all_ranks(mine: T) -> list[T]:
-    """Returns the value of each rank, by rank."""
+    """Return the values that all ranks passed, ordered by rank."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return found
 
 
 def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
-    """The states of the random generators of each rank, by rank."""
+    """Return the state of each rank's random generators, ordered by rank."""
     return from_all_ranks(random_state(device))
 
 
 def take_from(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Have the parameters, the buffers and the optimizer's state of ``rank`` on all ranks, in place
-    where there is a tensor to put them."""
+    """Copy the parameters, the buffers and the optimizer's state of ``rank`` to all ranks.
+
+    All ranks must call it. Tensors are copied in place if this rank has one of the same shape and
+    type.
+    """
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=rank)
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
     for parameter in parameters:
         dist.broadcast(parameter.detach(), src=rank)
-    # As objects: which entries there are may differ, and so may their types.
+    # Sent as objects, since ranks may have different entries, of different types.
     mine = [_sent(optimizer.state.get(parameter, {})) for parameter in parameters]
     theirs: list[Any] = [mine]
     dist.broadcast_object_list(theirs, src=rank)
@@ -170,7 +178,10 @@ def take_from(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A tensor on its way: there may be no device of that number where it goes."""
+    """A tensor that is sent to another rank, by way of the CPU.
+
+    The other rank may have no device with the number of this one.
+    """
 
     tensor: torch.Tensor
     is_on_cpu: bool
@@ -183,7 +194,10 @@ def _sent(state: Any) -> Any:
 
 
 def _taken(value: Any, before: Any, device: torch.device) -> Any:
-    """A value of another rank; a tensor is put where the one before lay, if it fits."""
+    """Return a value from another rank.
+
+    A tensor is copied into ``before`` if shape and type fit.
+    """
     fits = isinstance(value, _Sent) and isinstance(before, torch.Tensor)
     if fits and (before.shape, before.dtype) == (value.tensor.shape, value.tensor.dtype):
         with torch.no_grad():

@@ -3,10 +3,10 @@
     monarch run ddp
     monarch run ddp --config ddp.toml learning_rate=1e-3 num_epochs=4
 
-The defaults fit two processes on two CPU cores: a small network learns handwritten digits to
-more than 97 % held-out accuracy in about ten seconds. With CUDA, each process takes the
-GPU of its local rank. Read this file from top to bottom; copy it (`monarch recipe cp ddp
-my_recipe.py`), and make it yours: your data, model and loss go into the four functions below.
+The defaults fit two processes on two CPU cores: a small network learns handwritten digits to more
+than 97 % held-out accuracy in about ten seconds. With CUDA, each process takes the GPU of its local
+rank. Read this file from top to bottom; copy it (`monarch recipe cp ddp my_recipe.py`), and change
+it: your data, model and loss go into the functions below.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import counted
 
-# Imported once a host, ahead of its procs, which are forked from there and so begin in
-# milliseconds. Without the second, each proc would take seconds to import it for its optimizer.
+# Each host imports these once, and forks its procs afterwards, so that they begin in milliseconds.
+# Without the second, each proc would import it for seconds when it makes its optimizer.
 PRELOAD = ("torch", "torch._dynamo")
-# All ways of a run in a few steps, for `--fast-dev-run`.
+# For `--fast-dev-run`: a few steps that also evaluate and save.
 FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras.log_to=[]")
 _ANSWER_SECONDS = 60.0
 
@@ -133,8 +133,8 @@ class DDPConfig:
     master_port: int = 0  # where the ranks meet; 0: a private file, or any port that is free
 
     # Hangs and deaths.
-    collective_timeout_seconds: float = 300.0  # a step that makes no progress for so long hangs
-    # A step on new code that takes longer is told of; "none": as MONARCH_EDIT_PATIENCE_SECONDS, 30.
+    collective_timeout_seconds: float = 300.0  # a step without progress for so long counts as hung
+    # A step on new code that takes longer is reported; "none": MONARCH_EDIT_PATIENCE_SECONDS, 30.
     edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # after deaths and hangs, in a row without a new checkpoint
 
@@ -142,7 +142,7 @@ class DDPConfig:
     evaluate_every: int = live(44)
     checkpoint_every: int = live(44)
     log_every: int = live(1)
-    fingerprint_every: int = live(100)  # compares all that ranks should have alike
+    fingerprint_every: int = live(100)  # compares the ranks' weights and optimizer states
     num_checkpoints_kept: int = 3
     resume: str = "auto"  # the latest of this run; "never"; a checkpoint's path; another run
     init_from: str | None = None  # weights to begin with, at step 0: a path, a run, or "best"
@@ -173,14 +173,17 @@ class DDPConfig:
 
 
 def load_data(config: DDPConfig) -> Data:
-    """Two data sets with `len(data)` and `data[index] -> (input, label)`, or torch DataLoaders, or
-    streams. Every rank has them, and reads its share of the samples."""
+    """Return the train and the held-out data.
+
+    Each is a data set with `len(data)` and `data[index] -> (input, label)`, a torch DataLoader, or
+    a stream. Every rank loads all of it, and reads its share of the samples.
+    """
     digits = load_digit_samples(config.data_seed, config.held_out_fraction)
     return Data(digits.train, digits.held_out)
 
 
 def build_model(config: DDPConfig) -> nn.Module:
-    """Images (N, 1, 8, 8) to logits (N, 10)."""
+    """Return the model: images (N, 1, 8, 8) to logits (N, 10)."""
     width = config.num_channels
     return nn.Sequential(
         nn.Conv2d(1, width, 3, padding=1),
@@ -206,27 +209,34 @@ def build_optimizer(config: DDPConfig, model: nn.Module) -> torch.optim.Optimize
 
 
 def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
-    """The mean loss over the samples of a micro-batch; or (sum, weight), where samples do not count
-    the same, as texts of several lengths: the sum of the losses of all tokens, and their number."""
+    """Return the mean loss over the samples of a micro-batch.
+
+    If samples do not count equally, such as texts of different lengths, return (sum, weight): the
+    sum of the losses of all tokens, and their number.
+    """
     return functional.cross_entropy(logits, labels)
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """Further measures by name, in training and of the held-out samples; means like the loss. All
-    ranks measure the same. Here the share of right answers, where there are classes."""
+    """Return further values by name, as means or (sum, weight) like the loss.
+
+    All ranks need the same names. They are computed in training and on the held-out samples. Here
+    it is the share of right answers.
+    """
     return accuracy(logits, labels)
 
 
 def learning_rate_at(config: DDPConfig, step: int, num_steps: int) -> float:
-    """The learning rate of `step`, counted from 0."""
+    """Return the learning rate of `step`, counted from 0."""
     return config.learning_rate * learning_rate_factor(step, config.num_warmup_steps, num_steps)
 
 
 class DDPTrainer(Actor):
     """A rank of the training; call it from a notebook cell or from `run`.
 
-    All ranks must be called together for collective work: everything but `configure` and
-    `system_info`. Expects the environment that torchrun sets: RANK, WORLD_SIZE, LOCAL_RANK, ...
+    Call its endpoints on all ranks together, except `open_store`, `configure`, `system_info`,
+    `fingerprint` and `judge`. It reads the environment variables that torchrun sets: RANK,
+    WORLD_SIZE, LOCAL_RANK, ...
     """
 
     def __init__(self, config: DDPConfig, checkpoint_dir: Path | str = "checkpoints") -> None:
@@ -236,8 +246,10 @@ class DDPTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Opens the store where the ranks meet: (host, port), or (file, 0). On rank 0 only, before
-        `setup`."""
+        """Open the store where the ranks meet; return (host, port), or (file, 0).
+
+        Call it on rank 0 only, before `setup`.
+        """
         self.store, host, port = open_meeting(self.config.master_port)
         return host, port
 
@@ -249,7 +261,7 @@ class DDPTrainer(Actor):
         """Join the process group, build the model, and resume. Call it first.
 
         Without `store`, the ranks meet at the address in their environment, as under torchrun. With
-        `copies` they continue from these copies instead of a checkpoint.
+        `copies` they continue from these copies in the hosts' memory instead of a checkpoint.
         """
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
@@ -274,10 +286,10 @@ class DDPTrainer(Actor):
         self.next_start = NextStart(builders.names)
         self.precision = Precision(config.precision, self.device)
         self.num_steps_done = 0
-        self.extra_saved: dict[str, Any] | None = None  # of the checkpoint, until it is taken
-        self.taken_from: int | None = None  # the rank whose copy this one has
+        self.extra_saved: dict[str, Any] | None = None  # the checkpoint's, until it is loaded
+        self.taken_from: int | None = None  # the rank whose copy all ranks got
         self.generation = context().generation
-        self.are_only_weights_compared = False  # so far, of what new code has learned
+        self.are_only_weights_compared = False  # since the last edit of the code
         # Ranks draw their dropout from different streams.
         torch.manual_seed(config.seed + 1 + self.rank)
         is_from_memory = copies is not None and self.go_on_from(copies)
@@ -285,7 +297,7 @@ class DDPTrainer(Actor):
         skipped += self.begin_extra_state(copies if is_from_memory else None)
         if isinstance(self.samples, StreamedSamples):
             self.check_stream(self.samples)
-        # Wrapped last, so that rank 0's weights reach all ranks, resumed or fresh.
+        # Wrapped last: this copies rank 0's weights, resumed or new, to all ranks.
         self.wrap()
         self.buffers = Buffers(self.model)
         return TrainingPlan(
@@ -302,8 +314,11 @@ class DDPTrainer(Actor):
         )
 
     def begin_extra_state(self, copies: HostCopies | None) -> tuple[str, ...]:
-        """What the task keeps besides, on the weights that are there now, or as it was saved:
-        notes for a person."""
+        """Build the task's extra state, and load its saved state, if there is one.
+
+        Returns a text for each object that the checkpoint has no state of. ``copies`` are those
+        that the ranks continue from, if any.
+        """
         self.extra = ExtraState(self.config.task, self.config, self.model)
         saved, self.extra_saved = self.extra_saved, None
         if saved is not None:
@@ -314,7 +329,9 @@ class DDPTrainer(Actor):
         return tuple(f"the checkpoint has no {name!r}: it begins as new" for name in lacking)
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Tell the author of an edit how it changes the next start."""
+        """Warn the author of an edit that affects the next start, or removes a function of the
+        task.
+        """
         tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "parallel_model"):
             self.next_start.look(
@@ -323,40 +340,41 @@ class DDPTrainer(Actor):
             )  # fmt: skip
 
     def builders(self) -> Builders:
-        """The functions with which a start makes model and optimizer."""
+        """Return the functions with which a start makes the model and the optimizer."""
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> None:
-        """Join a new process group, where the old one was broken up; all else stays."""
+        """Join a new process group after the old one was aborted. The model and its state stay."""
         self.meet(store)
         self.wrap(is_same_everywhere=True)
 
     def meet(self, store: tuple[str, int] | None) -> None:
-        """Be in a process group with the others, in no other one."""
+        """Leave the process group, if any, and join a new one with all ranks."""
         seconds = self.config.collective_timeout_seconds
         self.why_not_nccl = meet_anew(store, self.device, seconds)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
     def wrap(self, is_same_everywhere: bool = False) -> None:
-        """Average the gradients over all ranks. The ranks first get the weights of rank 0, unless
-        they already have them.
+        """Wrap the model so that gradients are averaged over all ranks.
+
+        The ranks first get the weights of rank 0, unless ``is_same_everywhere``.
         """
         before = getattr(self, "parallel_model", None)
         if before is not None:
-            # Whoever may still hold it: its hooks would use the group that is gone.
+            # Something may still refer to the old wrapper: its hooks would use the old group.
             before.reducer._remove_autograd_hooks()
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel_model = DistributedDataParallel(
             self.model, device_ids=device_ids, init_sync=not is_same_everywhere
         )
-        # Rank 0's buffers, as BatchNorm's statistics, reach all ranks here; later means over ranks.
+        # DDP has copied rank 0's buffers to all ranks; from now on `average_buffers` averages them.
         self.parallel_model.broadcast_buffers = False
         self.gradients = AveragedGradients(self.parallel_model, self.model, self.optimizer)
 
     @endpoint
     def step(self) -> StepResult:
-        """Learn from one global batch."""
+        """Learn from one global batch, and return the numbers of the step."""
         started = time.perf_counter()
         config, step, generation = self.config, self.num_steps_done + 1, context().generation
         self.profiler.before(step)
@@ -369,7 +387,7 @@ class DDPTrainer(Actor):
         size = self.batch.micro_batch_size
         micro_batches = self.samples.of(step - 1, self.device, self.name, generation)
         for number, (inputs, labels) in enumerate(micro_batches, 1):
-            # Gradients travel once a step, with the last micro-batch.
+            # Gradients are averaged once a step, with the last micro-batch.
             is_last = number == self.batch.num_micro_batches
             if is_last:
                 self.gradients.expect()
@@ -379,11 +397,11 @@ class DDPTrainer(Actor):
                 logits = self.precision.full(logits)
                 loss = sum_and_weight(part(config.task, compute_loss)(logits, labels), size)
                 busy_seconds = time.perf_counter() - started
-                # As if each sample weighed 1. Their own weights are known after the last.
+                # As if each sample weighed 1; `factor` below corrects it by the real weights.
                 self.precision.backward(loss[0] / self.batch.per_rank)
             tally.add("loss", loss, size)
             tally.measure(part(config.task, metrics), logits, labels, size)
-        # Before anything else is asked of the others: they wait for all gradients.
+        # Before any other collective: the other ranks wait for the gradients of all parameters.
         num_left_out = self.gradients.complete()
         indices = self.samples.numbers_of(step - 1)
         totals = sum_over_ranks(tally.packed(self.device, num_left_out), step, indices)
@@ -394,7 +412,7 @@ class DDPTrainer(Actor):
             self.optimizer, self.model,
             factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
         )  # fmt: skip
-        # Here, so that a failure before there is a new one has nothing to put back.
+        # Here, not before the backward pass: a step that fails then has no gradients to restore.
         self.optimizer.zero_grad()
         self.extra.after_step(self.model)
         self.num_steps_done = step
@@ -433,28 +451,36 @@ class DDPTrainer(Actor):
         return {ONLY_WEIGHTS: digest_of(sums_of(state_of(self.model)))} if is_new else {}
 
     def sums(self) -> Sums:
-        """The fingerprint of what all ranks should have alike, by name."""
+        """Return the fingerprint of weights, buffers and optimizer state, which all ranks should
+        share.
+        """
         return sums_of(state_of(self.model, [self.optimizer]))
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """This rank, and its fingerprint, by group of ranks: all are one. Not collective."""
+        """Return this rank's number and its fingerprint; "" is the group of all ranks.
+
+        Not collective.
+        """
         return self.rank, {"": self.sums()}
 
     @endpoint
     def take(self, rank: int) -> None:
-        """Copy the weights, buffers and optimizer of ``rank`` to all ranks."""
+        """Copy the weights, buffers, optimizer and extra state of ``rank`` to all ranks."""
         take_from(rank, self.model, self.optimizer)
         self.extra.take_from(rank)
 
     @endpoint
     def train(self, num_steps: int) -> list[StepResult]:
-        """Several steps without a message in between, and so without a reload."""
+        """Make several steps in one call. Code cannot change between them."""
         return [self.step() for _ in range(num_steps)]
 
     @endpoint
     def evaluate(self) -> dict[str, float]:
-        """Loss and metrics on the held-out samples, of which each rank looks at its share."""
+        """Return the loss and the metrics on the held-out samples.
+
+        Each rank evaluates a share of them.
+        """
         task, size = self.config.task, 4 * self.config.max_micro_batch_size
         found = evaluate_share(
             self.extra.evaluated(self.model), self.held_out_batches(size),
@@ -467,13 +493,15 @@ class DDPTrainer(Actor):
 
     @endpoint
     def judge(self) -> EvaluationVerdict:
-        """Whether the last evaluation was the best, and whether to go on after it."""
+        """Return whether the last evaluation was the best, and whether to stop after it."""
         return judge(self.history, self.config.extras, own_part(self.config.task, "should_stop"))
 
     @endpoint
     def save(self, is_best: bool = False) -> Path:
-        """Write a checkpoint, and say where. Rank 0 does it; the path is good on its machine. The
-        best of all has a folder of its own."""
+        """Write a checkpoint and return its path, on the machine of rank 0, which writes it.
+
+        The best checkpoint goes into a folder of its own.
+        """
         random_states = all_random_states(self.device)
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
         step, num_kept = self.num_steps_done, 1 if is_best else self.config.num_checkpoints_kept
@@ -501,17 +529,20 @@ class DDPTrainer(Actor):
 
     @endpoint
     def configure(self, config: DDPConfig) -> None:
-        """Go on with another config, which differs in live keys only."""
+        """Use another config from the next step on. It may differ in live keys only."""
         self.config = config
 
     @endpoint
     def system_info(self) -> SystemInfo:
-        """The machine, process and device of this rank."""
+        """Return the machine, process and device of this rank."""
         return system_info(self.device)
 
     def resume(self) -> tuple[Path | None, tuple[str, ...]]:
         """Resume from the checkpoint that the config names, if there is one, with any number of
-        ranks. Returns its path and the errors of newer checkpoints.
+        ranks.
+
+        Without one, load the weights of `init_from`, if the config has it. Returns the checkpoint's
+        path, or None, and the errors of newer checkpoints.
         """
         checkpoint, skipped = find_checkpoint_for_all(
             self.config.resume, self.checkpoint_dir, self.model, ["random_states"]
@@ -528,8 +559,10 @@ class DDPTrainer(Actor):
         return checkpoint.path, skipped
 
     def go_on_from(self, copies: HostCopies) -> bool:
-        """Go on from copies in the memory of the hosts; whether one is there still. Ranks whose own
-        copy is gone take the state of another one."""
+        """Continue from the copies in the hosts' memory; return False if no complete one is left.
+
+        A rank whose own copy is lost gets the state of another rank.
+        """
         mine = read_copy(copies, self.rank)
         source = first_that_fits(mine, self.model, self.optimizer)
         if source is None:
@@ -546,7 +579,7 @@ class DDPTrainer(Actor):
         return True
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take a state that was saved; tensors are copied."""
+        """Load a saved state, as `__state__` returns it."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["scaler"])
@@ -555,14 +588,18 @@ class DDPTrainer(Actor):
         self.go_on_in_data(state.get("data", {}))
 
     def go_on_in_data(self, state: dict[str, Any]) -> None:
-        """Position the data so that the next step gets its samples. Data that is indexed by number
-        needs no change.
+        """Position the data so that the next step gets its samples.
+
+        Data that is indexed by number needs no change.
         """
         if isinstance(self.samples, StreamedSamples):
             self.samples.go_on_at(self.num_steps_done, state)
 
     def set_random_state(self, state: dict[str, torch.Tensor] | None) -> None:
-        """Draw on from there; without a state, from numbers that belong to rank and step."""
+        """Set the random generators to ``state``.
+
+        If it is None, seed them from the rank and the step.
+        """
         if state is not None:
             set_random_state(state)
         else:
@@ -570,8 +607,10 @@ class DDPTrainer(Actor):
             torch.manual_seed(seed)
 
     def held_out_batches(self, size: int) -> Iterator[Any]:
-        """This rank's share of the held-out samples as (inputs, labels) on the device, `size` at a
-        time."""
+        """Yield this rank's share of the held-out samples as (inputs, labels) on the device.
+
+        A batch has up to `size` samples.
+        """
         source, task = self.held_out, self.config.task
         if source.is_stream:
             return share_of_stream(
@@ -584,14 +623,14 @@ class DDPTrainer(Actor):
         return batches(source.data, share, size, self.device, self.name, collate=collate)
 
     def check_stream(self, samples: StreamedSamples) -> None:
-        """Read the first step's samples, and see that all ranks read the same stream."""
+        """Read the first step's samples. Raise UnfitData if the ranks read different streams."""
         if self.num_steps_done < self.num_steps:
             samples.read(self.num_steps_done, self.name, context().generation)
             check_same_stream(from_all_ranks(samples.digest()))
 
     @property
     def name(self) -> str:
-        """The name of this rank and its step, for errors."""
+        """The name of this rank and its step, for error messages."""
         return f"rank {self.rank}, in step {self.num_steps_done + 1},"
 
     def __cleanup__(self, error: Exception | None) -> None:
@@ -609,7 +648,7 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     first; the same command then continues from there.
     """
     check_share(config, len(hosts), record.procs_per_host)
-    chosen_for(record.folder, config.resume, config.init_from)  # It raises where there is none.
+    chosen_for(record.folder, config.resume, config.init_from)  # Raises if there is none.
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
@@ -619,16 +658,16 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
 
 
 def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOutcome:
-    """Drive the ranks from the client, to the end or until the record is stopping."""
+    """Drive the ranks from the client until the last step, or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
-    # Once this run has saved, it goes on from there, whatever it was to begin with.
+    # After its first checkpoint, a run always continues from its own checkpoints.
     resume, init_from = chosen_for(record.folder, config.resume, config.init_from)
     if attempt.saved_step is not None:
         resume = "auto"
     first_config = dataclasses.replace(config, resume=resume, init_from=init_from)
     trainers = procs.spawn("trainer", DDPTrainer, first_config, record.checkpoint_dir.absolute())
     open_store = trainers.flatten("rank").slice(rank=0).open_store
-    # A run that stops before the first step has learned nothing, and need not wait.
+    # Waits for the procs; a run that is stopped before its first step ends here.
     store = when_up(open_store, record)
     setup_torch_elastic_env(procs)
     holding = Holding(
@@ -687,7 +726,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         return found, verdict
 
     def is_due_after(step: int) -> bool:
-        """Whether an evaluation, a checkpoint or a copy is due after this step."""
+        """Return whether an evaluation, a checkpoint or a copy is due after this step."""
         every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         return step >= plan.num_steps or any(is_due(step, one) for one in every)
 
@@ -697,7 +736,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
             if wanted != config and not holding.is_ahead:
                 config = wanted
                 ask(trainers.configure, config, doing="changing the config")
-            # Ranks need not wait for us where nothing comes between this step and the next.
+            # If nothing must be done between this step and the next, ranks do not wait for us.
             is_asked = record.is_stopping or record.is_save_wanted
             is_asked = is_asked or alike.is_suspected or saving.is_overdue
             is_free = record.may_go_ahead and wanted == config and not is_asked
@@ -735,13 +774,13 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
 
 
 def check(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Whether the config fits so many procs; raises ConfigError before any is started."""
+    """Raise ConfigError if the config does not fit the number of procs, before any is started."""
     check_share(config, num_hosts, procs_per_host)
     check_choices(config.resume, config.init_from)
 
 
 def check_share(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Whether so many procs can share a batch."""
+    """Raise ConfigError if the procs cannot share a batch evenly."""
     num_ranks = check_num_ranks(config.num_ranks, num_hosts, procs_per_host)
     try:
         split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
@@ -750,14 +789,17 @@ def check_share(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
 
 
 def validate(config: DDPConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Check for `monarch recipe validate` that the data can be shared among the ranks. Loads the
-    data; raises ConfigError.
+    """Check for `monarch recipe validate` that the data can be shared among the ranks.
+
+    Loads the data; raises ConfigError.
     """
     shape_of(config, num_hosts, procs_per_host)
 
 
 def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
-    """For `monarch run ddp --plan`: computed without a process, and without the weights."""
+    """Return the lines of `monarch run ddp --plan`, without starting a process or making the
+    weights.
+    """
     train, batch, num_steps = shape_of(config, num_hosts, procs_per_host)
     memory = memory_of_recipe(
         config, build_model, compute_loss, train.first_sample(), batch.micro_batch_size,
@@ -776,7 +818,7 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
 def shape_of(
     config: DDPConfig, num_hosts: int, procs_per_host: int
 ) -> tuple[DataSource, BatchSplit, int]:
-    """The train data, a rank's share of a step, and the number of steps."""
+    """Return the train data, a rank's share of a step, and the number of steps of the run."""
     num_ranks = config.num_ranks or num_hosts * procs_per_host
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
     train, _ = sources_of(part(config.task, load_data)(config))

@@ -1,4 +1,4 @@
-"""The device on which a rank computes."""
+"""Chooses the device on which a rank computes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from monarch.config_file import ConfigError
 
 
 def use_device(wanted: str, slot: int, num_threads: int) -> torch.device:
-    """Take the GPU of the process that is the `slot`-th on its host; or the CPU, with so many
-    threads. `wanted` is "cpu", "cuda", or "auto" for a GPU where there is one."""
+    """Make a GPU or the CPU the device of this process, and return it.
+
+    `wanted` is "cpu", "cuda", or "auto": a GPU if there is one. The process that is the `slot`-th
+    on its host takes GPU `slot`, modulo the number of GPUs. On the CPU it computes with
+    `num_threads` threads. Raises ConfigError if `wanted` is "cuda" and there is no GPU.
+    """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         torch.set_num_threads(num_threads)
         return torch.device("cpu")
@@ -39,7 +43,7 @@ class SystemInfo:
 
 
 def system_info(device: torch.device) -> SystemInfo:
-    """Describes this process, which must be in a process group."""
+    """Return the description of this process, which must be in a process group."""
     return SystemInfo(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),

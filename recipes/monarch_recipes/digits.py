@@ -1,6 +1,6 @@
 """Handwritten digits: 1,797 images of 8 by 8 pixels that come with scikit-learn.
 
-Small enough for a laptop's CPU, and real enough that held-out accuracy means something.
+They are few enough for a laptop's CPU, and real, so that held-out accuracy means something.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUM_CLASSES = 10
 
 @dataclass(frozen=True)
 class Samples:
-    """`images`: float32 (N, 1, 8, 8) in 0 to 1. `labels`: int64 (N,) in 0 to 9."""
+    """Images, float32 (N, 1, 8, 8) from 0 to 1, and their labels, int64 (N,) from 0 to 9."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -26,7 +26,7 @@ class Samples:
         return len(self.labels)
 
     def to(self, device: torch.device) -> Samples:
-        """The same samples on another device."""
+        """Return the same samples on another device."""
         return Samples(self.images.to(device), self.labels.to(device))
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,14 +35,17 @@ class Samples:
 
 @dataclass(frozen=True)
 class Digits:
-    """The two halves of the data set, which share no image."""
+    """The data set in two parts, for training and for evaluation. They share no image."""
 
     train: Samples
     held_out: Samples
 
 
 def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Digits:
-    """Split the data set at random, the same way for the same seed."""
+    """Load the digits and split them at random; the same seed gives the same split.
+
+    Raises ModuleNotFoundError if scikit-learn is not installed.
+    """
     rows = torch.from_numpy(np.loadtxt(_file(), delimiter=","))
     images = (rows[:, :-1] / 16).to(torch.float32).view(-1, 1, 8, 8)
     labels = rows[:, -1].to(torch.int64)
@@ -56,7 +59,10 @@ def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Digits:
 
 
 def _file() -> Path:
-    """The table of pixels and labels. Read without scikit-learn, which takes seconds to import."""
+    """Return the path of scikit-learn's table of digits, without importing scikit-learn.
+
+    Its import takes seconds. Raises ModuleNotFoundError if it is not installed.
+    """
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("the digits come with scikit-learn: pip install scikit-learn")

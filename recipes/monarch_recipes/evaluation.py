@@ -1,4 +1,4 @@
-"""Evaluation of a model on the held-out samples; each rank looks at a share of them."""
+"""Evaluates a model on the held-out samples; each rank evaluates its share of them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def evaluate_share(
     own: Callable[[nn.Module, Iterable[Any]], Mapping[str, Weighted]] | None = None,
     autocast: Callable[[], Any] = contextlib.nullcontext,
 ) -> Share:
-    """The loss and the metrics of these samples, or what the task's ``own`` function finds.
+    """Return the loss and the metrics over these batches, as sum and weight by name.
 
-    A plain number that it returns counts as a mean over the samples that it has taken.
+    If the task has its own ``own`` function, its values are returned instead. A plain number from
+    it counts as a mean over the samples that it read.
     """
     tally, counted = Tally(), _CountedBatches(batches)
     model.eval()
@@ -46,7 +47,7 @@ def evaluate_share(
 
 
 class _CountedBatches(Iterator[Any]):
-    """Batches, and how many samples were in those that were taken."""
+    """An iterator over batches that counts the samples in the batches read so far."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches, self.num_samples = iter(batches), 0
@@ -80,7 +81,7 @@ def held_out_names(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def told(values: Mapping[str, float]) -> str:
-    """Return a line of text: ``held-out loss 0.0712, held-out accuracy 98.1%``."""
+    """Return the values as a line of text: ``held-out loss 0.0712, held-out accuracy 98.1%``."""
     parts = []
     for name, value in values.items():
         number = f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4g}"

@@ -10,10 +10,12 @@ from monarch_recipes.checkpoint import checkpoint_paths, load_checkpoint
 
 
 def export(checkpoint: Path, file: Path) -> str:
-    """Write the model of a checkpoint to ``file`` as safetensors: names to tensors.
+    """Write the model of a checkpoint to ``file`` as safetensors: tensors by name.
 
-    ``checkpoint`` is a file or a folder of checkpoints: then the best that was kept, else the
-    newest. Returns a text about the file. Raises JobError, CheckpointError.
+    ``checkpoint`` is a checkpoint file, or a folder of them: then its best checkpoint is used if
+    one was kept, else its newest. Returns one line of text: how many tensors, of which step. Raises
+    JobError if safetensors is not installed or the folder has no checkpoint, and CheckpointError
+    for a file that cannot be read.
     """
     try:
         from safetensors.torch import save_file

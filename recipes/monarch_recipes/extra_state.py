@@ -1,5 +1,7 @@
-"""State besides model and optimizer that a task has: an average of the weights (EMA), a schedule, a
-replay buffer. It is saved and put back with them."""
+"""A task's own state besides model and optimizer: an average of the weights (EMA), a replay buffer.
+
+Checkpoints contain it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ from monarch_recipes.task import own_part
 
 
 class ExtraState:
-    """The objects that the task's ``build_extra_state(config, model)`` returned, by name; each has
-    ``state_dict`` and ``load_state_dict``. None where the task has no such function."""
+    """The objects that the task's ``build_extra_state(config, model)`` returned, by name.
+
+    Each has ``state_dict`` and ``load_state_dict``; ConfigError otherwise. A task without that
+    function has no such objects.
+    """
 
     def __init__(self, task: str | None, config: Any, model: nn.Module) -> None:
         self._task = task
@@ -29,12 +34,14 @@ class ExtraState:
                 )
 
     def after_step(self, model: nn.Module) -> None:
-        """Have the task do what it does after a step, as to average the weights."""
+        """Call the task's ``after_step``, if it has one, for example to average the weights."""
         if (after := own_part(self._task, "after_step")) is not None:
             after(model, self.objects)
 
     def evaluated(self, model: nn.Module) -> nn.Module:
-        """The model that held-out samples are given to."""
+        """Return the model to evaluate: the choice of the task's ``model_to_evaluate``, else
+        ``model``.
+        """
         choose = own_part(self._task, "model_to_evaluate")
         chosen: nn.Module = model if choose is None else choose(model, self.objects)
         return chosen
@@ -50,11 +57,11 @@ class ExtraState:
                 one.load_state_dict(state[name])
 
     def lacking(self, state: Mapping[str, Any]) -> list[str]:
-        """The names that a saved state does not have."""
+        """Return the names of the objects that have no state in ``state``."""
         return [name for name in self.objects if name not in state]
 
     def take_from(self, rank: int) -> None:
-        """Copy the state of ``rank`` to all ranks."""
+        """Copy the state of ``rank`` to all ranks, which must call this together."""
         theirs: list[Any] = [self.state_dict()]
         dist.broadcast_object_list(theirs, src=rank)
         if dist.get_rank() != rank:
@@ -62,7 +69,7 @@ class ExtraState:
 
 
 def refuse_extra_state(task: str | None, recipe: str) -> None:
-    """Raise ConfigError where a task has extra state, for a recipe that would lose it."""
+    """Raise ConfigError if the task has extra state, for a recipe that does not save it."""
     for name in ("build_extra_state", "after_step", "model_to_evaluate"):
         if own_part(task, name) is not None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The abilities of every recipe besides training, by the keys of its config's table `extras`."""
+"""The config's table `extras`: settings that every recipe has besides those of its training."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Extras:
     # Where metrics go besides metrics.jsonl: "tensorboard", "wandb", "mlflow".
     log_to: tuple[str, ...] = ()
     wandb_project: str | None = None  # "none": WANDB_PROJECT of the environment, else "monarch"
-    wandb_entity: str | None = None  # "none": WANDB_ENTITY, else one's own
+    wandb_entity: str | None = None  # "none": WANDB_ENTITY, else your own
 
     # The best evaluation, by a held-out value.
     best_metric: str = "loss"
     best_is: Literal["lowest", "highest"] = "lowest"
-    keep_best: bool = False  # its checkpoint too, in checkpoints/best
-    patience: int = live(0)  # the run ends after so many evaluations without a better; 0 never
+    keep_best: bool = False  # also keep its checkpoint, in checkpoints/best
+    patience: int = live(0)  # the run ends after so many evaluations without a better one; 0 never
 
-    # A copy of the state in the host's memory each so many steps, beside a step; 0 is none. What
-    # dies, all groups of fault_tolerant included, then costs no more steps than that.
+    # A copy of the state in the host's memory each so many steps, made while a step runs; 0 is
+    # none. A death, also of all groups of fault_tolerant, then costs no more steps than that.
     shadow_every: int = live(0)
 
     # torch.profiler, into profile/ of the run's folder.

@@ -1,20 +1,20 @@
-"""Replica groups that go on when one of them dies, and take it back when it lives again.
+"""Replica groups: when one dies, the others go on, and it joins them again later.
 
     monarch run fault_tolerant
     monarch run fault_tolerant --config fault_tolerant.toml chaos="kill@40 group=1"
 
-Each group has the whole model and its own share of every batch; TorchFT averages their
-gradients, and says in each step who takes part. A group that dies is started again, alone,
-while the others train; it gets the parameters from one of them. The defaults fit two groups of
-one process on two CPU cores: a small network learns handwritten digits. With CUDA each process
-takes a GPU, and the groups meet over NCCL; over gloo where processes share one. `monarch recipe cp
-fault_tolerant` copies this file, to be made your own; the parts that keep groups alive are in
-`replicas/`, which says where to begin.
+Each group has the whole model and its own share of every batch. TorchFT averages their gradients,
+and decides in each step which groups take part. A group that dies is started again while the others
+train; it gets the parameters from one of them. The defaults fit two groups of one process on two
+CPU cores: a small network learns handwritten digits. With CUDA each process takes a GPU, and the
+groups communicate over NCCL; over gloo if processes share a GPU. `monarch recipe cp fault_tolerant`
+copies this file for you to change; the parts that keep groups alive are in `replicas/`, whose
+docstring says where to begin.
 
-What a batch is: in every step each process of each group that takes part learns from
-``batch_size`` samples, and the gradient is the mean over them. So a step without a group has a
-smaller batch, at the same learning rate; and the samples that were that group's share of it are not
-seen in this epoch. Which samples a process gets depends on the step alone, not on who lives.
+In every step each process of each group that takes part learns from ``batch_size`` samples, and the
+gradient is the mean over them. So a step without a group has a smaller batch, at the same learning
+rate, and the samples of that group are not seen in this epoch. The samples of a process depend on
+the step alone, not on which groups are alive.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ from monarch_recipes.task import own_part, part, tell_of_lost_parts
 from monarch_reload import ReloadReport, at_start
 from monarch_sync.words import some
 
-# All ways of a run in a few steps, for `--fast-dev-run`.
+# For `--fast-dev-run`: a few steps that also evaluate and save.
 FAST_DEV_RUN = ("num_steps=3", "evaluate_every=2", "checkpoint_every=2", "extras.log_to=[]")
 
 
@@ -121,7 +121,7 @@ class FaultTolerantConfig:
     num_groups: int = 2
     procs_per_group: int = 1
     algorithm: Literal["ddp", "localsgd", "diloco"] = "ddp"
-    sync_every: int = 5  # batches between two steps that all share; with ddp each batch is one
+    sync_every: int = 5  # batches between two steps that all groups share; unused with ddp
     outer_learning_rate: float = 0.7  # diloco: SGD with Nesterov momentum over the groups' steps
     outer_momentum: float = 0.9
 
@@ -132,8 +132,8 @@ class FaultTolerantConfig:
     held_out_fraction: float = 0.2  # of the data set, for evaluation only
     data_seed: int = 1  # decides the split and the order of the samples
     batch_size: int = 32  # samples of one process
-    num_workers: int = 0  # processes of each that read samples ahead; 0 reads in the step
-    num_steps: int = 300  # that groups commit together; with localsgd and diloco `sync_every` each
+    num_workers: int = 0  # of each process, to read samples ahead; 0 reads in the step
+    num_steps: int = 300  # of all groups; with localsgd and diloco each is `sync_every` batches
 
     # The optimizer: AdamW, linear warm-up, then a cosine down to zero.
     learning_rate: float = live(1e-2)  # the highest
@@ -146,19 +146,19 @@ class FaultTolerantConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_threads: int = 1  # of each process, on a CPU
 
-    # When a group is given up. One whose heartbeats stay out is gone from the next quorum.
+    # When a group is given up. A group without heartbeats is left out of the next quorum.
     heartbeat_timeout_seconds: float = 1.0
     collective_timeout_seconds: float = 10.0  # a step that waits longer is discarded
-    join_timeout_seconds: float = 10.0  # not less than that, or two groups may train apart
+    join_timeout_seconds: float = 10.0  # not less than the timeout above, or groups train apart
     quorum_timeout_seconds: float = 60.0
-    hang_timeout_seconds: float = 5.0  # after the others have gone on, it is started again
-    step_timeout_seconds: float = 180.0  # the same for a step that no group makes
-    # A step on new code that takes longer is told of; "none": as MONARCH_EDIT_PATIENCE_SECONDS, 30.
+    hang_timeout_seconds: float = 5.0  # a group that is behind for so long is restarted
+    step_timeout_seconds: float = 180.0  # the same if no group makes the step
+    # A step on new code that takes longer is reported; "none": MONARCH_EDIT_PATIENCE_SECONDS, 30.
     edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # of one group within the window; then the run goes on without it
     restart_window_seconds: float = 300.0
-    lighthouse: str = ""  # the URL of one that runs elsewhere; ours is started where it is empty
-    lighthouse_port: int = 0  # of ours; 0 takes a free one
+    lighthouse: str = ""  # the URL of one that another program runs; "": the recipe starts one
+    lighthouse_port: int = 0  # of the recipe's own lighthouse; 0 takes a free port
 
     # Fingerprints, evaluations and checkpoints, in steps; 0 leaves it to the end of the run.
     fingerprint_every: int = live(100)
@@ -205,7 +205,7 @@ class FaultTolerantConfig:
             raise ConfigError(str(error), key="chaos", suggestion=error.suggestion) from None
 
     def faults(self) -> list[InjectedFault]:
-        """The faults that `chaos` describes."""
+        """Return the faults that `chaos` describes. Raises ChaosError for an invalid text."""
         return read_chaos(
             self.chaos,
             num_steps=self.num_steps,
@@ -219,14 +219,16 @@ class FaultTolerantConfig:
 
 
 def load_data(config: FaultTolerantConfig) -> Data:
-    """Two data sets with `len(data)` and `data[index] -> (input, label)`, or DataLoaders of
-    such."""
+    """Return the train and the held-out data.
+
+    Each is a data set with `len(data)` and `data[index] -> (input, label)`, or a DataLoader of one.
+    """
     digits = load_digit_samples(config.data_seed, config.held_out_fraction)
     return Data(digits.train, digits.held_out)
 
 
 def build_model(config: FaultTolerantConfig) -> nn.Module:
-    """Images (N, 1, 8, 8) to logits (N, 10)."""
+    """Return the model: images (N, 1, 8, 8) to logits (N, 10)."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, config.hidden_size),
@@ -247,26 +249,33 @@ def build_optimizer(config: FaultTolerantConfig, model: nn.Module) -> torch.opti
 
 
 def compute_loss(logits: torch.Tensor, labels: torch.Tensor) -> Weighted:
-    """The mean loss over the samples of a batch; or (sum, weight), where samples do not count the
-    same, as texts of several lengths: the sum of the losses of all tokens, and their number."""
+    """Return the mean loss over the samples of a batch.
+
+    If samples do not count equally, such as texts of different lengths, return (sum, weight): the
+    sum of the losses of all tokens, and their number.
+    """
     return functional.cross_entropy(logits, labels)
 
 
 def metrics(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Weighted]:
-    """Further measures by name, in training and of the held-out samples; means like the loss. All
-    processes measure the same. Here the share of right answers, where there are classes."""
+    """Return further values by name, as means or (sum, weight) like the loss.
+
+    All processes need the same names. They are computed in training and on the held-out samples.
+    Here it is the share of right answers.
+    """
     return accuracy(logits, labels)
 
 
 def learning_rate_at(config: FaultTolerantConfig, step: int, num_steps: int) -> float:
-    """The learning rate of `step`, counted from 0."""
+    """Return the learning rate of `step`, counted from 0."""
     return config.learning_rate * learning_rate_factor(step, config.num_warmup_steps, num_steps)
 
 
 class ReplicaTrainer(Actor):
-    """One process of a group, as the controller drives it. `seats` has one for each rank.
+    """One process of a replica group, which the controller drives.
 
-    First it builds the model; then it joins the others, and trains.
+    `seats` are those of all its ranks. After `setup` has built the model, `join` makes it a member
+    of the quorum, and `step` trains.
     """
 
     def __init__(
@@ -278,13 +287,16 @@ class ReplicaTrainer(Actor):
         self.manager: CarefulManager | None = None
         self.averaging: Averaging | None = None
         self.gradients: AveragedGradients | None = None
-        # Of the last step; all groups see the change of either in the same one.
+        # The code's generation and the quorum's number in the last step. All groups see a change
+        # of either in the same step.
         self.met = (context().generation, -1)
         self.progress = {"step": 0, "batches_committed": 0}
-        silence_logs()  # Its faults are events of the run.
+        silence_logs()  # TorchFT's; the run records faults as events.
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Tell the author of an edit how it changes the next start."""
+        """Warn the author of an edit that affects the next start, or removes a function of the
+        task.
+        """
         tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "next_start"):
             self.next_start.look(
@@ -293,13 +305,15 @@ class ReplicaTrainer(Actor):
             )  # fmt: skip
 
     def builders(self) -> Builders:
-        """The functions with which a start makes model and optimizer."""
+        """Return the functions with which a start makes the model and the optimizer."""
         return Builders.of(self.config, build_model, build_optimizer)
 
     @endpoint
     def setup(self, checkpoint: Path | None, copies: HostCopies | None = None) -> TrainerReady:
-        """Build the model again, and continue from copies in the host's memory, if there are any;
-        else load the given checkpoint, or the checkpoint that the config names.
+        """Build the model, and continue from a copy in the host's memory or from a checkpoint.
+
+        ``copies`` come first, if this rank's is left; then ``checkpoint``; then the checkpoint that
+        the config names.
         """
         self.leave()
         with task_errors(f"{self.seat.name}, cannot be set up"):
@@ -320,6 +334,7 @@ class ReplicaTrainer(Actor):
 
     @at_start
     def build(self) -> None:
+        """Load the data, and build the model and the optimizers."""
         config, seat = self.config, self.seat
         refuse_extra_state(config.task, "fault_tolerant")
         self.device = use_device(config.device, seat.slot, config.num_threads)
@@ -353,21 +368,21 @@ class ReplicaTrainer(Actor):
         )
         self.buffers = Buffers(self.model)  # averaged like the gradients
         self.progress = {"step": 0, "batches_committed": 0}
-        self.history: list[dict[str, float]] = []  # of the evaluations before the checkpoint
+        self.history: list[dict[str, float]] = []  # evaluations that the checkpoint contains
 
     @endpoint
     def open_store(self, peers: tuple[str, ...] = ()) -> tuple[str, int]:
-        """Open a new store at which the ranks of this group meet; return its host and port. Call it
-        on the group's rank 0 only.
+        """Open a new store at which the ranks of this group meet; return its host and port.
 
-        ``peers`` are the hosts of all groups, which meet at one of these stores at a step's quorum.
+        Call it on the group's rank 0 only. ``peers`` are the hosts of all groups: in each quorum,
+        the groups meet at one of these stores.
         """
         self.store, host, port = open_store(peers=peers)
         return host, port
 
     @endpoint
     def join(self, meet: Rendezvous) -> None:
-        """Become a member of the quorum; from now on the others wait for this group."""
+        """Become a member of the quorum. From now on the other groups wait for this one."""
         config = self.config
         patience = MemberTimeouts(
             config.collective_timeout_seconds,
@@ -391,8 +406,10 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def leave(self) -> int:
-        """The other groups wait for this one no longer. It may join again; evaluate and save
-        work. Returns the step that it has committed last."""
+        """Leave the quorum, so that other groups do not wait for this one.
+
+        Return its last committed step. It may join again. `evaluate` and `save` still work.
+        """
         if self.manager is not None:
             self.progress = self.manager.state_dict()
             averaging, self.averaging = self.averaging, None
@@ -406,7 +423,7 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def step(self, order: StepOrder) -> GroupStep:
-        """Learn from one batch of each group, with ddp; with the others from `sync_every`."""
+        """Make one step and return its numbers: one batch with ddp, else `sync_every` batches."""
         started = time.perf_counter()
         assert self.manager is not None
         manager = self.manager
@@ -445,7 +462,11 @@ class ReplicaTrainer(Actor):
     def averaged_step(
         self, manager: CarefulManager, fault: InjectedFault | None
     ) -> tuple[dict[str, float], float, float]:
-        """One batch; its gradient is the mean over all groups that take part."""
+        """Learn from one batch, with the gradient averaged over all groups that take part.
+
+        Returns the mean loss and metrics by name, the learning rate, and the norm of the gradient
+        before clipping. ``fault`` is a fault to inject.
+        """
         manager.start_quorum()
         # Read afterwards: a group that has healed is at the others' step.
         step = manager.current_step()
@@ -456,12 +477,12 @@ class ReplicaTrainer(Actor):
             loss, tally = self.forward(step)
             suffer(fault, self.seat.rank, "inside")
             # The learning rate is averaged like the gradients. So all groups take the very same
-            # step, even if the schedule's code was changed between this group's step and that
-            # one's. All that is known by now travels while the gradients are computed.
+            # step, even if the schedule's code was changed between the steps of two groups. These
+            # numbers are sent while the gradients are computed.
             generation = context().generation
             is_expected = self.usage.expected(generation)
             shared.send(tally.packed(self.device, learning_rate, is_expected))
-            with task_errors(self.place_of(step), but=RuntimeError):  # which may be of a connection
+            with task_errors(self.place_of(step), but=RuntimeError):  # as of a lost connection
                 self.backward(loss)
             with task_errors(self.place_of(step)):
                 self.check_all_averaged()
@@ -472,7 +493,7 @@ class ReplicaTrainer(Actor):
             suffer(fault, self.seat.rank, "commit")
             if not math.isfinite(totals[0]):
                 self.check_loss(loss, step)
-                # Another's is none; it says so, and here nothing is learned from it.
+                # The loss of another process is not finite; that process raises the error.
                 manager.report_error(NonFiniteLoss("the loss of another process is no number"))
             is_committed = manager.should_commit()
             if is_committed:
@@ -490,9 +511,10 @@ class ReplicaTrainer(Actor):
     def local_steps(
         self, manager: CarefulManager, fault: InjectedFault | None
     ) -> tuple[dict[str, float], float, float]:
-        """`sync_every` batches of this group's own; the last optimizer step meets the others.
+        """Learn from `sync_every` batches of this group.
 
-        The loss is the mean over this group's batches.
+        The last optimizer step averages with the others. The loss is the mean over this group's
+        batches. Returns the same as `averaged_step`.
         """
         step, count = manager.current_step(), self.config.sync_every
         sums: list[list[float]] = []
@@ -520,9 +542,12 @@ class ReplicaTrainer(Actor):
         return means, learning_rate, grad_norm
 
     def forward(self, batch: int) -> tuple[torch.Tensor, Tally]:
-        """The loss of this process's samples of a batch, as if each weighed 1, and what was
-        measured; TaskError where code raises."""
-        # Each group draws its own dropout, and draws it again where it makes a step again.
+        """Return the loss of this process's samples of a batch, as if each weighed 1, and the
+        measures.
+
+        Raises TaskError if the task's code does.
+        """
+        # Each group draws its own dropout, and a repeated step draws the same again.
         draw_from(self.config.seed, self.seat.group, self.seat.rank, batch)
         tally = Tally()
         with task_errors(self.place_of(batch)):
@@ -541,7 +566,10 @@ class ReplicaTrainer(Actor):
         return mean, tally
 
     def backward(self, loss: torch.Tensor) -> int:
-        """Returns how many parameters this process has left out, or has beside what is averaged."""
+        """Compute the gradients.
+
+        Return how many parameters this process left out, or DDP does not average.
+        """
         if self.gradients is None:
             loss.backward()
             return 0
@@ -550,7 +578,7 @@ class ReplicaTrainer(Actor):
         return self.gradients.complete()
 
     def check_all_averaged(self) -> None:
-        """Raise NotTrained where this group alone would learn something."""
+        """Raise NotTrained if the groups do not average the gradient of a parameter."""
         assert self.gradients is not None
         if names := self.gradients.not_averaged():
             raise NotTrained(
@@ -559,29 +587,34 @@ class ReplicaTrainer(Actor):
             )
 
     def finish_gradient(self, weight: float) -> float:
-        """Make it that of the weighted mean, and clip it. Its norm before it is clipped."""
+        """Scale the gradient to that of the weighted mean, and clip it.
+
+        Return its norm before clipping.
+        """
         scale_gradient(self.model, self.config.batch_size / weight if weight else math.nan)
         return clip_gradient(self.model, self.config.clip_norm)
 
     def check_loss(self, loss: torch.Tensor, batch: int) -> None:
-        """TaskError, with the samples, where the loss of this process is no number."""
+        """Raise TaskError, with the samples, if the loss of this process is not finite."""
         with task_errors(self.place_of(batch)):
             if not math.isfinite(loss.item()):
                 raise NonFiniteLoss(f"the loss is {loss.item()}")
 
     def check_gradient(self, norm: float, weight: float, step: int) -> None:
-        """TaskError where nothing can be learned from it; a checkpoint would be of no use."""
+        """Raise TaskError if the gradient is not finite or the loss has no weight."""
         with task_errors(f"{self.seat.name}, on {socket.gethostname()}"):
             check_weight(weight, step + 1)
             check_gradient(norm, step + 1)
 
     def place_of(self, batch: int) -> str:
-        """The group, the host and the samples, for errors."""
+        """Return the group, the host and the samples of a batch as text, for error messages."""
         samples = some([str(index) for index in self.order.of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
 
     def batches(self, source: DataSource, indices: Sequence[int]) -> Any:
-        """These samples as (inputs, labels) on the device, `batch_size` at a time."""
+        """Return an iterator over these samples as (inputs, labels) on the device, `batch_size` at
+        a time.
+        """
         collate, size = source.collate_now(self.config.task), self.config.batch_size
         return batches(source.data, indices, size, self.device, self.seat.name, collate=collate)
 
@@ -592,8 +625,9 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> str:
-        """The fingerprint of the parameters; with ddp of the optimizer too, as groups then share
-        its state."""
+        """Return the digest of the parameters, and with ddp of the optimizer, whose state groups
+        then share.
+        """
         return digest_of(self.sums())
 
     def sums(self) -> Sums:
@@ -602,7 +636,7 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def evaluate(self) -> Share:
-        """Loss and metrics on this rank's share of the held-out samples."""
+        """Return the loss and the metrics on this rank's share of the held-out samples."""
         share = range(self.seat.rank, len(self.held_out.data), self.seat.num_ranks)
         task = self.config.task
         with task_errors(f"{self.seat.name}, cannot evaluate"):
@@ -614,13 +648,13 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def judge(self, history: list[dict[str, float]], extras: Extras) -> EvaluationVerdict:
-        """Whether the last evaluation was the best, and whether to go on after it."""
+        """Return whether the last evaluation was the best, and whether to stop after it."""
         with task_errors(f"{self.seat.name}, cannot judge the evaluation"):
             return judge(history, extras, own_part(self.config.task, "should_stop"))
 
     def state(self) -> dict[str, Any]:
-        """Returns the state from which another group heals."""
-        # Parameters do not change while it is fetched; buffers may.
+        """Return the state that another group loads to heal: model and optimizer."""
+        # Parameters do not change while another group fetches them; buffers may.
         model = {**self.model.state_dict(), **self.buffers.copies()}
         return {"model": model, "optimizer": self.optimizer.state_dict()}
 
@@ -630,7 +664,7 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def hand_over(self) -> bytes:
-        """Returns the content of a checkpoint of this process, after `leave`."""
+        """Return the state of this process as the bytes of a checkpoint. Call it after `leave`."""
         out = io.BytesIO()
         outer = self.outer_optimizer.state_dict()
         state = {**self.state(), "outer_optimizer": outer, "progress": self.progress}
@@ -639,15 +673,18 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def take_over(self, finished: Any) -> None:
-        """Become what the same rank of another group is; `finished` are its trainers."""
+        """Load the state of the same rank of another group, whose trainers are `finished`."""
         data = finished.slice(ranks=self.seat.rank).hand_over.call_one().get()
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         self.load(state)
 
     @endpoint
     def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:
-        """Write a checkpoint, and say where. All hosts should see the folder, so that any group
-        may resume. The best of all has a folder of its own."""
+        """Write a checkpoint and return its path.
+
+        The best checkpoint goes into a folder of its own. All hosts should see the folder, so that
+        any group can resume. Raises Unsaved.
+        """
         state = {**self.__state__(), "history": history, "generation": context().generation}
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
         step, num_kept = self.progress["step"], 1 if is_best else self.config.num_checkpoints_kept
@@ -672,8 +709,7 @@ class ReplicaTrainer(Actor):
         }
 
     def go_on_from(self, copies: HostCopies) -> bool:
-        """Go on from the copy in the host's memory that this rank has left; whether it is there
-        still."""
+        """Load this rank's copy from the host's memory. Return False if it is not there."""
         state = read_whole(copies, self.seat.rank)
         if state is None:
             return False
@@ -689,7 +725,10 @@ class ReplicaTrainer(Actor):
 
     def resume(self, path: Path | None) -> tuple[Path | None, tuple[str, ...]]:
         """Load the checkpoint at `path`, else the checkpoint that the config names, if there is
-        one. Returns its path and the errors of newer checkpoints.
+        one.
+
+        Without one, load the weights of `init_from`, if the config has it. Returns the checkpoint's
+        path, or None, and the errors of newer checkpoints.
         """
         skipped: list[str] = []
         fits = functools.partial(
@@ -714,8 +753,8 @@ class ReplicaTrainer(Actor):
 def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> GroupsOutcome:
     """Train to the end on `hosts`, `record.procs_per_host` procs on each, whichever group dies.
 
-    Ctrl-C lets the groups finish a step, and saves; the same command then goes on from there. A
-    second one ends all at once.
+    After Ctrl-C the groups finish a step and save; the same command then continues from there. A
+    second Ctrl-C ends everything at once.
     """
     check_places(config, hosts.size(), record.procs_per_host)
     resume, init_from = chosen_for(record.folder, config.resume, config.init_from)
@@ -726,13 +765,13 @@ def run(config: FaultTolerantConfig, hosts: HostMesh, record: Record) -> GroupsO
 
 
 def check(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Whether the groups fit on so many hosts; raises ConfigError before any process starts."""
+    """Raise ConfigError if the groups do not fit on the hosts, before any process starts."""
     check_places(config, num_hosts, procs_per_host)
     check_choices(config.resume, config.init_from)
 
 
 def check_places(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Whether there is room for the groups."""
+    """Raise ConfigError if the hosts have too few procs for the groups."""
     try:
         place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     except ValueError as error:
@@ -740,15 +779,16 @@ def check_places(config: FaultTolerantConfig, num_hosts: int, procs_per_host: in
 
 
 def validate(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Check for `monarch recipe validate` that the data can be shared among the ranks. Loads the
-    data; raises ConfigError.
+    """Check for `monarch recipe validate` that the data can be shared among the ranks.
+
+    Loads the data; raises ConfigError.
     """
     refuse_extra_state(config.task, "fault_tolerant")
     train_data_of(config)
 
 
 def train_data_of(config: FaultTolerantConfig) -> DataSource:
-    """The train data, which is enough for a batch of each group."""
+    """Return the train data. Raises TooFewSamples if it is too small for a batch of each group."""
     train, _ = dealt_sources(part(config.task, load_data)(config), "fault_tolerant")
     num_procs = config.num_groups * config.procs_per_group
     SampleOrder(len(train.data), config.batch_size, 0, num_procs, seed=config.data_seed)
@@ -756,8 +796,10 @@ def train_data_of(config: FaultTolerantConfig) -> DataSource:
 
 
 def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
-    """The plan for `monarch run fault_tolerant --plan`: computed without a process, or the
-    weights."""
+    """Return the lines of `monarch run fault_tolerant --plan`.
+
+    It starts no process and makes no weights.
+    """
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     train, num_procs = train_data_of(config), config.num_groups * config.procs_per_group
     memory = memory_of_recipe(

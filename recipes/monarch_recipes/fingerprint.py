@@ -1,9 +1,9 @@
-"""Fingerprints of weights and optimizer state: whether ranks that should be alike still are.
+"""Computes fingerprints of weights and optimizer state, to check whether ranks are equal.
 
-A fingerprint has one number for each tensor: the sum of its bits, each element times a weight of
-its place, modulo 2**64. Weights are odd, so that one flipped bit always shows; they are large and
-irregular, so that elements that have changed places show, and errors do not cancel out. It is
-computed where the tensor lies, in pieces, without a copy of it. NaNs are bits like all others.
+A fingerprint has one number for each tensor: the sum of its elements' bits, each multiplied by the
+weight of its position, modulo 2**64. Weights are odd, so that one flipped bit always changes the
+number; they are large and irregular, so that swapped elements change it and errors do not cancel
+out. It is computed in pieces on the tensor's device, without a copy. NaNs are bits like all others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Sums = dict[str, int]
 
 @dataclass(frozen=True)
 class RankDifference:
-    """``rank`` differs from ``right`` in the tensors ``names``; ``right`` is the first rank of the
-    largest group that agrees.
+    """``rank`` differs from the rank ``right`` in the tensors ``names``.
+
+    ``right`` is the first rank of the largest group of equal ranks.
     """
 
     rank: int
@@ -37,7 +38,7 @@ class RankDifference:
 
     @property
     def what(self) -> str:
-        """Return as text which tensors differ."""
+        """The names of the tensors that differ, as a short text."""
         return self.names[0] + (f" and {len(self.names) - 1} more" if len(self.names) > 1 else "")
 
     def __str__(self) -> str:
@@ -45,7 +46,7 @@ class RankDifference:
 
 
 def sums_of(state: Mapping[str, Any]) -> Sums:
-    """The number of each of these tensors or plain values. Waits for each device once."""
+    """Return the number of each tensor or plain value. Waits once for each device."""
     tensors: dict[str, torch.Tensor] = {}
     sums: Sums = {}
     for name, value in state.items():
@@ -68,13 +69,13 @@ def sums_of(state: Mapping[str, Any]) -> Sums:
 
 
 def digest_of(sums: Mapping[str, int]) -> str:
-    """One short text for all of them, whatever their order."""
+    """Return a text of 16 hexadecimal digits for all numbers; their order does not matter."""
     text = "\n".join(f"{name} {value}" for name, value in sorted(sums.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[RankDifference]:
-    """How ranks that should have the same differ from the first of the most that agree."""
+    """Compare ranks that should be equal, and return each rank that differs from the majority."""
     digests = {rank: digest_of(sums) for rank, sums in sorted(by_rank.items())}
     told = list(digests.values())
     if len(set(told)) <= 1:
@@ -92,10 +93,10 @@ def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[RankDifference
 
 
 def state_of(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> dict[str, Any]:
-    """Return the state that ranks of data parallelism should share, by name: parameters,
-    floating-point buffers that a checkpoint has, and the optimizers' state of each parameter.
+    """Return the tensors and values that data-parallel ranks should have equal, by name.
 
-    Other buffers are omitted: they may count the samples that a rank has seen.
+    These are the parameters, the floating-point buffers that a checkpoint has, and the optimizers'
+    state of each parameter. Other buffers are left out: they may count the samples of a rank.
     """
     parameters = dict(model.named_parameters())
     state: dict[str, Any] = dict(parameters)
@@ -116,8 +117,10 @@ def state_of_optimizer(
     *,
     only_named: bool = False,
 ) -> dict[str, Any]:
-    """Return the optimizer's state of each parameter, by the parameter's name and the state's own.
-    Parameters without a name are named by their number, or skipped with ``only_named``.
+    """Return the optimizer's state, under names such as "exp_avg of layer.weight".
+
+    ``names`` has the names of parameters. Other parameters are named by their number, or left out
+    with ``only_named``.
     """
     state: dict[str, Any] = {}
     number = 0
@@ -128,14 +131,14 @@ def state_of_optimizer(
             if parameter not in names:
                 if only_named:
                     continue
-                state[place] = parameter  # As that of a loss that learns.
+                state[place] = parameter  # A parameter of a loss, for example.
             for key, value in optimizer.state.get(parameter, {}).items():
                 state |= _told(f"{key} of {place}", value)
     return state
 
 
 def _told(name: str, value: Any) -> dict[str, Any]:
-    """The tensors and plain values in it; objects that are neither are the optimizer's own."""
+    """Return the tensors and plain values inside ``value``, by name; other objects are left out."""
     if isinstance(value, torch.Tensor | bool | int | float | complex | str | bytes | None):
         return {name: value}
     if isinstance(value, Mapping):
@@ -148,7 +151,7 @@ def _told(name: str, value: Any) -> dict[str, Any]:
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Its bits as integers, in pieces."""
+    """Yield the tensor's bits as integer tensors of at most `PIECE` elements."""
     if tensor.is_meta or tensor.numel() == 0:
         return
     if hasattr(tensor, "__tensor_flatten__"):
@@ -180,7 +183,10 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def _batches(
     pieces: Sequence[tuple[str, int, torch.Tensor]],
 ) -> Iterator[list[torch.Tensor]]:
-    """Small ones together on a GPU, where each call of a kernel costs the same."""
+    """Yield the pieces one by one on a CPU, and in batches of up to `PIECE` elements on a GPU.
+
+    On a GPU each call of a kernel costs the same, however small the piece is.
+    """
     batch: list[torch.Tensor] = []
     size = 0
     for _, _, piece in pieces:
@@ -194,7 +200,7 @@ def _batches(
 
 
 def _sums_of_batch(batch: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """The weighted sum of each piece, shape (pieces,), int64: it wraps around."""
+    """Return the weighted sum of each piece, shape (pieces,), int64, modulo 2**64."""
     weights = _weights(device)
     if len(batch) == 1:
         values, weights = batch[0].to(torch.int64), weights[: batch[0].numel()]
@@ -212,11 +218,13 @@ def _sums_of_batch(batch: Sequence[torch.Tensor], device: torch.device) -> torch
 
 @functools.lru_cache(maxsize=8)
 def _weights(device: torch.device) -> torch.Tensor:
-    """The weight of each place of a piece: splitmix64's numbers, made odd; equal on every
-    machine."""
+    """Return the weights of a piece's positions: splitmix64's numbers, made odd.
+
+    They are the same on every machine.
+    """
     value = torch.arange(1, PIECE + 1, dtype=torch.int64) * _signed(_MIX)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        # Without the sign, which a shift to the right would draw along.
+        # Clears the copies of the sign bit that a shift to the right brings in.
         value ^= (value >> shift) & ((1 << (64 - shift)) - 1)
         value *= _signed(factor)
     return (value | 1).to(device)

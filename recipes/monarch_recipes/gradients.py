@@ -1,12 +1,13 @@
-"""Gradients that are averaged over all ranks, whichever parameters a step uses.
+"""Averages gradients over all ranks, even if a step does not use all parameters.
 
-DDP averages a bucket of gradients when the last of them has come. Where an edit of `forward` leaves
-a parameter out, its bucket never fills: nothing is averaged, the optimizer of each rank steps with
-what that rank has, and DDP complains in the next step, when the ranks have come apart.
+DDP averages a bucket of gradients when its last gradient is computed. If an edit of `forward`
+leaves a parameter out, its bucket never fills: nothing is averaged, the optimizer of each rank
+steps with its own gradients, and DDP raises an error only in the next step, when the ranks already
+differ.
 
-Here a step that leaves parameters out is completed after its backward pass: what has no gradient
-counts as zero, so that all ranks reduce the same buckets. The result is that of
-`find_unused_parameters`, without its cost in steps that use all parameters.
+Here such a step is completed after its backward pass: missing gradients count as zero, so that all
+ranks reduce the same buckets. The result is the same as with `find_unused_parameters`, which would
+also cost time in steps that use all parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _NUM_TOLD = 3
 
 
 class NotTrained(MonarchError):
-    """A gradient cannot be averaged or would not be used; nothing was learned from this step."""
+    """A gradient cannot be averaged, or the optimizer lacks its parameter.
+
+    The step changed nothing.
+    """
 
 
 class AveragedGradients:
@@ -47,7 +51,7 @@ class AveragedGradients:
         self._optimizer = optimizer
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         ignored = parallel.parameters_to_ignore
-        # The order in which the reducer counts.
+        # In the order of the reducer's indices.
         self._averaged = [
             parameter
             for name, parameter in model.named_parameters()
@@ -56,16 +60,18 @@ class AveragedGradients:
         self._is_averaged = set(self._averaged)
         self._num_stepped = -1  # parameters of the optimizer when `_rest` was worked out
         self._rest: list[torch.Tensor] = []
-        self._used: list[bool] | None = None  # where some were left out
+        self._used: list[bool] | None = None  # by parameter; None if all have gradients
         self._before: list[int] = []
 
     def expect(self) -> None:
-        """The next backward pass averages the gradients."""
+        """Call it before the backward pass that averages the gradients."""
         self._before = self._parallel.reducer.get_backward_stats()
 
     def complete(self) -> int:
-        """Average all gradients, also those of parameters that this rank did not use; return how
-        many these were, plus how many have a gradient unknown to DDP.
+        """Average all gradients; parameters that this rank did not use count as zero.
+
+        Returns the number of these parameters, plus the number of parameters with a gradient that
+        DDP does not average. Raises NotTrained if the gradients cannot be averaged.
         """
         missing = self._missing()
         self._used = None
@@ -75,7 +81,7 @@ class AveragedGradients:
         return len(missing) + len(self.not_averaged())
 
     def not_averaged(self) -> list[str]:
-        """The names of the parameters with a gradient that DDP does not know of."""
+        """Return the names of parameters that have a gradient which DDP does not average."""
         return [
             self._names.get(parameter, "a parameter of the optimizer")
             for parameter in self._others()
@@ -83,9 +89,11 @@ class AveragedGradients:
         ]
 
     def agree(self) -> tuple[str, ...]:
-        """Returns the names of the parameters that no rank has used, which have no gradient then.
-        Gradients that DDP does not know of are averaged here. Raises NotTrained, on all ranks,
-        where a parameter was replaced by one that the optimizer does not have."""
+        """Return the names of the parameters that no rank used, and remove their gradients.
+
+        All ranks must call it together. Averages the gradients that DDP does not average. Raises
+        NotTrained, on all ranks, if the model has a parameter that the optimizer does not have.
+        """
         others = self._others()
         replaced = self._replaced()
         used_here = self._have_gradients() if self._used is None else self._used
@@ -105,7 +113,7 @@ class AveragedGradients:
             )
         for parameter, num_ranks in zip(self._averaged, used, strict=False):
             if not num_ranks:
-                parameter.grad = None  # As before it was completed: it is not stepped.
+                parameter.grad = None  # So that the optimizer does not step it.
         for parameter, num_ranks in zip(others, used[len(self._averaged) :], strict=True):
             if num_ranks:
                 self._average(parameter)
@@ -120,7 +128,10 @@ class AveragedGradients:
         return self._averaged[0].device
 
     def _missing(self) -> list[int]:
-        """The indices of the parameters for which the reducer still waits."""
+        """Return the indices of the parameters whose gradients the reducer still expects.
+
+        Raises NotTrained if the reducer reports another error.
+        """
         reducer = self._parallel.reducer
         try:
             reducer._check_reducer_finalized()
@@ -132,13 +143,13 @@ class AveragedGradients:
                 ) from error
             return [int(index) for index in told[1].split()]
         if self._before and reducer.get_backward_stats() == self._before:
-            if self._parallel.find_unused_parameters:  # It looks at them when the first has come.
+            if self._parallel.find_unused_parameters:  # It searches only after a first gradient.
                 raise NotTrained("the loss depends on no parameter whose gradient is averaged")
-            return list(range(len(self._averaged)))  # It has not even begun to wait.
+            return list(range(len(self._averaged)))  # No gradient reached the reducer.
         return []
 
     def _finish(self, missing: list[int]) -> None:
-        """Tell the reducer that these have come. It only takes that in a backward pass."""
+        """Tell the reducer, in a backward pass as it demands, that these gradients are complete."""
         reducer = self._parallel.reducer
 
         def tell(gradient: torch.Tensor) -> None:
@@ -154,8 +165,11 @@ class AveragedGradients:
         return [parameter.grad is not None for parameter in self._averaged]
 
     def _others(self) -> list[torch.Tensor]:
-        """The optimizer's parameters that DDP does not know: frozen when it was made, or of another
-        module than the model, as of a loss that learns."""
+        """Return the optimizer's parameters that DDP does not average.
+
+        They were frozen when DDP was made, or belong to another module than the model, such as a
+        loss with parameters.
+        """
         groups = self._optimizer.param_groups
         num_stepped = sum(len(group["params"]) for group in groups)
         if num_stepped != self._num_stepped:
@@ -174,7 +188,7 @@ class AveragedGradients:
 
     @staticmethod
     def _average(parameter: torch.Tensor) -> None:
-        """As DDP does: divided first, then added up."""
+        """Average a gradient over all ranks as DDP does: divide first, then add up."""
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         parameter.grad.mul_(1.0 / dist.get_world_size())

@@ -1,17 +1,17 @@
-"""The process groups of a rank, made anew in place after they were aborted.
+"""Makes the process groups of a rank again after they were aborted, and replaces the old objects.
 
-torch can abort a group, and make another one; but much holds on to the one that is gone: device
-meshes by its name, FSDP, pipeline stages and checkpointers by the object. Here each group is made
-again with the ranks, the backend and the name that it had, in the order in which they were made,
-and takes the old one's place wherever Python objects hold it. Compiled code and functional
-collectives know groups by their names, so that they need nothing.
+torch can abort a group and make another one, but other objects still refer to the old one: device
+meshes by its name; FSDP, pipeline stages and checkpointers by the object. Here each group is made
+again with its old ranks, backend and name, in the old order, and replaces the old one wherever
+Python objects hold it. Compiled code and functional collectives refer to groups by name, so they
+need no change.
 
-    groups = RankGroups()  # while all is well
+    groups = RankGroups()  # before an abort
     ...
     meet_at(*store)  # after an abort, on all ranks together
     holders = groups.make_anew()
 
-What C++ objects hold cannot be seen: a `DistributedDataParallel` has to be wrapped again.
+References from C++ objects cannot be replaced: a `DistributedDataParallel` must be wrapped again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _USER_TAG = "user:"
 
 @dataclass
 class _KnownGroup:
-    """What it takes to make a group again."""
+    """The settings with which a process group is made again."""
 
     group: Any
     name: str
@@ -45,19 +45,21 @@ class _KnownGroup:
 
 
 class RankGroups:
-    """All groups that this process is in now, the default one first."""
+    """All process groups that this process belongs to when this is made, the default one first."""
 
     def __init__(self) -> None:
         world = c10d._world
         default = c10d._get_default_group()
-        # Each rank made those that it is in in the same order, or it would have waited for ever.
+        # All ranks made their groups in the same order: otherwise they would have deadlocked.
         in_order = sorted(world.pg_names, key=lambda group: group is not default)
         self._groups = [_look_at(group) for group in in_order]
         self._num_named = world.group_count
 
     def make_anew(self) -> list[str]:
-        """Make all groups again and replace the old ones. All ranks must call it together, when
-        they can meet. Returns the holders of old groups that could not be changed.
+        """Make all groups again and replace the old ones in the objects that hold them.
+
+        All ranks must call it together, after ``meet_at``. Returns a text for each holder of an old
+        group that could not be changed.
         """
         leave_groups()
         world = c10d._world
@@ -79,7 +81,7 @@ class RankGroups:
             )  # fmt: skip
             world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(one.ranks)}
             made.append(group)
-        # Groups to come get the names that they would have had.
+        # Groups that are made later get the names that they would have had without the abort.
         world.group_count = self._num_named
         return put_in_place([one.group for one in self._groups], made)
 
@@ -103,8 +105,10 @@ def _look_at(group: Any) -> _KnownGroup:
 
 
 def _options_like(engines: Sequence[Any]) -> Any:
-    """Options of NCCL as a group has them; ``None`` for another backend. The ones that it has know
-    the group that it was split from, which is gone as well."""
+    """Return new NCCL options with the settings of a group's options; None for another backend.
+
+    The old options cannot be used again: they refer to the parent group, which was aborted too.
+    """
     kind = getattr(c10d, "ProcessGroupNCCL", None)
     for engine in engines:
         if kind is not None and isinstance(engine, kind):
@@ -117,7 +121,7 @@ def _options_like(engines: Sequence[Any]) -> Any:
 
 
 def leave_groups() -> None:
-    """Be in no group, whatever has become of them."""
+    """Remove this process from all process groups, even from groups that cannot be shut down."""
     with contextlib.suppress(Exception):
         dist.destroy_process_group()
     world = c10d._world
@@ -133,8 +137,9 @@ def leave_groups() -> None:
 
 
 def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
-    """Replace each object of ``old`` by its successor in ``new`` in everything that refers to it.
-    Returns the holders that could not be changed.
+    """Replace each object of ``old`` by the one of ``new`` in everything that refers to it.
+
+    Returns a text for each holder that could not be changed.
     """
     successors = dict(zip(map(id, old), new, strict=True))
     left = []
@@ -145,9 +150,9 @@ def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
 
 
 def _changed(holder: Any, successors: dict[int, Any]) -> bool:
-    """Replace the old groups in a holder by their successors; return whether none is left."""
+    """Replace the old groups in a holder by their successors; return whether that succeeded."""
     if isinstance(holder, types.FrameType):
-        return True  # Of a call that ends soon.
+        return True  # A local variable, of a call that ends soon.
     if isinstance(holder, dict):
         return _changed_entries(holder, successors)
     if isinstance(holder, list):

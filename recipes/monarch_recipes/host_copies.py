@@ -1,7 +1,7 @@
-"""Replicas go on from copies in the memory of their hosts, which ranks before them have left.
+"""Restarted ranks continue from copies of the state that earlier ranks left in their hosts' memory.
 
-Any rank's whole copy is enough for ddp, as all have the same weights; each rank's random state is
-its own. A replica group goes on from the copies of its own ranks.
+All ranks of ddp have the same weights, so one complete copy is enough for all; each rank has its
+own random state. The ranks of a replica group continue from their own copies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _CALLED = Path("the copy in the host's memory")
 
 @dataclass(frozen=True)
 class RankCopy:
-    """The own data of a rank: ``state`` if its copy is complete, and its random state if it
-    exists.
-    """
+    """A rank's own copy: its whole ``state``, or None; and its random state, or None."""
 
     state: dict[str, Any] | None = None
     random_state: dict[str, torch.Tensor] | None = None
@@ -36,8 +34,9 @@ class RankCopy:
 
 @dataclass(frozen=True)
 class CopySource:
-    """The first rank whose copy is complete, with the data that is not among the tensors of its
-    state; ``is_to_be_taken_from``: some ranks have no complete copy.
+    """The first rank whose copy is complete, and its values that are not model or optimizer state.
+
+    ``is_to_be_taken_from`` is true if some ranks have no complete copy and must get this rank's.
     """
 
     rank: int
@@ -48,9 +47,7 @@ class CopySource:
 
 
 def read_copy(copies: HostCopies, rank: int) -> RankCopy:
-    """Read the copy of a rank; parts that ``copies`` lists may be missing if they are gone or
-    damaged.
-    """
+    """Read the copy of a rank. A part that is gone or damaged is None."""
     whole = read_whole(copies, rank)
     if whole is not None:
         return RankCopy(whole, whole["random_state"])
@@ -59,12 +56,12 @@ def read_copy(copies: HostCopies, rank: int) -> RankCopy:
 
 
 def read_whole(copies: HostCopies, rank: int) -> dict[str, Any] | None:
-    """The state of a rank, where its copy is whole, and there still."""
+    """Return the state of a rank from its complete copy; None if there is none or it is damaged."""
     state = _read(copies.whole.get(rank))
     if state is None:
         return None
-    # As the rank's own: the memory is written over by its next copy. A model copies what it is
-    # given; an optimizer keeps it.
+    # The rank's next copy overwrites this memory, so tensors are cloned. Those of the model need
+    # not be: a model copies their values, while an optimizer keeps the tensors.
     return {key: value if key == "model" else _own(value) for key, value in state.items()}
 
 
@@ -84,9 +81,10 @@ def check_fits(
 def first_that_fits(
     mine: RankCopy, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> CopySource | None:
-    """Return the copy that all ranks continue from; ``None`` if no rank has a complete copy. All
-    ranks must call it; raises CheckpointMisfit on all of them if a copy is of another model or
-    optimizer.
+    """Return the copy that all ranks continue from; None if no rank has a complete copy.
+
+    All ranks must call it together. Raises CheckpointMisfit on all of them if a copy is of another
+    model or optimizer.
     """
     found: Any = None
     if mine.state is not None:

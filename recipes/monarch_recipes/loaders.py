@@ -1,8 +1,9 @@
-"""The data that a task gives: data sets, torch's DataLoaders, streams; and what cannot be taken.
+"""Accepts the data that a task returns: data sets, torch's DataLoaders, or streams.
 
-A recipe deals the samples out to its ranks itself, so that a run goes on in the middle of an epoch
-with any number of ranks. Of a DataLoader it takes the data set, ``collate_fn``, the workers and
-whether it shuffles. What would be lost by that is refused, with what to write instead.
+A recipe itself divides the samples among its ranks, so that a run can resume in the middle of an
+epoch with any number of ranks. From a DataLoader it takes the data set, ``collate_fn``, the workers
+and whether it shuffles. Settings that it could not keep are refused; the error says what to write
+instead.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WANTED = "return Data(train, held_out), of monarch_recipes.samples"
 
 
 class UnfitData(ConfigError):
-    """The data of a task cannot be dealt out to ranks; the message says what to write instead."""
+    """A recipe cannot divide the task's data among its ranks; the message names an alternative."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,19 @@ class LoaderWorkers:
 
 @dataclass(frozen=True)
 class DataSource:
-    """One of the data sets of a training. A stream is read from its beginning to its end; of any
-    other, samples are asked for by their number."""
+    """The train or the held-out data: a stream, which is iterated, or a data set with an index."""
 
     data: Any
     is_stream: bool = False
     shuffle: bool = True
     collate: Callable[[list[Any]], Any] | None = None
     workers: LoaderWorkers = LoaderWorkers()
-    loader: type[Any] | None = None  # the class of the DataLoader that it came in
-    batch_size: int | None = None  # of that
+    loader: type[Any] | None = None  # the class of the task's DataLoader, if it returned one
+    batch_size: int | None = None  # of that DataLoader
 
     @property
     def num_samples(self) -> int | None:
-        """``None`` where it has no length."""
+        """The number of samples, or None for data without a length."""
         try:
             return len(self.data)
         except (TypeError, NotImplementedError):
@@ -80,11 +80,11 @@ class DataSource:
         return next(iter(self.data)) if self.is_stream else self.data[0]
 
     def collate_now(self, task: str | None) -> Callable[[list[Any]], Any] | None:
-        """The task's own ``collate``, as its code is now, else that of its DataLoader."""
+        """Return the task's present ``collate`` function, else the DataLoader's, else None."""
         return own_part(task, "collate") or self.collate
 
     def told(self, global_batch_size: int) -> str:
-        """Return a text about what was taken from a DataLoader; "" if the data was none."""
+        """Return a text that says what the run takes from a DataLoader; "" for other data."""
         if self.loader is None:
             return ""
         num = self.num_samples
@@ -105,8 +105,9 @@ class DataSource:
 
 
 def sources_of(data: Any) -> tuple[DataSource, DataSource]:
-    """Return the train and the held-out source of the data that ``load_data`` returned. Raises
-    UnfitData.
+    """Return the train and the held-out source from the return value of ``load_data``.
+
+    Raises UnfitData.
     """
     if not isinstance(data, (tuple, list)):
         raise UnfitData(
@@ -119,8 +120,10 @@ def sources_of(data: Any) -> tuple[DataSource, DataSource]:
 
 
 def dealt_sources(data: Any, recipe: str) -> tuple[DataSource, DataSource]:
-    """As `sources_of`, for a recipe that takes no stream. Raises UnfitData if a source is a
-    stream."""
+    """Return the same as `sources_of`, for a recipe that cannot use streams.
+
+    Raises UnfitData if one of them is a stream.
+    """
     sources = sources_of(data)
     for source, name in zip(sources, Data._fields, strict=True):
         if source.is_stream:
@@ -180,8 +183,7 @@ def _of_loader(loader: Any, name: str) -> DataSource:
 
 
 def _shuffles(loader: Any, called: str) -> bool:
-    """Return whether a loader shuffles. Raises UnfitData for an order that only its sampler
-    knows."""
+    """Return whether a DataLoader shuffles. Raises UnfitData if its sampler has another order."""
     sampler = loader.sampler
     if loader.batch_size is None:
         raise UnfitData(

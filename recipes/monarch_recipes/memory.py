@@ -1,4 +1,4 @@
-"""The memory that a step of training needs on a rank, worked out without allocating any of it."""
+"""Computes the memory that a training step needs on a rank, without allocating any of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes, by what they are for. Adam keeps two moments of each parameter."""
+    """The memory of a step in bytes, by use. The moments are Adam's: two for each parameter."""
 
     num_parameters: int
     weights: int
@@ -64,10 +64,10 @@ def memory_of_step(
     num_samples: int,
     collate: Collate | None = None,
 ) -> StepMemory:
-    """Return the memory for one micro-batch of samples (input, label) like this one; only shapes
-    matter.
+    """Return the memory that one micro-batch of `num_samples` samples like ``sample`` needs.
 
-    Activations are the tensors that the forward pass keeps for the backward pass, on torch's meta
+    ``sample`` is a pair (input, label), of which only the shapes matter. Activations are the
+    tensors that the forward pass keeps for the backward pass; they are counted on torch's meta
     device.
     """
     batch = (collate or default_collate)([sample] * num_samples)

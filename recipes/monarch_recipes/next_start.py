@@ -1,4 +1,4 @@
-"""The effect of an edit on the next start of a run: whether that could go on from a checkpoint."""
+"""Finds out whether a restart with the edited code could still load the run's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from monarch_recipes.checkpoint import optimizer_difference
 from monarch_recipes.task import part
 from monarch_reload import ReloadReport, at_start
 
-# A model that cannot be made without data is made on the CPU, if it is not larger than that.
+# A model that cannot be made on the meta device is made on the CPU, up to this size.
 _MOST_PARAMETERS = 50_000_000
 
 
 @dataclass(frozen=True)
 class Builders:
-    """The functions with which a start makes model and optimizer, as the code is now; ``others``
-    are further ones that it calls."""
+    """The functions that make the model and the optimizer at a start, with the code as it is now.
+
+    ``others`` are further functions that a start calls.
+    """
 
     config: Any
     model: Callable[[Any], nn.Module]
@@ -34,22 +36,26 @@ class Builders:
         model: Callable[[Any], nn.Module],
         optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer],
     ) -> Builders:
-        """These functions of a recipe, or those of the config's task."""
+        """Return these functions of a recipe, or the functions of the same names of the config's
+        task.
+        """
         task = config.task
         return cls(config, at_start(part(task, model)), at_start(part(task, optimizer)))
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The full names of all functions."""
         found = (self.model, self.optimizer, *self.others)
         return tuple(f"{one.__module__}.{one.__qualname__}" for one in found)
 
 
 @dataclass
 class NextStart:
-    """Whether a start would still make what is live: an edit of that shows only there.
+    """Remembers whether a start with the present code would rebuild the model that trains now.
 
-    ``built_by`` names the functions that a start calls. Since generation ``unfit_since`` it would
-    make something else; 0 where it would not. Have checkpoints remember that.
+    An edit of ``built_by``, the functions that a start calls, has no effect on a running process.
+    ``unfit_since`` is the first generation of code whose start would make another model or
+    optimizer; 0 if a start fits. Save it in checkpoints.
     """
 
     built_by: tuple[str, ...]
@@ -64,12 +70,13 @@ class NextStart:
         *,
         generation: int,
     ) -> None:
-        """Check again after a change that made ``generation``, and tell its author.
+        """After an edit that made ``generation``, check again; warn its author if a start would not
+        fit.
 
         Without a ``model`` nothing is compared: this process does not have the whole model.
         """
         for name in builders.names:
-            # One that took another's place, as where a task got one of its own.
+            # A function that replaces another one: the task now has a `build_model`, for example.
             if name not in self.built_by and name not in change.at_start:
                 change.at_start.append(name)
                 change.counts_from_next_start(name)
@@ -95,10 +102,10 @@ def tell_of_next_start(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
 ) -> bool:
-    """Whether a new model and optimizer would match ``model`` and ``optimizer``, which the run
-    continues with; if not, tell the author of the edit.
+    """Return whether a newly built model and optimizer match the given ones.
 
-    The new ones are built without data.
+    If not, warn the author. They are built without data. Returns True if the edit changed no
+    function that a start calls.
     """
     if not change.at_start:
         return True
@@ -127,7 +134,7 @@ def tell_of_next_start(
 
 
 def difference_of(new: nn.Module, old: nn.Module) -> str:
-    """The first difference between what two models have by name and shape; empty for none."""
+    """Return the first name or shape in which two models differ, as text; "" if they do not."""
     after, before = _shapes(new), _shapes(old)
     for name, shape in after.items():
         if name not in before:
@@ -141,8 +148,7 @@ def difference_of(new: nn.Module, old: nn.Module) -> str:
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shapes of a model's tensors, by the names in a checkpoint: a compiled or wrapped part has
-    the same names."""
+    """Return the shapes of a model's tensors, by name without the parts that wrappers add."""
     found = {}
     for name, value in model.state_dict().items():
         for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
@@ -153,12 +159,13 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _made(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
-    """Return a model of the new code, without drawing random numbers from the run. ``None`` if it
-    is too large.
+    """Return a model of the new code, or None if it is too large to be made.
+
+    The run's random numbers are not used. A model that needs values is made on the CPU.
     """
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):
                 return build()
-        except (NotImplementedError, RuntimeError):  # it looks at values
+        except (NotImplementedError, RuntimeError):  # It needs values, which meta tensors lack.
             return build() if num_parameters <= _MOST_PARAMETERS else None

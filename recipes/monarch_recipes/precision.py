@@ -15,10 +15,10 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class Precision:
-    """`name` is "float32", "bfloat16" or "float16"; the latter two by autocast.
+    """Computes in the precision `name`: "float32", or "bfloat16" or "float16" by autocast.
 
-    float16 has too little range for small gradients, which are scaled therefore; a step whose
-    gradient overflows is left out. bfloat16 needs none of that.
+    Small gradients vanish in float16, so the loss is scaled up before the backward pass; a step
+    whose gradient overflows is skipped. bfloat16 needs neither.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -30,13 +30,13 @@ class Precision:
         )
 
     def autocast(self) -> torch.autocast:
-        """A block that computes in it. The loss is better computed outside."""
+        """Return a context manager that computes in this precision. Compute the loss outside it."""
         return torch.autocast(self._device, self._dtype, enabled=self._is_half)
 
     @staticmethod
     def full(outputs: Any) -> Any:
         """Return the outputs with all half-precision tensors as float32, to compute the loss."""
-        if isinstance(outputs, torch.Tensor):  # A tree's walk takes as long as a small layer.
+        if isinstance(outputs, torch.Tensor):  # tree_map_only takes as long as a small layer.
             return outputs.float() if outputs.dtype in _HALVES else outputs
         return tree_map_only(torch.Tensor, Precision.full, outputs)
 
@@ -52,12 +52,15 @@ class Precision:
         clip_norm: float | None,
         step: int,
     ) -> float:
-        """Multiply the gradient by `factor`, clip it, and go down along it. Its norm before it is
-        clipped; NonFiniteLoss if that is none, with nothing learned."""
+        """Scale the gradient by `factor`, clip it, step the optimizer.
+
+        Return the norm before clipping. Raises NonFiniteLoss, without a step, if the gradient is
+        not finite. With float16 that step is skipped without an error.
+        """
         self._scaler.unscale_(optimizer)
         scale_gradient(model, factor)
         norm = clip_gradient(model, clip_norm)
-        if not self._scaler.is_enabled():  # It leaves such a step out by itself.
+        if not self._scaler.is_enabled():  # The scaler itself skips such a step.
             check_gradient(norm, step)
         self._scaler.step(optimizer)
         self._scaler.update()
@@ -68,6 +71,6 @@ class Precision:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state, also of another precision, as far as that has one."""
+        """Load a saved loss scale. Does nothing if this precision or the saved one has none."""
         if self._scaler.is_enabled() and state:
             self._scaler.load_state_dict(state)

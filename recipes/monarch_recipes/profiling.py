@@ -11,9 +11,10 @@ from monarch_recipes.extras import Extras
 
 
 class Profiler:
-    """The profiler of one process, by the keys `profile_step` and `profile_num_steps`.
+    """The torch profiler of one process, for `profile_num_steps` steps from `profile_step` on.
 
-    The trace is for chrome://tracing or https://ui.perfetto.dev.
+    It writes the trace into the folder `profile` of the run, for chrome://tracing or
+    https://ui.perfetto.dev.
     """
 
     def __init__(self, extras: Extras, checkpoint_dir: Path, name: str) -> None:
@@ -23,13 +24,13 @@ class Profiler:
         self._profile: Any = None
 
     def before(self, step: int) -> None:
-        """A step is about to be made."""
+        """Call it before each step. It starts the profiler before the first step to record."""
         if self._first and self._profile is None and self._first <= step < self._end:
             self._profile = torch.profiler.profile()
             self._profile.start()
 
     def after(self, step: int) -> None:
-        """The step was made. The trace is written after the last profiled one."""
+        """Call it after each step. It writes the trace after the last recorded step."""
         if self._profile is not None and step >= self._end - 1:
             profile, self._profile = self._profile, None
             profile.stop()

@@ -1,4 +1,4 @@
-"""Random numbers that depend on the place in a training, and on nothing else."""
+"""Seeds the random generators from the place in a training, such as the run's seed and the step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import torch
 
 
 def draw_from(*place: int) -> None:
-    """From now on torch, `random` and, where it is used, numpy draw the numbers that belong to this
-    place: the run's seed, the replica, the step. So no state of theirs need be saved."""
+    """Seed the random generators of torch, `random` and, if it is imported, numpy from ``place``.
+
+    ``place`` is for example (seed, replica, rank, step). A step that is repeated draws the same
+    numbers, so that no state of the generators needs to be saved.
+    """
     seed = _seed_of(place)
     if _has_accelerator():
         torch.manual_seed(seed)
@@ -59,7 +62,7 @@ class OwnDraws:
         _set_states(self._outside)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values, as a checkpoint can have them."""
+        """Return the random state inside the block, as values that a checkpoint can hold."""
         return dict(self._within)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

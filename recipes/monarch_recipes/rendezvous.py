@@ -1,9 +1,9 @@
-"""The rendezvous of a process group: the store at which its ranks meet.
+"""The store at which the ranks of a process group meet.
 
-torch's stores, gloo and NCCL let in every client. So where all ranks see the same files, the store
-is a file in a folder that only this user can enter. Where there must be a server, as for TorchFT,
-it listens on this machine alone if all ranks are on it, and otherwise at the one address that the
-other hosts use.
+The stores of torch, gloo and NCCL accept every client. So if all ranks see the same files, the
+store is a file in a folder that only this user can open. Otherwise, and for TorchFT, the store is a
+server. If all ranks are on this machine, it listens on this machine alone; otherwise at the one
+address through which the other hosts reach this machine.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ _numbers = itertools.count(1)
 
 
 class RendezvousError(MonarchError):
-    """The ranks cannot meet."""
+    """The ranks cannot meet, for example because a port is in use."""
 
 
 def other_hosts() -> tuple[str, ...]:
-    """The hosts that the procs of this actor's mesh are on; none where one machine has all."""
+    """Return the hosts of this actor's mesh, by name or address; () if it is on one machine."""
     return hosts_beyond(context().actor_instance.proc_mesh)
 
 
 def open_meeting(port: int = 0) -> tuple[object, str, int]:
-    """Open the meeting point of the ranks of this actor's mesh; return an object to keep alive, and
-    the values for ``meet_at``.
+    """Open the store for this actor's mesh. Return it and the two arguments of ``meet_at``.
 
-    If all ranks see the same files and no port is asked for, it is the path of a file, and port 0;
-    else a store of ``open_store``.
+    The caller must keep the store alive. If all ranks see the same files and ``port`` is 0, the
+    store is a file, and the arguments are its path and 0. Otherwise it is a store of
+    ``open_store``.
     """
     if port == 0 and shares_files(context().actor_instance.proc_mesh):
         for url in process.current().node.address.urls:
@@ -64,14 +64,14 @@ def open_meeting(port: int = 0) -> tuple[object, str, int]:
 
 
 def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore, str, int]:
-    """Open a store at which all ranks meet; return it (keep it alive), its address and its port.
+    """Open a server where all ranks meet; return it, its address and its port. Keep it alive.
 
-    Only this machine can connect, or with ``peers`` the machines that reach the address that these
-    hosts use. Port 0 takes a free port and holds it: no other program can take it before the ranks
-    have met. Raises ``RendezvousError`` for a port that is in use.
+    Only this machine can connect. With ``peers`` it listens at the address through which these
+    hosts reach this machine. Port 0 takes a free port, and keeps it from other programs. Raises
+    ``RendezvousError`` if the port is in use.
     """
     address = address_for(peers)
-    # By itself a store listens on all interfaces.
+    # A TCPStore that opens its own socket would listen on all interfaces.
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -96,16 +96,18 @@ def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore,
 
 
 def meet_anew(store: tuple[str, int] | None, device: torch.device, call_seconds: float) -> str:
-    """Be in a process group with the others, in no other one. ``store`` is what ``open_meeting``
-    has told of; None leaves it as it is. A call of the client may take ``call_seconds``.
+    """Leave the default process group, if any, and join a new one with all ranks.
 
-    Returns why that is not NCCL, where there are GPUs.
+    ``store`` is the last two results of ``open_meeting``; None meets at the place in the
+    environment. Ranks wait for each other for twice ``call_seconds``, the longest time of a call of
+    the client, plus 10 s. Returns why the backend is not NCCL although there are GPUs, else "".
     """
     if store is not None:
         meet_at(*store)
     if dist.is_initialized():
         dist.destroy_process_group()
-    # Only to meet. The client asks all for their stacks first, where one does not come.
+    # This limit is for the meeting alone. It is longer than the client's, so that the client can
+    # ask all ranks for their stacks first if one does not come.
     why_not_nccl = init_group(device, timedelta(seconds=2 * call_seconds + 10))
     leave_limits_to_client()
     return why_not_nccl
@@ -121,23 +123,27 @@ def leave_limits_to_client() -> None:
 
 
 def meet_at(address: str, port: int) -> None:
-    """Have ``init_process_group`` of this process meet the others at a store that is open, or at a
-    file, which has port 0."""
+    """Make ``init_process_group`` of this process meet the others at an open store.
+
+    Port 0 means that ``address`` is the path of a file.
+    """
     if port == 0:
-        # torch looks for its store here where it is told of none, as by TorchTitan.
+        # torch takes its store from here if the caller names none, as TorchTitan does.
         _rendezvous_handlers["env"] = functools.partial(_meet_by_file, address)
         use_interface(LOOPBACK)
         return
     _rendezvous_handlers["env"] = _env_rendezvous_handler
     os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
-    # torch's word for: rank 0 must not open it, it is open.
+    # With this, torch's rank 0 does not open a store itself: ours is open already.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     use_interface(address)
 
 
 def init_group(device: torch.device, timeout: timedelta) -> str:
-    """Make the default group of this process and the others, which ``meet_at`` says where to meet,
-    with the backend for what they compute on. Returns why that is not NCCL, where there are GPUs.
+    """Make the default process group with all ranks, at the place that ``meet_at`` has set.
+
+    The ranks agree on a backend for their devices. Returns why it is not NCCL although there are
+    GPUs, else "".
     """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks, timeout=timeout)))
@@ -150,8 +156,8 @@ def init_group(device: torch.device, timeout: timedelta) -> str:
 
 
 def _meet_by_file(path: str, url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    """The handler of ``env://``; rank and number of ranks come from the environment, as ever."""
+    """Yield a file store, this rank, and the number of ranks: a handler of torch for ``env://``."""
     del url
     num_ranks = int(os.environ["WORLD_SIZE"])
-    # The last of so many that lets go of the file removes it.
+    # The last of these ranks to close the store removes the file.
     yield dist.FileStore(path, num_ranks), int(os.environ["RANK"]), num_ranks

@@ -11,7 +11,7 @@ from monarch_recipes.schedule import BatchSplit
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The result of `setup`: how long the run is, and where it goes on."""
+    """The result of a trainer's `setup`: how long the run is, and from which step it continues."""
 
     first_step: int  # steps done before, by the run that is resumed
     num_steps: int
@@ -27,7 +27,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One step, averaged over all ranks; from `rank` on it is of this rank alone."""
+    """The result of one step. The fields before `rank` concern all ranks, others only this rank."""
 
     step: int  # counted from 1
     loss: float
@@ -39,13 +39,13 @@ class StepResult:
     busy_seconds: float = 0.0  # until it began to wait for the others
     generation: int = 0  # of the workspace whose code ran
     unused: tuple[str, ...] = ()  # the parameters that no rank used, which were not stepped
-    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    # Digests of the state that ranks should share, by group of ranks; {} if it was not due.
     fingerprint: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class DDPOutcome:
-    """How a run ended."""
+    """The end of a run: last step, held-out values, last checkpoint, number of restarts."""
 
     step: int
     held_out: dict[str, float] | None  # loss and metrics; None where it was stopped
@@ -54,7 +54,7 @@ class DDPOutcome:
 
 
 def measured(results: Sequence[StepResult]) -> dict[str, float]:
-    """The numbers of a step for the record, out of what all ranks say."""
+    """Return the numbers of a step for the run's record, from the results of all ranks."""
     first, busy = results[0], [result.busy_seconds for result in results]
     return {
         "loss": first.loss,

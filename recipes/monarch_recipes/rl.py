@@ -3,12 +3,12 @@
     monarch run rl
     monarch run rl --config rl.toml temperature=0.8 num_generators=4
 
-The defaults fit two CPU cores: a policy of 110,000 parameters learns to sort digits. Demonstrations
-that forget repeated digits bring it to about 40 % of the held-out problems; the reward brings it to
-about 90 %. While it runs, edit the reward, the prompt or the loss, with `monarch sync --watch`
-beside it, or a live key in the config file: the next batch is made and judged so. Read this file
-from top to bottom; copy it (`monarch recipe cp rl my_recipe.py`), and make it yours: problems,
-prompt and reward go into a module of yours (`task=my_task`, see docs/rl.md).
+The defaults fit two CPU cores: a policy of 110,000 parameters learns to sort digits. First it
+imitates demonstrations that forget repeated digits, and then solves about 40 % of the held-out
+problems; with the reward it learns to solve about 90 %. While it runs, edit the reward, the prompt
+or the loss, with `monarch sync --watch` beside it, or a live key in the config file: the next batch
+uses the edit. Read this file from top to bottom; copy it (`monarch recipe cp rl my_recipe.py`), and
+change it: problems, prompt and reward go into a module of yours (`task=my_task`, see docs/rl.md).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FAST_DEV_RUN = ("num_supervised_steps=2", "num_steps=3", "num_held_out=8", "eval
 
 @dataclass(frozen=True)
 class RLConfig:
-    """Everything that a run depends on, but for the hosts it is given.
+    """All settings of a run, except its hosts.
 
     Keys with `live` may change while it runs: edit the TOML file.
     """
@@ -96,15 +96,15 @@ class RLConfig:
     updates_per_step: int = 1
     max_micro_batch_size: int = 256  # sequences a pass of one rank; more are accumulated
 
-    # What runs ahead: 1 batch is generated while the one before is learned from, by weights that
-    # are one step older; 0 is synchronous, and gives the same curve each time.
+    # With 1, a batch is generated while the trainers learn from the one before, by weights that are
+    # one step older. 0 is synchronous, and gives the same curve each time.
     num_batches_ahead: int = 1
-    max_staleness: int = live(4)  # steps that a policy may be ahead of the one that sampled
+    max_staleness: int = live(4)  # most steps between the policy that sampled and this one
     buffer_groups: int = 128  # groups that may wait to be learned from
 
     # The reward.
     reward_timeout_seconds: float = live(5.0)  # for one completion
-    on_reward_change: Literal["keep", "drop", "rescore"] = live("keep")  # what waits then
+    on_reward_change: Literal["keep", "drop", "rescore"] = live("keep")  # for groups that wait then
     num_recorded: int = live(8)  # samples of each batch that go to rollouts.jsonl
 
     # Where and how it computes.
@@ -113,12 +113,12 @@ class RLConfig:
     num_rewards: int = 1
     num_trainers: int = 1  # over all hosts
     parallelism: Literal["ddp", "fsdp"] = "ddp"  # of the trainers
-    num_slots: int = 256  # sequences that a generator has at work at once
+    num_slots: int = 256  # sequences that a generator samples at the same time
     device: Literal["auto", "cpu", "cuda"] = "auto"  # of the trainers
     num_threads: int = 1  # of each process, on a CPU
 
     # Hangs and deaths, evaluation and checkpoints; the latter two in steps, 0 at the end only.
-    collective_timeout_seconds: float = 300.0  # a step that makes no progress for so long hangs
+    collective_timeout_seconds: float = 300.0  # a step without progress for so long counts as hung
     edit_patience_seconds: float | None = live(None)
     max_restarts: int = 5  # of the trainers, in a row without a new checkpoint
     evaluate_every: int = live(50)
@@ -158,31 +158,32 @@ class RLConfig:
 
     @property
     def num_steps_in_all(self) -> int:
-        """Those of the supervised phase, and those after it."""
+        """The number of steps of the supervised phase and of reinforcement together."""
         return self.num_supervised_steps + self.num_steps
 
 
 def build_policy(config: RLConfig) -> nn.Module:
-    """The model that learns: tokens (N, T) to logits (N, T, vocabulary)."""
+    """Return the model that learns: tokens (N, T) to logits (N, T, vocabulary)."""
     return Policy(config.width, config.num_blocks, config.num_heads, config.num_positions)
 
 
 def build_optimizer(config: RLConfig, policy: nn.Module) -> torch.optim.Optimizer:
     """Return the optimizer of the policy; any torch optimizer will do.
 
-    It starts afresh after the supervised phase. Before each step the recipe sets the learning rate.
+    A new one is made after the supervised phase. Before each step the recipe sets the learning
+    rate.
     """
     return torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=0.0)
 
 
 def loss_settings(config: RLConfig) -> LossSettings:
-    """The keys of the loss, which is `monarch_recipes.rollouts.grpo.loss_of`."""
+    """Return the settings of the loss, which is `monarch_recipes.rollouts.grpo.loss_of`."""
     return LossSettings(config.clip, config.max_importance_weight, config.kl)
 
 
 @dataclass(frozen=True)
 class RLPlan:
-    """The result of `setup`: where the run goes on, and with which buffer."""
+    """The result of a trainer's `setup`: the run's first step, and the buffer of its checkpoint."""
 
     first_step: int
     num_parameters: int
@@ -193,7 +194,11 @@ class RLPlan:
 
 @dataclass(frozen=True)
 class RLStep:
-    """One step, over all ranks; ``weights`` is the version that was published after it."""
+    """The result of one step on one rank.
+
+    ``weights`` is the version of the weights that the rank published after it; 0 if another rank
+    did.
+    """
 
     step: int
     numbers: dict[str, float]
@@ -202,7 +207,7 @@ class RLStep:
 
 
 class PolicyTrainer(Actor):
-    """One rank of the trainers. All ranks are asked together for everything."""
+    """One rank of the trainers. Its endpoints must be called on all ranks together."""
 
     def __init__(self, config: RLConfig, checkpoint_dir: Path, weights: str) -> None:
         self.config, self.checkpoint_dir = config, checkpoint_dir
@@ -210,13 +215,19 @@ class PolicyTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Opens the store where the ranks meet. On rank 0 only, before `setup`."""
+        """Open the store where the ranks meet; return (host, port), or (file, 0).
+
+        Call it on rank 0 only, before `setup`.
+        """
         self.store, host, port = open_meeting(0)
         return host, port
 
     @endpoint
     def setup(self, store: tuple[str, int]) -> RLPlan:
-        """Join the process group, build the policy, go on from a checkpoint."""
+        """Join the process group, build the policy, and load the checkpoint that the config names.
+
+        Call it first, on all ranks.
+        """
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
         meet_anew(store, self.device, self.config.collective_timeout_seconds)
@@ -243,17 +254,17 @@ class PolicyTrainer(Actor):
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> None:
-        """Join a new process group, where the old one was broken up; all else stays."""
+        """Join a new process group after the old one was aborted. The policy and its state stay."""
         meet_anew(store, self.device, self.config.collective_timeout_seconds)
         self.learner.wrap()
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Have the author of an edit know where a part of the task is gone."""
+        """Warn the author of an edit that removes a function of the task."""
         tell_of_lost_parts(self.config.task, change)
 
     @endpoint
     def imitate(self, config: RLConfig) -> RLStep:
-        """One step of the supervised phase."""
+        """Make one step of the supervised phase."""
         size = config.supervised_batch_size
         numbers = range(self.num_steps_done * size, (self.num_steps_done + 1) * size)
         tokens, mask = demonstrations(config.task, self.problems, numbers)
@@ -262,7 +273,10 @@ class PolicyTrainer(Actor):
 
     @endpoint
     def learn(self, config: RLConfig, groups: list[SampleGroup]) -> RLStep:
-        """One step of reinforcement, from groups whose rewards differ; there may be none."""
+        """Make one step of reinforcement from groups of samples whose rewards differ.
+
+        Without such groups the step learns nothing, but still counts.
+        """
         if self.learner.reference is None:
             self.learner.begin_reinforcing()
         if not groups:
@@ -274,12 +288,15 @@ class PolicyTrainer(Actor):
         return self.done(self.learner.learn(rows_of(groups), settings))
 
     def done(self, numbers: dict[str, float]) -> RLStep:
-        """The step is made: publish the weights, and tell of it."""
+        """Count a step, publish the new weights, and return the result."""
         self.num_steps_done += 1
         return RLStep(self.num_steps_done, numbers, self.publish(), context().generation)
 
     def publish(self) -> int:
-        """Make the weights the newest version that generators fetch: its number."""
+        """Publish the weights for the generators, and return the number of this version.
+
+        With ddp only rank 0 publishes; the other ranks return 0.
+        """
         state = {**self.learner.named_tensors(), "num_steps": torch.tensor([self.num_steps_done])}
         if self.config.parallelism == "fsdp":
             ranks = {"rank": self.learner.rank, "num_ranks": self.learner.world_size}
@@ -288,12 +305,12 @@ class PolicyTrainer(Actor):
 
     @endpoint
     def first_weights(self) -> int:
-        """Publish what there is before the first step."""
+        """Publish the weights before the first step, and return the number of this version."""
         return self.publish()
 
     @endpoint
     def save(self, buffer: dict[str, Any]) -> Path:
-        """Write a checkpoint, with the buffer as it is after the same step."""
+        """Write a checkpoint with the buffer, and return its path. Rank 0 writes it."""
         state = {**self.learner.state_dict(), "buffer": buffer, "step": self.num_steps_done}
         if self.learner.rank == 0:
             num_kept = self.config.num_checkpoints_kept
@@ -303,7 +320,11 @@ class PolicyTrainer(Actor):
 
 @dataclass(frozen=True)
 class RLOutcome:
-    """How a run ended: the share of held-out problems that are solved, where it was not stopped."""
+    """The end of a run.
+
+    ``held_out_solved`` is the share of held-out problems that the policy solves; None if the run
+    was stopped before its last step.
+    """
 
     step: int
     held_out_solved: float | None
@@ -312,9 +333,12 @@ class RLOutcome:
 
 
 def run(config: RLConfig, hosts: HostMesh, record: Record) -> RLOutcome:
-    """Train on `config.num_trainers` procs, with generators, rewards and a buffer beside them,
-    which are replaced alone when they die. Trainers begin again from the last checkpoint."""
-    chosen_for(record.folder, config.resume, None)  # It raises where there is none.
+    """Train on `config.num_trainers` procs, beside generators, reward actors and a buffer.
+
+    A dead generator, reward actor or buffer is replaced alone. If a trainer dies, all trainers
+    start again from the last checkpoint.
+    """
+    chosen_for(record.folder, config.resume, None)  # Raises if there is none.
     torch.manual_seed(config.seed)
     has_own_engine = own_part(config.task, "build_engine") is not None
     policy = None if has_own_engine else part(config.task, build_policy)(config)
@@ -333,12 +357,12 @@ def run(config: RLConfig, hosts: HostMesh, record: Record) -> RLOutcome:
 def train(
     config: RLConfig, record: Record, attempt: TrainingAttempt, pipeline: Pipeline
 ) -> RLOutcome:
-    """Drive all from the client, to the end or until the record is stopping."""
+    """Drive all actors from the client until the last step, or until the record is stopping."""
     procs, saving = attempt.procs, attempt.saving
     resume, _ = chosen_for(record.folder, config.resume, None)
     if attempt.saved_step is not None:
-        resume = "auto"  # Once this run has saved, it goes on from there.
-    name = f"policy {time.time_ns()}"  # Versions count anew with new trainers.
+        resume = "auto"  # After its first checkpoint, a run continues from its own checkpoints.
+    name = f"policy {time.time_ns()}"  # A new name, as the versions of new trainers begin at 1.
     first_config = dataclasses.replace(config, resume=resume)
     folder = record.checkpoint_dir.absolute()
     trainers = procs.spawn("trainer", PolicyTrainer, first_config, folder, name)
@@ -364,7 +388,7 @@ def train(
         f"{counted(len(pipeline.rewards), 'reward actor')}; {config.num_supervised_steps} "
         f"supervised steps, then {config.num_steps}"
     )
-    pipeline.begin_anew(plan.buffer)
+    pipeline.begin_anew(attempt.hosts, plan.buffer)
     step, num_steps = plan.first_step, config.num_steps_in_all
     weights = Weights(name, max(holding.ask(trainers.first_weights, doing="publishing")))
     solved: float | None = None
@@ -379,7 +403,7 @@ def train(
         saving.save(step, lambda: holding.ask(trainers.save, state, doing=doing)[0], must=must)
 
     def reinforce() -> tuple[list[RLStep], dict[str, float]]:
-        """One step: collect a batch, have the next one begun, judge, learn."""
+        """Make one step: collect a batch, begin the next one, judge the batch, learn."""
         began, number = time.perf_counter(), step - config.num_supervised_steps
         pipeline.begin(number, number, config, weights)
         _, groups, numbers = holding.run("generation", pipeline.collect, f"batch {number}")
@@ -410,7 +434,7 @@ def train(
             step, weights = made.step, Weights(name, max(one.weights for one in results))
             attempt.step_made(step)
             generation = min(one.generation for one in results)
-            # A terminal has room for some, and shows the first.
+            # A terminal has room for a few numbers, and shows the first ones.
             first = {name: numbers[name] for name in ("reward", "solved") if name in numbers}
             all_numbers = first | made.numbers | numbers | {"generation": generation}
             record.metrics(step, num_steps, all_numbers)
@@ -430,7 +454,7 @@ def train(
 
 
 def check(config: RLConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Whether the config fits so many hosts; raises ConfigError before any process is started."""
+    """Raise ConfigError if the config does not fit the number of hosts. No process is started."""
     check_choices(config.resume, None)
     if config.task is None:
         check_source(config.problems)
@@ -440,7 +464,7 @@ def check(config: RLConfig, num_hosts: int, procs_per_host: int) -> None:
 
 
 def plan(config: RLConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any]:
-    """For `monarch run rl --plan`: computed without a process."""
+    """Return the lines of `monarch run rl --plan`, without starting a process."""
     with torch.device("meta"):
         policy = part(config.task, build_policy)(config)
     num = sum(parameter.numel() for parameter in policy.parameters())

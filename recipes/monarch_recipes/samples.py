@@ -1,4 +1,4 @@
-"""The samples that a rank sees in a step, and their way to its device."""
+"""Chooses the samples of a rank in each step, reads them, and moves them to its device."""
 
 from __future__ import annotations
 
@@ -27,26 +27,29 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Data(NamedTuple):
-    """Two data sets, with `len(data)` and `data[index] -> (input, label)`."""
+    """The train and the held-out data set.
+
+    Each has `len(data)` and `data[index] -> (input, label)`.
+    """
 
     train: Any
     held_out: Any
 
 
 class SampleError(PlacedError):
-    """A sample could not be read; the message says by which rank, and which, and where in the
-    code."""
+    """A sample could not be read. The message names the rank, the sample and the line of code."""
 
 
 class TooFewSamples(MonarchError):
-    """A step wants more than there are."""
+    """A step needs more samples than the data set has."""
 
 
 class SampleOrder:
-    """Deals the samples out to the ranks, in another order in each epoch unless ``shuffle`` is off.
+    """Divides the samples among the ranks, in a new random order each epoch if ``shuffle`` is on.
 
-    The samples of a rank depend on the step alone: a run that is resumed goes on in the middle of
-    its epoch. All ranks together see the same samples in a step, however many share it.
+    The samples of a rank depend on the step alone, so a run can resume in the middle of an epoch.
+    All ranks together see the same samples in a step, whatever the number of ranks. Raises
+    TooFewSamples.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class SampleOrder:
         self._indices: list[int] = []
 
     def of(self, step: int) -> list[int]:
-        """This rank's samples of `step`, counted from 0 over the whole run."""
+        """Return the indices of this rank's samples in `step`, counted from 0 over the run."""
         position = position_of(step, self.num_steps_per_epoch)
         if position.epoch != self._epoch:
             self._epoch = position.epoch
@@ -92,24 +95,29 @@ def batches(
     *,
     collate: Collate | None = None,
 ) -> Iterator[Any]:
-    """These samples as (inputs, labels) on the device, `size` at a time. Raises SampleError, which
-    names `reader`."""
+    """Yield batches (inputs, labels) of up to `size` samples on the device, for these indices.
+
+    Raises SampleError; its message begins with `reader`.
+    """
     for first in range(0, len(indices), size):
         yield on_device(device, _read(data, indices[first : first + size], collate), reader)
 
 
 def num_samples_in(labels: Any) -> int:
-    """How many samples a batch has: the length of the first tensor of its labels."""
+    """Return the number of samples in a batch: the length of the first tensor of its labels.
+
+    Raises StopIteration if the labels have no tensor.
+    """
     leaves = (leaf for leaf in tree_leaves(labels) if isinstance(leaf, torch.Tensor))
     return len(next(leaves))
 
 
 class ReadingAhead:
-    """The batches of one step after another, which `num_workers` processes read ahead of time.
+    """Yields the batches of one step after another, which `num_workers` processes read in advance.
 
-    They read with the code and the data as these were when they were started: at the first step,
-    at one that is not the next, and at one of another `generation` of the code. Random numbers that
-    a data set draws depend on `place` and the step alone.
+    The processes have the code and data of their start. They are started again for a step that is
+    not the next one, and for another `generation` of the code. A data set that draws random numbers
+    gets them seeded from `place` and the step.
     """
 
     def __init__(
@@ -126,7 +134,7 @@ class ReadingAhead:
     ) -> None:
         self._reading = _Reading(data, collate)
         self._order, self._size, self._place = order, size, place
-        # `init` runs in each worker; `options` are others of a DataLoader's.
+        # `init` runs in each worker; `options` are further arguments of DataLoader.
         self._init, self._options = init, {"num_workers": num_workers, **(options or {})}
         self._next: int | None = None
         self._generation = 0
@@ -135,21 +143,23 @@ class ReadingAhead:
     def of(
         self, step: int, device: torch.device, reader: str, generation: int = 0
     ) -> Iterator[Any]:
-        """Its batches on the device. Raises SampleError, which names `reader`."""
+        """Yield the batches of `step` on the device.
+
+        Raises SampleError; its message begins with `reader`.
+        """
         if step != self._next or generation != self._generation:
             self._batches, self._generation = self._begin(step), generation
-        self._next = None  # until all of this step were taken
+        self._next = None  # until all batches of this step were taken
         for _ in range(0, len(self._order.of(step)), self._size):
             yield on_device(device, next(self._batches), reader)
         self._next = step + 1
 
     def close(self) -> None:
-        """End the processes."""
+        """End the worker processes."""
         self._batches, self._next = iter(()), None
 
     def state_dict(self) -> dict[str, Any]:
-        """An empty state: a step that is made again is read again, whichever code has read ahead of
-        it."""
+        """Return an empty state: the samples of a step depend on the step alone."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -162,12 +172,12 @@ class ReadingAhead:
             collate_fn=_as_it_is,
             worker_init_fn=functools.partial(begin_worker, os.getpid(), self._init),
             **self._options,
-            generator=torch.Generator(),  # so that it draws nothing from that of the model
+            generator=torch.Generator(),  # so that it does not draw from torch's own
         )
         return iter(loader)
 
     def _wanted_from(self, first: int) -> Iterator[_Wanted]:
-        order = copy.copy(self._order)  # It is asked for other epochs than the one being read.
+        order = copy.copy(self._order)  # Workers may be an epoch ahead of `of`.
         for step in itertools.count(first):
             indices = order.of(step)
             for start in range(0, len(indices), self._size):
@@ -175,10 +185,10 @@ class ReadingAhead:
 
 
 class DealtSamples:
-    """The samples of a rank in each step, of a data set that is asked for them by their number.
+    """The batches of a rank in each step, from a data set that is indexed by sample number.
 
-    ``collate`` is called at each use, as its code may change. Workers read ahead where there are
-    any.
+    ``collate`` returns the present collate function; it is called for each step. With
+    ``num_workers``, worker processes read ahead.
     """
 
     def __init__(
@@ -201,24 +211,27 @@ class DealtSamples:
         )  # fmt: skip
 
     def numbers_of(self, step: int) -> Sequence[int]:
-        """This rank's samples of ``step``, for errors."""
+        """Return the indices of this rank's samples in ``step``, for error messages."""
         return self.order.of(step)
 
     def of(
         self, step: int, device: torch.device, reader: str, generation: int = 0
     ) -> Iterator[Any]:
-        """Their batches on the device. Raises SampleError, which names ``reader``."""
+        """Return an iterator over the batches of ``step`` on the device.
+
+        Raises SampleError; its message begins with ``reader``.
+        """
         if self.ahead is not None:
             return self.ahead.of(step, device, reader, generation)
         indices = self.order.of(step)
         return batches(self._data, indices, self._size, device, reader, collate=self._collate())
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Nothing: which samples a step has depends on its number alone."""
+        """Return an empty state: the samples of a step depend on the step alone."""
         return {}
 
     def close(self) -> None:
-        """End the workers."""
+        """End the worker processes, if any."""
         if self.ahead is not None:
             self.ahead.close()
 
@@ -226,14 +239,14 @@ class DealtSamples:
 def reading_ahead(
     data: Any, order: SampleOrder, size: int, *, num_workers: int, **how: Any
 ) -> ReadingAhead | None:
-    """Returns a reader that has workers read ahead; None where no worker is wanted."""
+    """Return a `ReadingAhead`, or None if ``num_workers`` is 0."""
     if not num_workers:
         return None
     return ReadingAhead(data, order, size, num_workers=num_workers, **how)
 
 
 def begin_worker(parent: int, init: Callable[[int], None] | None, number: int) -> None:
-    """What a reading process does first: it ends with the rank; then the task's own beginning."""
+    """Set a worker process up: it ends with the process ``parent``. Call the task's ``init``."""
     end_with(parent)
     if init is not None:
         init(number)
@@ -247,15 +260,17 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Unread:
-    """Takes the place of a batch that could not be read: an exception would come with the traceback
-    of torch's own loop."""
+    """The error of a batch that could not be read, returned in its place.
+
+    If the worker raised it, torch's DataLoader would add its own traceback.
+    """
 
     why: str
     place: tuple[str, int]
 
 
 class _Reading:
-    """A data set, as DataLoader asks for a whole batch of it."""
+    """The data set for a DataLoader: each of its items is a whole batch."""
 
     def __init__(self, data: Any, collate: Collate | None) -> None:
         self._data, self._collate = data, collate
@@ -281,8 +296,10 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
 
 
 def batch_of(samples: list[Any], indices: Sequence[int], collate: Collate | None) -> Any:
-    """The samples of these numbers as a batch; what `on_device` raises an error of, if they make
-    none."""
+    """Return the samples as a batch; if they cannot be collated, an error for `on_device` to raise.
+
+    ``indices`` are the numbers of the samples, for the message.
+    """
     try:
         return (collate or default_collate)(samples)
     except Exception as error:
@@ -292,13 +309,17 @@ def batch_of(samples: list[Any], indices: Sequence[int], collate: Collate | None
 
 
 def told_error(error: Exception) -> str:
-    """The text of an error, and the line that raised it."""
+    """Return the text of an error, and the file and line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{in_words(error)} ({last.filename}:{last.lineno})"
 
 
 def on_device(device: torch.device, batch: Any, reader: str) -> Any:
-    """A batch on the device. Raises SampleError, which names ``reader``, where it is none."""
+    """Return the pair (inputs, labels) of a batch, with all tensors moved to the device.
+
+    Raises SampleError, whose message begins with ``reader``, if the batch is an error or not a
+    pair.
+    """
     if isinstance(batch, _Unread):
         raise SampleError(f"{reader} {batch.why}", batch.place)
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -306,6 +327,6 @@ def on_device(device: torch.device, batch: Any, reader: str) -> Any:
             f"{reader} got a {type(batch).__name__} as a batch, not (inputs, labels): "
             "have data[index] give a pair, or `collate` make one"
         )
-    if all(isinstance(one, torch.Tensor) for one in batch):  # A tree's walk takes its time.
+    if all(isinstance(one, torch.Tensor) for one in batch):  # Faster than tree_map_only.
         return [one.to(device) for one in batch]
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)

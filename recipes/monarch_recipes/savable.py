@@ -1,7 +1,7 @@
-"""What a checkpoint may hold: tensors, plain values, and containers of these.
+"""Checks that a checkpoint holds only tensors, plain values, and containers of these.
 
-``torch.load(weights_only=True)`` reads no more than that, as whatever else is in a pickle may run
-code. So a checkpoint that holds more would be written and never read.
+``torch.load(weights_only=True)`` reads nothing else, because other pickled objects may run code. A
+checkpoint with other objects could be written, but never read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _SEQUENCES: set[type] = {list, tuple, set}
 
 
 def savable(state: dict[str, Any]) -> dict[str, Any]:
-    """The state as it can be saved, in which numbers of numpy are Python's. It shares with the
-    original whatever needs no change. Raises UnsavableState, which names the first key of what
-    could not be read."""
+    """Return the state with numpy's numbers as Python's. Values that need no change are shared.
+
+    Raises UnsavableState, with the key of the first value that could not be read from a checkpoint.
+    """
     try:
         fit: dict[str, Any] = _Check().of(state, "")
     except RecursionError:
@@ -85,7 +86,7 @@ def _like(value: Any, items: dict[Any, Any]) -> Any:
 
 def _number(value: Any, path: str) -> Any:
     number = value.item()
-    if isinstance(number, np.floating):  # of more bits than Python has
+    if isinstance(number, np.floating):  # with more bits than Python's float
         number = float(number)
     if type(number) not in _LEAVES:
         raise UnsavableState(path, _what(value))
@@ -93,7 +94,7 @@ def _number(value: Any, path: str) -> Any:
 
 
 def _check_by_trial(value: Any, path: str) -> None:
-    """Save and load it alone."""
+    """Raise UnsavableState if the value cannot be saved and loaded again by itself."""
     file = io.BytesIO()
     try:
         with warnings.catch_warnings():

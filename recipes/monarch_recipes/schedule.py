@@ -1,6 +1,6 @@
-"""A step of training by its number: how fast it learns, and which samples it sees.
+"""Functions of a step's number: its learning rate, whether something is due, its place in the data.
 
-Computed here and nowhere else, so that every recipe and every number of ranks agree.
+All recipes use these, with any number of ranks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 
 def learning_rate_factor(step: int, num_warmup_steps: int, num_steps: int) -> float:
-    """Linear warm-up to 1, then half a cosine down to 0 at `num_steps`. `step` counts from 0."""
+    """Return the factor on the learning rate at `step`, which counts from 0.
+
+    It rises linearly to 1 over the warm-up, then falls along half a cosine to 0 at `num_steps`.
+    """
     if step < num_warmup_steps:
         return (step + 1) / num_warmup_steps
     progress = (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)
@@ -18,7 +21,7 @@ def learning_rate_factor(step: int, num_warmup_steps: int, num_steps: int) -> fl
 
 
 def is_due(step: int, every: int) -> bool:
-    """Whether something is done after `step`; 0 is never."""
+    """Return whether `step` is a multiple of `every`; 0 means never."""
     return every > 0 and step % every == 0
 
 
@@ -31,15 +34,16 @@ class BatchSplit:
 
     @property
     def per_rank(self) -> int:
-        """Samples that a rank sees in one step."""
+        """The number of samples that a rank sees in one step."""
         return self.micro_batch_size * self.num_micro_batches
 
 
 def split_batch(global_batch_size: int, world_size: int, max_micro_batch_size: int) -> BatchSplit:
-    """Share a global batch out evenly, in as few equal micro-batches as memory allows.
+    """Split a global batch evenly among the ranks, and each share into few equal micro-batches.
 
-    The global batch stays the same whatever the number of ranks, and with it the training; only
-    the accumulation changes. Raises ValueError when the ranks cannot share it evenly.
+    A micro-batch has at most `max_micro_batch_size` samples. The global batch does not depend on
+    the number of ranks, so the training does not either. Raises ValueError if the ranks cannot
+    share the batch evenly.
     """
     per_rank, rest = divmod(global_batch_size, world_size)
     if rest or not per_rank:
@@ -53,13 +57,12 @@ def split_batch(global_batch_size: int, world_size: int, max_micro_batch_size: i
 
 @dataclass(frozen=True)
 class Position:
-    """The place in the data at which a step begins: the epoch, and the number of its steps that are
-    done."""
+    """A step's place in the data: its epoch, and how many steps of the epoch come before it."""
 
     epoch: int
     step_in_epoch: int
 
 
 def position_of(step: int, num_steps_per_epoch: int) -> Position:
-    """The position of `step`, counted from 0 over the whole run."""
+    """Return the position of `step`, which counts from 0 over the whole run."""
     return Position(*divmod(step, num_steps_per_epoch))

@@ -1,8 +1,8 @@
-"""Samples of a data set that is read from its beginning to its end, as torch's IterableDataset.
+"""Samples of a data set that is read from beginning to end, such as torch's IterableDataset.
 
-Every rank reads the whole stream and keeps its share, so that all ranks together see the same
-samples in a step, however many share it. The position is the epoch, and how many samples of it were
-read; a stream without a ``state_dict`` goes there by reading again what is before it.
+Every rank reads the whole stream and keeps its share. So all ranks together see the same samples in
+a step, whatever the number of ranks. The position is the epoch and the number of samples read in
+it. A stream with ``state_dict`` goes straight to a position; any other is read from its beginning.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ _TOLD_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class StreamPlace:
-    """The place at which ``step`` begins. ``inner`` is what the stream says of it, if it does."""
+    """The position in the stream at which ``step`` begins.
+
+    ``inner`` has the state that the stream itself returned there, and that of the random
+    generators; empty if the stream has no ``state_dict``.
+    """
 
     step: int
     epoch: int = 0
@@ -53,7 +57,7 @@ class StreamPlace:
     inner: Mapping[str, Any] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """As a checkpoint has it."""
+        """Return the position as plain values for a checkpoint."""
         return {
             "step": self.step, "epoch": self.epoch, "num_read": self.num_read,
             "inner": dict(self.inner),
@@ -61,10 +65,10 @@ class StreamPlace:
 
 
 class StreamedSamples:
-    """A rank's share of each step. ``per_step`` samples are shared by all ranks.
+    """A rank's share of a stream's samples in each step; all ranks together read ``per_step``.
 
-    A step that is made again has the samples that it had, unless code has changed since: then they
-    are read again.
+    A step that is repeated gets the samples that it had. If the code has changed since, they are
+    read again. Raises TooFewSamples if an epoch has fewer samples than a step.
     """
 
     def __init__(
@@ -84,24 +88,29 @@ class StreamedSamples:
         self._per_step, self._size, self._collate = per_step, size, collate
         self._rank, self._world_size = rank, world_size
         self._tells = rank == 0
-        self._start: StreamPlace | None = None  # as it was before anything was read
-        self._next = StreamPlace(0)  # the place of the first step that was not read
-        self._kept = StreamPlace(-1)  # of the step before, whose samples are kept
+        self._start: StreamPlace | None = None  # the beginning of the stream
+        self._next = StreamPlace(0)  # the place of the first step that was not read yet
+        self._kept = StreamPlace(-1)  # the place of the step before, whose samples are kept
         self._samples: list[Any] = []
         self._numbers: list[int] = []
         self._generation = 0
-        # A hold asks for `state_dict` where something moves on by itself.
+        # A hold saves the state of objects that have an iterator in an attribute: so this has one.
         self._moving = _moving()
 
     def numbers_of(self, step: int) -> Sequence[int]:
-        """The numbers in the epoch's stream of this rank's samples of ``step``, which was read
-        last."""
+        """Return the numbers of this rank's samples within the epoch's stream.
+
+        ``step`` must be the step that was read last.
+        """
         return self._numbers
 
     def of(
         self, step: int, device: torch.device, reader: str, generation: int = 0
     ) -> Iterator[Any]:
-        """Its batches on the device. Raises SampleError, which names ``reader``."""
+        """Yield the batches of ``step`` on the device.
+
+        Raises SampleError; its message begins with ``reader``.
+        """
         self.read(step, reader, generation)
         for first in range(0, len(self._samples), self._size):
             chosen = slice(first, first + self._size)
@@ -109,7 +118,10 @@ class StreamedSamples:
             yield on_device(device, batch, reader)
 
     def read(self, step: int, reader: str, generation: int = 0) -> None:
-        """Have the samples of ``step`` at hand."""
+        """Read the samples of ``step`` and keep this rank's share of them.
+
+        Raises SampleError; its message begins with ``reader``.
+        """
         is_new_code, self._generation = generation != self._generation, generation
         if step == self._kept.step:
             if not is_new_code:
@@ -128,29 +140,36 @@ class StreamedSamples:
             raise
 
     def digest(self) -> int:
-        """A number for the step that was read last, of all ranks' samples: equal on all ranks that
-        read the same stream."""
+        """Return a number computed from all samples of the first step that this process read.
+
+        It is equal on all ranks that read the same stream.
+        """
         return self._digest
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """The place at which ``step`` begins, which is the next one or the one read last."""
+        """Return the position at which ``step`` begins.
+
+        It must be the next step, or the one read last.
+        """
         place = self._kept if step == self._kept.step else self._next
         return place.state_dict()
 
     def go_on_at(self, step: int, state: Mapping[str, Any]) -> None:
-        """Go on with ``step``. A ``state`` of another step, or none, is not its place: then what is
-        before it is read."""
+        """Go to ``step``.
+
+        If ``state`` is not a position of that step, read the stream up to there.
+        """
         if state.get("step") == step:
             self._go_to(StreamPlace(**state))
         else:
             self._go_to(self._start or StreamPlace(0), step)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a hold: the place of the next step."""
+        """Return the position of the next step, for a hold of the run."""
         return self._next.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back there: the samples of a step that was read since are still at hand."""
+        """Go back to a position, unless its step is the one read last: its samples are kept."""
         place = StreamPlace(**state)
         if place.step not in (self._kept.step, self._next.step):
             self._go_to(place)
@@ -160,7 +179,7 @@ class StreamedSamples:
         self._opened.close()
 
     def _go_to(self, place: StreamPlace, step: int | None = None) -> None:
-        """Be at a place, or so many whole steps behind it as ``step`` says."""
+        """Go to ``place``, then read on to the beginning of ``step``, if it is given."""
         self._opened.close()
         self._next, self._kept, self._samples, self._numbers = place, StreamPlace(-1), [], []
         while step is not None and self._next.step < step:
@@ -193,7 +212,10 @@ class StreamedSamples:
             self._samples = [sample for _, sample in samples]
 
     def _at(self, epoch: int, num_read: int) -> Mapping[str, Any]:
-        """Have the stream open at that place, and what it says of it."""
+        """Open the stream at a position, and return the stream's own state there.
+
+        Returns {} if it has none.
+        """
         opened, is_next = self._opened, (epoch, num_read) == (self._next.epoch, self._next.num_read)
         if (opened.epoch, opened.num_read) != (epoch, num_read):
             opened.open(epoch, num_read, self._next.inner if is_next else {}, tells=self._tells)
@@ -214,7 +236,10 @@ def share_of_stream(
     reader: str,
     collate: Callable[[], Collate | None],
 ) -> Iterator[Any]:
-    """A rank's batches of all that a stream has, as for an evaluation."""
+    """Yield a rank's batches of the whole stream on the device, for example for an evaluation.
+
+    Raises SampleError; its message begins with ``reader``.
+    """
     opened = _OpenedStream(source, seed)
     opened.open(0, 0, {}, tells=False)
     try:
@@ -241,8 +266,10 @@ def _numbered(opened: _OpenedStream, reader: str) -> Iterator[tuple[int, Any]]:
 
 
 class _OpenedStream:
-    """An iterator over one epoch of the stream, whose random numbers depend on the seed, the epoch
-    and the place alone."""
+    """An iterator over one epoch of a stream.
+
+    The random numbers that the stream draws depend only on the seed, the epoch and the position.
+    """
 
     def __init__(self, source: DataSource, seed: int) -> None:
         self._source, self._seed = source, seed
@@ -254,14 +281,20 @@ class _OpenedStream:
 
     @property
     def has_old_code(self) -> bool:
-        """Whether what reads is not the code of now: workers, which have that of their start, and
-        the loop of an ``__iter__`` that was edited."""
+        """Whether the stream is read by code from before an edit.
+
+        Workers have the code of their start; a running ``__iter__`` has the code of its first call.
+        """
         if self._iterator is None:
             return False
         return self._source.workers.num > 0 or self._code != _code_of(self._source.data)
 
     def open(self, epoch: int, num_read: int, inner: Mapping[str, Any], *, tells: bool) -> None:
-        """Begin the epoch, and go to the place behind ``num_read`` samples."""
+        """Begin the epoch and go to the position after ``num_read`` samples.
+
+        ``inner`` is the stream's own state there; if it is empty, the samples are read. With
+        ``tells`` a line is printed if that takes more than a second.
+        """
         self.close()
         data = self._source.data
         self._draws = OwnDraws(self._seed, epoch)
@@ -295,10 +328,10 @@ class _OpenedStream:
                     "data set with `state_dict` and `load_state_dict` goes there at once\n"
                 )
                 sys.stdout.flush()
-        self.num_read = num_read  # Where it has got shorter than it was, it is at its end.
+        self.num_read = num_read  # If the stream is shorter now, it is at its end.
 
     def take(self, num: int) -> list[Any]:
-        """The next samples; fewer where the epoch is over. Raises SampleError."""
+        """Return the next ``num`` samples, or fewer at the end of the epoch. Raises SampleError."""
         samples: list[Any] = []
         with self._draws:
             try:
@@ -316,7 +349,10 @@ class _OpenedStream:
         return samples
 
     def inner(self) -> Mapping[str, Any]:
-        """The place, as the stream itself tells it; nothing for one that does not."""
+        """Return the stream's own state and that of its random generators.
+
+        Returns {} without a ``state_dict``.
+        """
         if self._loader is not None:
             if not hasattr(self._loader, "state_dict"):
                 return {}
@@ -328,17 +364,20 @@ class _OpenedStream:
             if not _keeps_place(type(keeper)):
                 return {}
             state = keeper.state_dict()
-        # It may go on to change what it has given.
+        # The stream may change the returned objects later.
         return {"stream": copy.deepcopy(state), "draws": self._draws.state_dict()}
 
     def close(self) -> None:
-        """End the workers, if any."""
+        """End the workers, if any, and forget the position."""
         self._iterator = self._loader = None
         self.epoch = self.num_read = -1
 
     @property
     def _loader_class(self) -> type[Any] | None:
-        """Of the workers' own loader; ``None`` where this process reads by itself."""
+        """The class of the DataLoader that runs the workers.
+
+        It is None if this process reads by itself.
+        """
         if self._source.workers.num == 0:
             return None
         return self._source.loader or DataLoader
@@ -360,7 +399,7 @@ def _code_of(data: Any) -> Any:
 
 
 def _text_of(code: Any) -> Any:
-    """What code does, wherever it stands: an edit above it moves its lines."""
+    """Return what a code object does, without its line numbers: an edit above it moves these."""
     if not isinstance(code, types.CodeType):
         return repr(code)  # A number, a text: 1 and True are not the same.
     constants = tuple(map(_text_of, code.co_consts))
@@ -396,8 +435,10 @@ def _moving() -> Iterator[None]:
 def open_samples(
     config: Any, source: DataSource, *, size: int, per_rank: int, rank: int, world_size: int
 ) -> DealtSamples | StreamedSamples:
-    """A rank's share of the train data, `size` samples at a time and `per_rank` in a step. Of
-    ``config`` it takes the seeds, the task and ``num_workers``."""
+    """Return a rank's share of the train data: `per_rank` samples a step, `size` in a batch.
+
+    From ``config`` it reads the seeds, the task and ``num_workers``.
+    """
     collate = functools.partial(source.collate_now, config.task)
     workers = source.workers
     if config.num_workers:
@@ -417,7 +458,10 @@ def open_samples(
 
 
 def check_same_stream(digests: Sequence[int]) -> None:
-    """Raise UnfitData where ranks have read other samples in the first step, by rank."""
+    """Raise UnfitData if ranks read different samples in their first step.
+
+    ``digests`` are by rank.
+    """
     if len(set(digests)) > 1:
         raise UnfitData(
             "ranks read different samples from the stream of the train data, and each keeps its "

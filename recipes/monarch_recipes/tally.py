@@ -1,5 +1,8 @@
-"""Means that are right however a batch is shared: sums and weights, added up over micro-batches,
-ranks and replica groups, and divided once at the end."""
+"""Weighted means over micro-batches, ranks and replica groups.
+
+Sums and weights are added up first and divided once at the end, so that the mean does not depend on
+how a batch is split.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ _NUMBERS = (torch.Tensor, float, Real)
 
 Number: TypeAlias = torch.Tensor | float
 Weighted: TypeAlias = Number | tuple[Number, Number]
-"""A mean over samples, or a sum and its weight, as of the tokens that count."""
+"""A mean over samples; or a sum and its weight, such as the number of tokens that count."""
 
 
 def sum_and_weight(value: Weighted, num_samples: int) -> tuple[Any, Any]:
-    """A mean is that of `num_samples`. Raises TypeError where there is no number, and ValueError
-    where there is more than one."""
+    """Return ``value`` as (sum, weight). A plain number is a mean over `num_samples` samples.
+
+    Raises TypeError if ``value`` is not a number or a pair of numbers, and ValueError for a tensor
+    with more than one element.
+    """
     parts = value if isinstance(value, tuple) else (value,)
     if len(parts) > 2 or not all(isinstance(one, _NUMBERS) for one in parts):
         is_missing = "; is a `return` missing?" if value is None else ""
@@ -39,14 +45,16 @@ def sum_and_weight(value: Weighted, num_samples: int) -> tuple[Any, Any]:
 
 
 class Tally:
-    """The measures by name, in the order in which the names first came."""
+    """Adds up measures by name. Names keep the order in which they were first added."""
 
     def __init__(self) -> None:
         self._totals: dict[str, list[Number]] = {}
 
     def add(self, name: str, value: Weighted, num_samples: int) -> None:
-        """Add a value with its weight. Nothing is waited for: tensors stay where they are until
-        `packed`."""
+        """Add a value with its weight to the measure ``name``.
+
+        This does not wait for a GPU: tensors are read only in `packed` or `sums`.
+        """
         total = self._totals.setdefault(name, [0.0, 0.0])
         for place, one in enumerate(sum_and_weight(value, num_samples)):
             total[place] += one.detach().double() if isinstance(one, torch.Tensor) else one
@@ -58,18 +66,20 @@ class Tally:
         labels: Any,
         num_samples: int,
     ) -> None:
-        """Add what ``metrics`` makes of a batch."""
+        """Call ``metrics`` on a batch's outputs and labels, and add the values that it returns."""
         with torch.no_grad():
             for name, value in metrics(outputs, labels).items():
                 self.add(name, value, num_samples)
 
     def sums(self) -> dict[str, tuple[float, float]]:
-        """Sum and weight by name."""
+        """Return the sum and the weight of each name."""
         return {name: (float(one[0]), float(one[1])) for name, one in self._totals.items()}
 
     def packed(self, device: torch.device, *others: Number) -> torch.Tensor:
-        """Sum and weight of each name, then `others`, as float64: what must be added up over all
-        ranks that share a batch, each of which has measured the same names."""
+        """Return the sum and weight of each name, then `others`, as one float64 tensor.
+
+        To get the totals of a batch, add up the tensors of all ranks; all must have the same names.
+        """
         numbers = [one for total in self._totals.values() for one in total]
         return torch.stack(
             [
@@ -79,7 +89,10 @@ class Tally:
         )
 
     def means(self, packed: Sequence[float]) -> dict[str, float]:
-        """Out of the sums over all; nan where nothing has a weight."""
+        """Return the mean of each name from the sum of all ranks' `packed`.
+
+        Nan for a weight of 0.
+        """
         pairs = zip(packed[0 : 2 * len(self._totals) : 2], packed[1::2], strict=False)
         return {
             name: total / weight if weight else float("nan")
@@ -88,8 +101,10 @@ class Tally:
 
 
 def accuracy(outputs: Any, labels: Any) -> dict[str, Weighted]:
-    """The share of right answers, where there are classes: logits (N, C) and integer labels (N,).
-    Masked labels do not count. Nothing for other tasks."""
+    """Return the share of right answers for logits (N, C) and integer labels (N,), else nothing.
+
+    Labels of `MASKED` do not count.
+    """
     if not (isinstance(outputs, torch.Tensor) and isinstance(labels, torch.Tensor)):
         return {}
     if labels.is_floating_point() or outputs.ndim != 2 or labels.shape != outputs.shape[:1]:

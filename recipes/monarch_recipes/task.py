@@ -1,4 +1,4 @@
-"""A recipe's parts that a module of the user's own may replace."""
+"""Finds the functions of a recipe that the user's own module, the task, replaces."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ _used: set[tuple[str, str]] = set()  # by module and name, in this process
 
 
 def part(task: str | None, default: F) -> F:
-    """Returns the object with the name of `default` in the module `task`, if it has one; else
-    `default`.
+    """Return the function of the task that has the name of `default`, or `default` if it has none.
 
-    Call it at each use: code may have changed since. Raises ConfigError where there is no such
-    module.
+    `task` is the name of a module, or None. Call this at each use, since the module's code may have
+    changed. Raises ConfigError if there is no such module.
     """
     found: F = own_part(task, default.__name__) or default  # type: ignore[assignment]
     return found
 
 
 def own_part(task: str | None, name: str) -> Callable[..., Any] | None:
-    """The same for what only a task has, if it has it."""
+    """Return the task's function `name`, or None if the task does not have it.
+
+    Raises ConfigError if there is no module `task`.
+    """
     if task is None:
         return None
     found: Callable[..., Any] | None = getattr(_module(task), name, None)
@@ -37,8 +39,10 @@ def own_part(task: str | None, name: str) -> Callable[..., Any] | None:
 
 
 def tell_of_lost_parts(task: str | None, change: ReloadReport) -> None:
-    """Have the author of an edit know that the task no longer has a part that was used: nothing
-    fails by it, as where its name has got a slip."""
+    """Warn the author of an edit that removed a function of the task that the run has used.
+
+    Without the warning nobody would notice: the recipe calls its own function instead.
+    """
     lost = {
         (module, name)
         for module, name in _used

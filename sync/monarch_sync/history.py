@@ -89,7 +89,7 @@ class PastGeneration(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this host alone could restore it."""
+        """Whether this host alone could restore the generation."""
         return self.manifest is not None and not self.missing
 
 

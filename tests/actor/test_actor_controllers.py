@@ -21,7 +21,7 @@ from tests.support import wait_for
 
 pytestmark = pytest.mark.in_a_world_too
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Ledger(Actor):

@@ -26,7 +26,7 @@ from tests.support import wait_for
 
 pytestmark = pytest.mark.in_a_world_too
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Named(Actor):

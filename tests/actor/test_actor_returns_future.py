@@ -19,7 +19,7 @@ from monarch.compat.actor_side import fake_sync_state
 from tests.actors import Echo
 from tests.support import wait_for
 
-SECONDS = 20
+SECONDS = 60.0
 setting: contextvars.ContextVar[str] = contextvars.ContextVar("setting", default="unset")
 began: list[int] = []
 

@@ -19,7 +19,7 @@ from monarch.errors import JobError
 from monarch.job import JobState, JobTrait, TelemetryConfig
 from monarch.spmd.store import start_worker
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Buffer(Actor):

@@ -16,7 +16,7 @@ from monarch.actor import Actor, Shape, Slice, endpoint, this_host
 from monarch.compat.addresses import ADDRESSES
 from monarch.compat.finder import HEADS, SINGLE
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from monarch._src.actor.proc_mesh import (  # type: ignore[import-untyped]
 )
 from monarch.actor import Actor, ProcMesh, endpoint, this_host, this_proc
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Real(Actor):

@@ -36,7 +36,7 @@ from monarch.actor.alloc import (
 from monarch.actor.endpoint import concurrent_endpoint
 from tests.actors import Echo
 
-SECONDS = 30
+SECONDS = 60.0
 
 UPSTREAM = """
     Accumulator Actor ActorError current_actor_name as_endpoint current_rank current_size

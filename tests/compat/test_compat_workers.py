@@ -23,7 +23,7 @@ from monarch.config import configured
 from monarch.errors import SupervisionError
 from tests.actors import Echo
 
-SECONDS = 30
+SECONDS = 60.0
 
 SERVE = """
 import sys, warnings

@@ -33,7 +33,7 @@ from monarch.config.upstream import UPSTREAM
 from monarch.config_file.notes import notes_of
 from monarch.testing import in_process
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 def test_the_package_gives_what_its_modules_do() -> None:

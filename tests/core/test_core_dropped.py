@@ -32,6 +32,24 @@ def test_looks_that_come_close_together_count_as_one() -> None:
     assert unused(meshes, (), 15.0) == ["a"]
 
 
+def test_many_are_looked_at_sooner() -> None:
+    meshes = DroppedMeshes(10.0)
+    meshes.drop("in use", 0.0)
+    meshes.in_use("in use", 10.0)
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        meshes.drop(name, 11.0)
+    assert meshes.due(12.9) == []
+    assert meshes.due(13.0) == ["in use", *names]
+    assert unused(meshes, (), 13.0, *names) == []
+    assert unused(meshes, (), 13.9, *names) == []
+    assert unused(meshes, (), 14.0, *names) == names
+    # One is left, which keeps its own pace; the next has the usual one.
+    meshes.drop("a", 14.0)
+    assert meshes.due(23.9) == []
+    assert meshes.due(24.0) == ["in use", "a"]
+
+
 def test_what_has_run_in_between_begins_the_wait_anew() -> None:
     meshes = DroppedMeshes(10.0)
     meshes.drop("a", 0.0)

@@ -14,7 +14,7 @@ from monarch.actor import ActorError, Point, ProcMesh, this_host, this_proc
 from monarch.job import PortForwarder
 from monarch.tools.network import free_port
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from monarch.wire.message import HoldLine
 from tests.observe.test_observe_top import HOLD, host
 from tests.support import wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Inner(Actor):

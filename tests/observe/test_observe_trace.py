@@ -18,7 +18,7 @@ from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
 from monarch.runtime.observe.drain import pack, pack_lines
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 class Traced(Actor):

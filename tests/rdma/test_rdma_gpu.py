@@ -27,7 +27,7 @@ from monarch.testing.fake_gpu import FakeGpuArray, gpu_of_tests
 from tests.rdma.owners import Owner, Reader
 from tests.support import wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 DATA = bytes(range(256)) * 40
 
 

@@ -29,7 +29,7 @@ from monarch.rdma.ways.process_vm import ProcessVm
 from tests.rdma.owners import Owner, what_is_left
 from tests.support import Program, wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 def num_registered() -> int:

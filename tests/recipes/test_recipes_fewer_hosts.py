@@ -17,8 +17,9 @@ from monarch.errors import JobError
 from monarch.job import ProcessJob
 from monarch.runs import Record
 from monarch.runs.recover.allocation import AllocationLost, RunAllocation
-from monarch_recipes import ddp
+from monarch_recipes import ddp, rl
 from monarch_recipes.checkpoint import checkpoint_path, checkpoint_paths, load_checkpoint
+from monarch_recipes.rl import RLConfig
 from tests.recipes.held_run import digest_of
 from tests.support import is_running, wait_for
 
@@ -56,9 +57,10 @@ class Acting:
 
 
 class Scene:
-    """Two hosts, of which the second is lost after a step."""
+    """Two hosts, of which one is lost after a step."""
 
-    def __init__(self, root: Path, lost_after: int) -> None:
+    def __init__(self, root: Path, lost_after: int, lost: int = 1) -> None:
+        self.lost = lost
         self.job = FragileJob({"trainers": 2})
         self.path = root / "state.json"
         self.hosts: HostMesh = self.job.state(str(self.path)).trainers
@@ -67,7 +69,7 @@ class Scene:
 
     def lose_a_host(self) -> None:
         """And its ranks, before the run asks for one more step."""
-        host = psutil.Process(self.job.hosts[1].pid)
+        host = psutil.Process(self.job.hosts[self.lost].pid)
         lost = [host, *host.children(recursive=True)]
         os.kill(host.pid, signal.SIGKILL)
         wait_for(lambda: not any(is_running(one.pid) for one in lost), what="a host ends")
@@ -153,3 +155,29 @@ def test_groups_that_are_left_go_on_without_the_one_whose_host_is_lost(tmp_path:
         assert not scene.events("respawned"), "the other group has gone on"
     finally:
         scene.job.kill()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost", [0, 1])
+def test_what_samples_and_judges_on_a_lost_host_moves_to_those_that_are_left(
+    tmp_path: Path, lost: int
+) -> None:
+    config = RLConfig(
+        task="tests.recipes.rl_task", width=16, num_blocks=1, num_heads=2, num_supervised_steps=4,
+        num_steps=8, num_held_out=8, problems_per_step=8, samples_per_problem=4, num_slots=16,
+        temperature=2.0, evaluate_every=0, checkpoint_every=2, device="cpu",
+        num_trainers=2, num_generators=2, num_rewards=2,
+    )  # fmt: skip
+    scene = Scene(tmp_path, 7, lost)
+    try:
+        scene.policy("fewer")
+        outcome = rl.run(config, scene.hosts, scene.record)
+    finally:
+        scene.job.kill()
+    assert outcome.step == 12
+    assert outcome.held_out_solved is not None
+    told = "\n".join(scene.display.said)
+    assert "1 of 2 hosts is left: going on with 1 host" in told, told
+    members = {event["member"] for event in scene.events("respawned") if "member" in event}
+    assert {f"generator {lost}", f"reward {lost}"} <= members
+    assert ("buffer 0" in members) == (lost == 0)

@@ -62,7 +62,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 def attempt(record: Record, saved_step: int | None = None) -> TrainingAttempt:
     procs: Any = SimpleNamespace()
     saving = Saving(record, Restarts(1), saved_step)
-    return TrainingAttempt(procs, saving, lambda step: None, 0, saved_step)
+    return TrainingAttempt(
+        procs, procs, saving, lambda step: None, num_restarts=0, saved_step=saved_step
+    )
 
 
 def test_what_was_learned_until_the_data_ended_is_saved(record: Record) -> None:

@@ -17,7 +17,7 @@ from monarch.config import configured
 from monarch.runtime.procs.seen_imports import SeenImports, drop_hidden
 from tests.support import Program, wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Importer(Actor):

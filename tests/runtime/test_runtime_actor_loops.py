@@ -26,7 +26,7 @@ from monarch.actor import (
 from monarch.config import configured
 from tests.support import wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 class Async(Actor):

@@ -41,7 +41,7 @@ from tests.wire.test_wire_codec import structs
 
 Start = Callable[..., Program]
 
-SECONDS = 30
+SECONDS = 60.0
 SECRET = bytes(range(32))
 
 

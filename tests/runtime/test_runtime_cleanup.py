@@ -22,7 +22,7 @@ from monarch.config import configure, configured
 from tests.actors import Echo
 from tests.support import wait_for
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 def _write(path: str, line: str) -> None:

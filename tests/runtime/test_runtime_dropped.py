@@ -21,7 +21,7 @@ from monarch.runtime.held import held_among, runs_by_itself
 from monarch.runtime.procs.keeps_all import keeping_all
 from tests.support import wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 WHILE = 10.0
 
 

@@ -15,7 +15,7 @@ from monarch.runtime.promise import Promise
 from monarch.wire.message import Heard, Listen
 from tests.runtime.lone_agent import LoneAgent
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Announced:

@@ -11,7 +11,7 @@ from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from monarch.runtime.ends.exit_words import describe_exit, has_ended_itself
 from monarch.runtime.hosts.launcher import ExitReasons, oom_kills
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.support import is_running, wait_for
 
 pytestmark = pytest.mark.in_a_world_too
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 class Faults(list[MeshFailure]):

@@ -24,7 +24,7 @@ from tests.support import Program, wait_for
 
 Start = Callable[..., Program]
 
-SECONDS = 20
+SECONDS = 60.0
 
 SERVE = """
 import monarch.runtime.node

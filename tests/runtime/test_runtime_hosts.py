@@ -31,7 +31,7 @@ from tests.support import Printed, Program, is_running, scan_port, wait_for
 
 Start = Callable[..., Program]
 
-SECONDS = 20
+SECONDS = 60.0
 
 SERVE = """
 from monarch.actor import run_worker_loop_forever

@@ -26,7 +26,7 @@ from monarch.runtime.output.log_sender import LastWords, LogSender
 from tests.actors import Echo
 from tests.support import Printed, wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 DOTS = "." * 80
 
 

@@ -14,7 +14,7 @@ import pytest
 from monarch.actor import shutdown_context, this_host
 from tests.actors import Echo
 
-SECONDS = 30
+SECONDS = 60.0
 
 current_cell: contextvars.ContextVar[str] = contextvars.ContextVar("current_cell")
 

@@ -21,7 +21,7 @@ from monarch.actor import (
 from tests.actors import Cleans, Echo
 from tests.support import wait_for
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 class Busy(Actor):

@@ -20,7 +20,7 @@ from tests.support import Program, wait_for
 Start = Callable[..., Program]
 
 SECRET = bytes(range(50, 82))
-SECONDS = 30
+SECONDS = 60.0
 
 SERVE = """
 from monarch.actor import run_worker_loop_forever

@@ -16,7 +16,7 @@ from monarch.runtime import telemetry
 from tests.support import Program
 
 FAKE = Path(__file__).parent / "fake_opentelemetry"
-SECONDS = 20
+SECONDS = 60.0
 
 
 @pytest.fixture

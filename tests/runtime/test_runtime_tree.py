@@ -34,7 +34,7 @@ from monarch.wire.message import Cast, Replies
 from tests.actors import Answers, BadInit, Echo
 from tests.support import Program, is_running, wait_for
 
-SECONDS = 30
+SECONDS = 60.0
 NUM_HOSTS = 4
 
 SERVE = """

@@ -22,7 +22,7 @@ from monarch.actor import (
 from tests.actors import Echo
 from tests.support import wait_for
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 class Plain(Actor):

@@ -13,7 +13,7 @@ from monarch.runtime.links.outbox import Outbox
 from monarch.runtime.uninterrupted import Uninterrupted
 from tests.actors import Echo
 
-SECONDS = 30
+SECONDS = 60.0
 
 
 @pytest.mark.parametrize("press_at", range(4))

@@ -17,7 +17,7 @@ from monarch.wire.host_url import HostUrl
 from monarch.wire.message import PROTOCOL_VERSION, Inspect
 from tests.support import Program
 
-SECONDS = 30
+SECONDS = 60.0
 OTHER = PROTOCOL_VERSION + 1
 
 HOST_OF_ANOTHER_RELEASE = """

@@ -16,7 +16,7 @@ from monarch.testing import World, in_process
 from monarch.wire.message import Cast, Grow, ProcDown, SpawnProcs
 from tests.actors import Echo
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 def lose(node: Node, hosts: HostMesh, rank: int) -> None:

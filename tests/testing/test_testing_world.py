@@ -28,7 +28,7 @@ from monarch.testing import World, in_process
 from tests.actors import Async, Cleans, Echo, Parent
 from tests.support import Printed, wait_for
 
-SECONDS = 20
+SECONDS = 60.0
 
 
 class Sleeper(Actor):

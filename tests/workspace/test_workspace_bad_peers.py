@@ -20,7 +20,7 @@ from tests.workspace.conftest import Project, replica_of
 
 A = TypeVar("A")
 
-SECONDS = 30
+SECONDS = 60.0
 SOUND = encode(StageRequest(1, "me", "", b"", b"", [], [], []))
 
 

@@ -14,14 +14,14 @@ from monarch.core.code_switch.table import PROPOSAL, ProposalState, Said, Vote, 
 from monarch.wire.message import SwitchOrder
 
 NOBODY = -1
-"""In place of an owner: hosts on which nothing runs, whose files the author itself sees to."""
+"""Used as an owner for hosts on which nothing runs; the author itself changes their files."""
 
 
 class AskOwner(NamedTuple):
     """Send a request to an owner, given by its index; pass the answer to ``voted``.
 
-    ``SHOW_FILES`` and ``TAKE_BACK_FILES`` go to hosts: to those of this owner, if it is lost, or to
-    those of ``NOBODY``.
+    Requests about files go to hosts. ``SHOW_FILES`` goes to those of ``NOBODY``;
+    ``TAKE_BACK_FILES`` to these and to the hosts of an owner that was lost.
     """
 
     owner: int

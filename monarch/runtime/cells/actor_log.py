@@ -30,7 +30,9 @@ def set_switch(is_on: Callable[[], bool]) -> None:
 
 
 def name_the_client() -> None:
-    """Mark records from outside of actors too: the client has asked for its own context."""
+    """Mark log records from outside of actors as the client's, because it has asked for its
+    context.
+    """
     global _client_name
     _client_name = "<root>"
     start()

@@ -31,7 +31,10 @@ def process_start(pid: int, *, even_ended: bool = False) -> int | None:
 
 
 def is_running(pid: int, started: int, *, even_ended: bool = False) -> bool:
-    """Return whether this process, which was started then, exists. ``even_ended`` as above."""
+    """Return whether the process exists that has this pid and was started at ``started``.
+
+    See ``process_start`` for ``even_ended``.
+    """
     start = process_start(pid, even_ended=even_ended) if started > 0 else None
     return start is not None and abs(start - started) <= (0 if _PROC else _PS_SECONDS)
 

@@ -121,8 +121,10 @@ class Launcher:
         self._send({"op": "preload", "modules": list(modules)})
 
     def learn(self, modules: Sequence[str], done: Callable[[dict[str, str]], None]) -> None:
-        """Import modules that no order named. After an error, the zygote must not be used as a
-        template: close it."""
+        """Let the zygote import modules. ``done`` gets the errors, by module.
+
+        After an error, the zygote must not be used as a template: close it.
+        """
         self._preloaded.append(done)
         self._send({"op": "learn", "modules": list(modules)})
 

@@ -181,7 +181,9 @@ class BulkSender:
         cargo: _Cargo | None,
         pieces: Sequence[Bytes],
     ) -> Frames:
-        """Return the message itself, which says where its bulk is, or how it will come."""
+        """Return the frames of a message without its bulk; they say where the bulk is or how it
+        comes.
+        """
         ours = self._node.address.uid
         header = pack_header(small.message)
         if cargo is not None:

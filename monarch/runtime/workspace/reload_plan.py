@@ -214,7 +214,9 @@ class ReloadOutcome(msgspec.Struct):
 
     @property
     def vote(self) -> Vote:
-        """The vote that the outcome amounts to."""
+        """The vote of this process: NO if files are refused or it is busy, LATE if some files are
+        late.
+        """
         return Vote.NO if self.refused or self.busy else Vote.LATE if self.late else Vote.YES
 
     def begins_anew(self) -> None:

@@ -42,7 +42,7 @@ def intern_meta(
 
 
 def meta_of(tensor: Any) -> Meta:
-    """Return the meta of a torch tensor that has strides."""
+    """Return the sizes, strides and other properties of a strided torch tensor, as a `Meta`."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),

@@ -33,7 +33,11 @@ class Described(NamedTuple):
     written: list[int]
 
     def on(self, inputs: Sequence[torch.Tensor]) -> Any:
-        """Return a result of the same looks for these inputs, without running the function."""
+        """Return tensors of the described sizes and types, for these inputs, without running the
+        function.
+
+        New memory is not initialized; inputs that the function would write to are set to 0.
+        """
         for position in self.written:
             inputs[position].zero_()
         made: list[torch.Tensor] = []

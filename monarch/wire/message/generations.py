@@ -153,8 +153,10 @@ class Order(Request[Body], tag=44):
 
     @property
     def is_behind_fence(self) -> bool:
-        """Whether a proc that gives way at the last fence still obeys the order itself, before the
-        new proc starts."""
+        """Whether a proc that will be replaced at its last fence still obeys the order itself.
+
+        Other orders wait for the new proc.
+        """
         return self.kind in (
             SwitchOrder.HALT, SwitchOrder.RESUME, SwitchOrder.PATCH, SwitchOrder.GO,
         )  # fmt: skip

@@ -225,14 +225,16 @@ class Post(Message, tag=32):
 
 
 class Heard(msgspec.Struct):
-    """Bulletins, the oldest first; ``number`` is that of the last."""
+    """News of the host, in answer to `Listen`; the oldest is first, the last has this
+    ``number``.
+    """
 
     number: int
     bulletins: tuple[Bulletin, ...] = ()
 
 
 class Listen(Request[Heard], tag=33):
-    """Ask for the bulletins after ``number``; 0: for those that stand.
+    """Ask for the bulletins after ``number``; with 0, for the bulletins that still apply.
 
     Answered at once if there are any, else when one arrives, or after ``seconds``. It also confirms
     that the bulletins up to ``number`` have been heard: a host that is about to end waits for that.

@@ -1,8 +1,8 @@
-"""A small Llama, its data, its loss and its schedule: yours to edit, also while it trains.
+"""A small Llama with its data, loss and schedule, for you to edit, even while it trains.
 
-`titan.toml` names this module in `experimental.custom_import`. What is edited here takes effect
-between two steps, on all ranks, with weights and optimizer kept: save the file beside
-`monarch sync --watch`. A change of the sizes in FLAVORS takes effect when the model is built again.
+`titan.toml` names this module in `experimental.custom_import`. Save this file while `monarch sync
+--watch` runs, and all ranks use the edit from their next step on, with weights and optimizer kept.
+A change of the sizes in FLAVORS takes effect when the model is built again.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ FLAVORS = {
 
 
 class TinyLlama(Transformer):
-    """TorchTitan's Llama."""
+    """TorchTitan's Llama, with a forward pass to edit."""
 
     def forward(self, tokens, attention_masks=None, positions=None):
-        """Tokens (N, T) to logits (N, T, vocabulary)."""
+        """Return the logits (N, T, vocabulary) of tokens (N, T)."""
         return super().forward(tokens, attention_masks, positions)
 
 
 def compute_loss(logits, labels):
-    """The sum over the tokens of a batch; the trainer divides by their number."""
+    """Return the sum of the loss over all tokens; the trainer divides it by their number."""
     return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum")
 
 
@@ -49,7 +49,7 @@ def build_loss(job_config, **others):
 
 
 def rate_factor(num_warmup_steps, num_steps, step):
-    """The factor of the learning rate in `step`, counted from 0."""
+    """Return the factor on the learning rate in `step`, counted from 0."""
     return learning_rate_factor(step, num_warmup_steps, num_steps)
 
 
@@ -59,7 +59,7 @@ def build_schedule(optimizers, config, num_steps):
 
 
 def load_texts(folder):
-    """The documents of a folder: lines of JSON, each with a `text`."""
+    """Return the documents of a folder: lines of JSON, each with a `text`."""
     lines = [line for path in sorted(Path(folder).glob("*.jsonl")) for line in path.open()]
     return Dataset.from_list([json.loads(line) for line in lines])
 

@@ -1,8 +1,8 @@
-"""A small Llama, its data, its loss and its schedule: yours to edit, also while it trains.
+"""A small Llama with its data, loss and schedule, for you to edit, even while it trains.
 
-`titan.toml` names this module and one of its config functions, `mini` or `test`. What is edited
-here takes effect between two steps, on all ranks, with weights and optimizer kept: save the file
-beside `monarch sync --watch`. What a config function says counts when the model is built again.
+`titan.toml` names this module and one of its config functions, `mini` or `test`. Save this file
+while `monarch sync --watch` runs, and all ranks use the edit from their next step on, with weights
+and optimizer kept. A change of a config function takes effect when the model is built again.
 """
 
 import dataclasses
@@ -40,19 +40,19 @@ VOCABULARY = 1024
 
 
 class TinyLlama(Llama3Model):
-    """TorchTitan's Llama."""
+    """TorchTitan's Llama, with a forward pass to edit."""
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(Llama3Model.Config):
         pass
 
     def forward(self, tokens, positions=None, attention_masks=None):
-        """Tokens (N, T) to logits (N, T, vocabulary)."""
+        """Return the logits (N, T, vocabulary) of tokens (N, T)."""
         return super().forward(tokens, positions, attention_masks)
 
 
 def compute_loss(logits, labels, *, global_vocab_size=None):
-    """The sum over the tokens of a batch; TorchTitan divides by their number."""
+    """Return the sum of the loss over all tokens; TorchTitan divides it by their number."""
     return cross_entropy_loss(logits, labels, global_vocab_size=global_vocab_size)
 
 
@@ -68,7 +68,7 @@ class TinyLoss(CrossEntropyLoss):
 
 
 def rate_factor(num_warmup_steps, num_steps, step):
-    """The factor of the learning rate in `step`, counted from 0."""
+    """Return the factor on the learning rate in `step`, counted from 0."""
     return learning_rate_factor(step, num_warmup_steps, num_steps)
 
 
@@ -81,7 +81,7 @@ class Schedule(LRSchedulersContainer):
 
 
 def load_texts(folder):
-    """The documents of a folder: lines of JSON, each with a `text`."""
+    """Return the documents of a folder: lines of JSON, each with a `text`."""
     lines = [line for path in sorted(Path(folder).glob("*.jsonl")) for line in path.open()]
     return Dataset.from_list([json.loads(line) for line in lines])
 
@@ -94,7 +94,7 @@ DATASETS["texts"] = DatasetConfig(path="", loader=load_texts, sample_processor=t
 
 
 def mini():
-    """1.0 million parameters."""
+    """Return a config with a model of 1.0 million parameters."""
     return config("mini", dim=128, n_layers=4)
 
 
@@ -104,7 +104,7 @@ def test():
 
 
 def config(flavor, dim, n_layers, n_heads=4):
-    """A config of TorchTitan's, over which `titan.toml` is laid."""
+    """Return a config of TorchTitan. The values of `titan.toml` are set in it afterwards."""
     spec = model_registry("debugmodel")
     return Trainer.Config(
         model_spec=dataclasses.replace(
@@ -164,7 +164,7 @@ def sizes(dim, n_layers, n_heads):
 
 
 def normal(std):
-    """How the weights of a layer begin."""
+    """Return the initial values of a layer: a truncated normal for weights, zeros for biases."""
     return {
         "weight": partial(nn.init.trunc_normal_, std=std, a=-3 * std, b=3 * std),
         "bias": nn.init.zeros_,

@@ -1,13 +1,13 @@
-"""Faults on purpose: which process suffers which fault, and at which step.
+"""Faults that are injected on purpose: which process has which fault, and at which step.
 
     kill@40 group=1; hang@80 group=0 rank=1 when=commit; slow@60 seconds=2; lighthouse@100
     random every=50 seed=7 kinds=kill,exit
 
-Faults are separated by ``;``. A fault is ``KIND@STEP`` and what it may have besides:
+Faults are separated by ``;``. A fault is ``KIND@STEP`` with optional settings:
 
-- ``group=``, ``rank=`` (within the group): the process; one drawn by the seed where it is left out.
-- ``when=``: ``before`` the quorum, ``inside`` the step, where the others wait for this one's
-  gradients (as by default), or ``commit``, after these have been averaged.
+- ``group=``, ``rank=`` (within the group): the process. Without them, the seed chooses it.
+- ``when=``: ``before`` the quorum; ``inside`` the step, while the others wait for this process's
+  gradients (the default); or ``commit``, after the gradients have been averaged.
 - ``seconds=``: how long ``slow`` takes.
 
 ``random`` makes one fault in every so many steps, the same ones for the same seed.
@@ -37,7 +37,7 @@ _SLOW_SECONDS = 2.0
 
 
 class ChaosError(ValueError):
-    """A text that is no chaos; ``column`` counts from 1."""
+    """A text that does not describe faults. ``column`` says where, counted from 1."""
 
     def __init__(self, reason: str, column: int, suggestion: str | None = None) -> None:
         super().__init__(reason, column, suggestion)
@@ -51,10 +51,10 @@ class ChaosError(ValueError):
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """A fault that one process has during ``step``; steps count from 1.
+    """A fault of one process in ``step``; steps count from 1.
 
-    ``kill`` is SIGKILL, ``exit`` a nonzero status, ``hang`` SIGSTOP, ``slow`` a sleep of
-    ``seconds``; ``lighthouse`` kills the lighthouse, whatever ``group`` and ``rank`` say.
+    ``kill`` is SIGKILL, ``exit`` an exit with a nonzero status, ``hang`` SIGSTOP, ``slow`` a sleep
+    of ``seconds``. ``lighthouse`` kills the lighthouse; ``group`` and ``rank`` do not matter then.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class _Word:
 def read_chaos(
     text: str, *, num_steps: int, num_groups: int, procs_per_group: int, seed: int = 0
 ) -> list[InjectedFault]:
-    """The faults of a text, in the order of their steps; ChaosError where there is a mistake."""
+    """Return the faults that a text describes, in the order of their steps. Raises ChaosError."""
     size = _Size(num_steps, num_groups, procs_per_group)
     faults: list[InjectedFault] = []
     for words in _phrases(text):
@@ -149,7 +149,7 @@ def _random_faults(words: list[_Word], size: _Size) -> list[InjectedFault]:
 
 
 def _values(words: list[_Word], known: Sequence[str]) -> dict[str, _Word]:
-    """The words after the first, ``key=value`` each, by key."""
+    """Return the words, which must be ``key=value``, by key. Raises ChaosError for unknown keys."""
     given: dict[str, _Word] = {}
     for word in words:
         key, equals, value = word.text.partition("=")
@@ -203,7 +203,10 @@ def _kinds(word: _Word | None) -> Sequence[str]:
 
 
 def take_due(faults: list[InjectedFault], group: int, step: int) -> InjectedFault | None:
-    """Take from ``faults``, which are in order, the one that is due in that step of that group."""
+    """Remove and return the first fault that is due in this step of this group.
+
+    Returns None if there is none. ``faults`` must be in the order of their steps.
+    """
     for fault in faults:
         if fault.step > step:
             break
@@ -214,7 +217,7 @@ def take_due(faults: list[InjectedFault], group: int, step: int) -> InjectedFaul
 
 
 def suffer(fault: InjectedFault | None, rank: int, *moments: str) -> None:
-    """Carry out the fault in this process if it is meant for ``rank`` and one of these
+    """Carry out the fault in this process, if it is for ``rank`` and for one of these
     ``moments``.
     """
     if fault is None or fault.rank != rank or fault.when not in moments:

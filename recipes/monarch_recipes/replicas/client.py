@@ -1,5 +1,8 @@
-"""The client's part of a run: the controller's events go into the record, and Ctrl-C and
-edits of the config go to the controller."""
+"""The client's part of a run.
+
+It writes the controller's events into the record, and sends Ctrl-C and edits of the config to the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ _LOOK_SECONDS = 0.5
 def train_groups(
     trainer_class: type[Actor], config: Any, hosts: HostMesh, record: Record
 ) -> GroupsOutcome:
-    """Train to the end, whichever group dies; ``config`` has what `Limits` names.
+    """Train to the end, whichever group dies. ``config`` must have the fields of `Limits`.
 
-    Ctrl-C lets the groups finish a step, and saves. A second one ends all at once.
+    After Ctrl-C the groups finish a step and save. A second Ctrl-C ends everything at once.
     """
     record.edits.begin(process.current().generation)
     while True:
@@ -44,8 +47,10 @@ def train_groups(
 
 
 class _Moved(Exception):
-    """None of the hosts is one of those before, as after the allocation was replaced. All groups
-    begin again on ``hosts``, from the last checkpoint."""
+    """None of the previous hosts is left, because the allocation was replaced.
+
+    All groups begin again on ``hosts``, from the last checkpoint.
+    """
 
     def __init__(self, hosts: HostMesh) -> None:
         super().__init__(hosts)
@@ -77,7 +82,7 @@ def _train_on(
     try:
         while True:
             try:
-                # What Ctrl-C has kept from being written down comes first.
+                # A message that Ctrl-C kept from being written comes first.
                 said = _next_news(news) if said is None else said
                 if isinstance(said, Finished):
                     break
@@ -108,7 +113,7 @@ def _train_on(
                     # Before its restart, which waits until this is written down.
                     now = _look_after(left, record)
                     if now is not left:
-                        if not now._places_in(hosts):  # Some have come again elsewhere.
+                        if not now._places_in(hosts):  # Some hosts have new addresses.
                             warnings.close()
                             hosts = hosts._with(left._places_in(hosts), now)
                             warnings = hosts.on_warning(record.warned)
@@ -142,8 +147,9 @@ def _train_on(
 
 
 def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
-    """Return the hosts to continue with after a loss: the same, a part of them, or with
-    replacements. Raises if none are left.
+    """Return the hosts to continue with after a loss: the same, some of them, or with replacements.
+
+    Raises _Moved if all are new, and an error if none are left.
     """
     now = record.hosts_after_loss(hosts, any_number=True)
     if now is not hosts and not now._places_in(hosts):
@@ -154,7 +160,7 @@ def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
 
 
 def _next_news(news: PortReceiver[Any]) -> Any:
-    """Returns the next message of the controller; ``None`` if none comes for a while."""
+    """Return the next message of the controller; None if none comes within half a second."""
     try:
         return news.recv().get(timeout=_LOOK_SECONDS)
     except TimeoutError:

@@ -3,29 +3,29 @@
 The rules:
 
 - Each group is a proc mesh of its own. If one of its processes dies, hangs or raises, the whole
-  group is ended and started again, and no other; after a budget of restarts the run goes on
+  group is ended and started again, and no other. When its restarts are used up, the run goes on
   without it.
-- A group that is started again heals from a living one. Where no group lives, all begin again from
-  the newest copies in the hosts' memory, or the last checkpoint, together: each waits for the
-  others before its first step, as at the start, and heals from the furthest.
-- A lighthouse that dies is started again on its port. As it knows nothing of the one before, all
-  groups join it anew, together.
-- An error of the model's or the data's code ends the run: it would be raised again. Where that code
-  is newer than what the run began with, or where a person watches and it has never gone well, all
-  groups wait for a fix instead, and make the step then.
-- A group that comes back when others have finished does not train. It takes over the last
-  checkpoint, and is compared with the rest.
+- A restarted group heals from a living one. If no group lives, all begin again together from the
+  newest copies in the hosts' memory, or from the last checkpoint: each waits for the others before
+  its first step, as at the start, and heals from the furthest.
+- A dead lighthouse is started again on its port. The new one knows nothing of the groups, so all
+  join it together.
+- An error of the model's or the data's code ends the run, because a restart would raise it again.
+  If that code is newer than at the run's start, or if a person watches and it has never worked, all
+  groups wait for a fix instead, and then make the step.
+- A group that comes back when others have finished does not train. It loads the last checkpoint,
+  and its parameters are compared with the others'.
 - Groups whose parameters differ are started again until they do not.
-- No wait is without an end. Whom a group waits for is worked out from the state of all (`meeting`),
-  and a group that waits is asked whether it lives; what a group is asked for has a deadline
-  (`Groups.ask`); the lighthouse has its keeper. What each waits for is posted, for `monarch hang`.
-- A step that is discarded again and again for one reason, and is not made by new processes either,
-  ends the run with that reason (`discards`).
-- A run that is asked to stop makes the step that is under way. Where none comes to its end in time,
-  groups let go of what they wait for, and one of those that have the newest step saves it.
+- Every wait ends. The groups that a group waits for are computed from the state of all (`meeting`),
+  and a waiting group is asked whether it lives; calls of a group have a deadline (`Groups.ask`);
+  the lighthouse has its keeper. `monarch hang` shows what each group waits for.
+- If steps are discarded again and again for one reason, also by new processes, the run ends with
+  that reason (`discards`).
+- A run that is asked to stop finishes the present step. If no step ends in time, the groups are
+  released from their waits, and one with the newest step saves it.
 
-It is an actor of the client's process, so that what it spawns is its own: deaths are told to it
-and do not end the program. It says what happens through a port.
+The controller is an actor in the client's process, so it owns what it spawns: it is told of deaths,
+and they do not end the program. It reports events through a port.
 """
 
 from __future__ import annotations
@@ -74,22 +74,26 @@ from monarch_recipes.replicas.placement import end_procs
 from monarch_recipes.schedule import is_due
 from monarch_sync.words import some
 
-# All wait for it, so it is never away for long.
+# All groups wait for the lighthouse, so its restart is never delayed longer.
 _LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
-_AHEAD_SECONDS = 0.2  # beside a longer step, the time saved is nothing
-_LOOK_SECONDS = 0.02  # between two looks at whom a group waits for
+_AHEAD_SECONDS = 0.2  # In longer steps, asking in advance saves no noticeable time.
+_LOOK_SECONDS = 0.02  # between two looks at the groups that a group waits for
 _ALIVE_SECONDS = 0.5  # between two questions whether a group that waits lives
-_TOLD_SECONDS = 2.0  # after which the death of a lighthouse is told, at the latest
-_STOP_SECONDS = 2.0  # without a step, after which a run that is to stop lets go
-_STOP_STEPS = 3.0  # the same, in steps as long as the last one, where these are long
+_TOLD_SECONDS = 2.0  # within which the death of a lighthouse becomes known
+_STOP_SECONDS = 2.0  # without a step, after which a stopping run releases its groups
+_STOP_STEPS = 3.0  # the same as a multiple of the last step's time, if that is longer
 _LET_GO_SECONDS = 2.0
 _COMPUTING_SECONDS = 30.0
 _TELL_SECONDS = 0.5
-_LONG_SECONDS = 1.0  # a wait that is worth a word
+_LONG_SECONDS = 1.0  # Shorter waits are not reported.
 
 
 class Controller(Actor):
-    """Made with the limits, the trainers' class and config, and where they may live."""
+    """The actor that drives all groups of a run, from the client's process.
+
+    It is made with the limits of the run, the class and config of the trainers, and the hosts.
+    ``news`` is the client's port, for events.
+    """
 
     def __init__(
         self,
@@ -133,23 +137,27 @@ class Controller(Actor):
         self.step_seconds = 0.0  # of the last step that a group has committed
         self.committed_at = 0.0
         self.has_committed = False  # any group, any step
-        # The groups that have new processes since then, as they made none of their steps.
+        # The groups that got new processes since any group committed a step.
         self.renewed: set[int] = set()
         self.hold = hold
         self._run_name = checkpoint_dir.parent.name
 
     @property
     def is_stopping(self) -> bool:
-        """Whether all groups are to finish, and save."""
+        """Whether all groups must finish and save."""
         return self.stop_wanted.is_set()
 
     @endpoint
     async def begin(self) -> None:
-        """Start the training. Results are sent through the port; the end is sent last."""
+        """Start the training, and return.
+
+        Events are sent through the port; the last one is the end.
+        """
         self.whole = asyncio.ensure_future(self.train())
 
     @endpoint
     async def save_soon(self) -> None:
+        """Ask for a checkpoint after the next step."""
         self.is_save_wanted = True
 
     @endpoint
@@ -158,7 +166,7 @@ class Controller(Actor):
         if not self.is_stopping:
             self.stop_wanted.set()
             self.groups.stopping_since = unheld_time()
-            # While the run holds, no group can make another one.
+            # While the run holds, no group can make another step.
             left = 2 if self.hold.failure is None else 0
             self.last_step = min(self.last_step, self.groups.newest_step() + left)
 
@@ -169,8 +177,9 @@ class Controller(Actor):
 
     @endpoint
     async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
-        """Continue with ``hosts``, at their current addresses; groups on hosts that are not in
-        ``left`` are given up.
+        """Continue with ``hosts``, at their present addresses.
+
+        Give up groups on hosts not in ``left``.
         """
         self.groups.hosts = self.keeper.hosts = hosts.flatten("hosts")
         self.groups.give_up_elsewhere(left)
@@ -185,7 +194,10 @@ class Controller(Actor):
         extras: Extras,
         edit_patience_seconds: float | None,
     ) -> None:
-        """Apply live keys of the config from the next step on; the last one at once."""
+        """Apply live keys of the config from the next step on.
+
+        ``edit_patience_seconds`` at once.
+        """
         self.fingerprint_every = fingerprint_every
         self.hold.edit_patience_seconds = edit_patience_seconds
         self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
@@ -199,19 +211,20 @@ class Controller(Actor):
     # The whole run.
 
     async def train(self) -> None:
-        """Tells how it ended, whatever that is."""
+        """Train to the end, and send the outcome or the error to the client."""
         try:
             outcome = await self.train_to_the_end()
         except Exception as error:
             kind = "stopped" if isinstance(error, StoppedUnsaved) else "failed"
             self.event_log.tell(kind, str(error))
-            # Its cause may not be fit to be sent.
+            # The causes may not be picklable.
             error.__cause__ = error.__context__ = None
             self.news.send(Failed(error))
         else:
             self.news.send(Finished(outcome))
 
     async def train_to_the_end(self) -> GroupsOutcome:
+        """Train, save and conclude; return the outcome. Ends all processes in any case."""
         telling = asyncio.ensure_future(self.tell_waits())
         try:
             if not await self.unless_stopped(self.keeper.begin()):
@@ -228,6 +241,7 @@ class Controller(Actor):
             await self.keeper.end()
 
     async def conclude(self, ended: list[GroupsOutcome]) -> None:
+        """Conclude the run, and append its outcome to ``ended``."""
         outcome = await conclude(
             self.groups, self.event_log, self.evaluations, self.last_step, self.checkpoint,
             self.is_stopping,
@@ -235,8 +249,10 @@ class Controller(Actor):
         ended.append(outcome)
 
     async def unless_stopped(self, work: Awaitable[None]) -> bool:
-        """Do the work, and cancel it if the run is asked to stop; return whether it was
-        finished."""
+        """Do the work, but cancel it if the run is asked to stop.
+
+        Return whether it was finished.
+        """
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stop_wanted.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -249,7 +265,10 @@ class Controller(Actor):
             await asyncio.wait({task}, timeout=_LET_GO_SECONDS)
 
     async def train_until_saved(self) -> None:
-        """All groups may die when they have finished, before one has saved: then once more."""
+        """Train until the last step is saved.
+
+        If all groups die before one has saved, train again.
+        """
         keeping = asyncio.ensure_future(self.keeper.keep(self.join_anew))
         try:
             while True:
@@ -266,12 +285,12 @@ class Controller(Actor):
             keeping.cancel()
 
     async def train_groups(self, keeping: asyncio.Future[None]) -> None:
-        """Train every group until its last step, or until it is given up."""
+        """Train every group until its last step, or until it is given up. Raises GroupsError."""
         stop = asyncio.ensure_future(self.none_can_go_on())
         tasks: dict[int, asyncio.Future[None]] = {}
         try:
             while not stop.done():
-                # One that was late has left it to those that had finished; they may be lost since.
+                # A late group stopped because others had finished; these may be lost since.
                 wanted = [one for one in self.groups.all if not one.has_finished]
                 for group in () if self.groups.is_over() or self.is_stopping else wanted:
                     if not group.is_given_up and group.number not in tasks:
@@ -306,8 +325,8 @@ class Controller(Actor):
     # The end that was asked for.
 
     async def none_can_go_on(self) -> None:
-        """Wait until the run is asked to stop, and then until no group trains or the time to finish
-        a step is over.
+        """Wait until the run is asked to stop, and then until no group can finish a step in
+        time.
         """
         await self.stop_wanted.wait()
         stopped_at = time.monotonic()
@@ -323,18 +342,20 @@ class Controller(Actor):
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def let_go(self, evaluating: Group | None) -> None:
-        """Release the training groups from their waits. Groups with the newest step have finished
-        then.
+        """Release the training groups from their waits, and mark those with the newest step as
+        finished.
+
+        ``evaluating`` is the group that evaluates, if any.
         """
         training = self.groups.training()
         for group in training:
             group.bells.lighthouse_is_gone.broadcast()
-            if group is evaluating:  # That changes nothing, and may be cut short.
+            if group is evaluating:  # An evaluation changes nothing, so it may be interrupted.
                 group.trials.come_back.broadcast(_LET_GO_SECONDS, 0.0)
         await asyncio.sleep(_TELL_SECONDS)
         doing = await asyncio.gather(*(self.state_of(group) for group in training))
-        # One in a collective with a process that hangs hears of it as soon as that has ended. Where
-        # none waits, what they have learned is worth the rest of the step that they compute.
+        # A group that waits in a collective with a hung process goes on when that process is ended.
+        # If no group waits, the groups that compute get time to finish the step.
         kept = "waits" if "waits" in doing else "computes"
         lost = [one for one, what in zip(training, doing, strict=True) if what != kept]
         await end_procs(*(group.let_go() for group in lost))
@@ -344,8 +365,8 @@ class Controller(Actor):
         known = max((group.step for group in training), default=0)
         behind = [group for group in training if group.step < known]
         if behind and max(steps) < known:
-            # Those with the newest step are in a collective with one that heals, and has nothing
-            # that they lack.
+            # The groups with the newest step are in a collective with a group that heals; that one
+            # can be ended, as it has no newer state.
             await end_procs(*(group.let_go() for group in behind))
             training = [group for group in training if group not in behind]
             steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
@@ -356,13 +377,15 @@ class Controller(Actor):
             return
         self.last_step = newest
         for group, step in zip(training, steps, strict=True):
-            # Apart from each other, groups that seldom meet have made batches of their own.
+            # Groups that do not share each step differ, so only one of them may finish.
             if step == newest and not (self.hold.is_local and self.groups.is_over()):
                 group.step, group.has_finished = step, True
 
     async def state_of(self, group: Group) -> str:
-        """Whether a group ``waits``, for others or for an order; or ``computes``; or ``hangs``: it
-        does not say."""
+        """Return "waits" if a group waits for others or for an order, "computes", or "hangs".
+
+        It hangs if it does not answer.
+        """
         try:
             asked = group.trials.report.call().as_asyncio()
             reports = await asyncio.wait_for(asked, _TELL_SECONDS)
@@ -372,7 +395,10 @@ class Controller(Actor):
         return "waits" if waits else "computes"
 
     async def step_left_at(self, group: Group, seconds: float) -> int:
-        """The step that a group has committed when it has let go; -1 where it has not, in time."""
+        """Let a group leave the quorum.
+
+        Return its last committed step, or -1 if it does not in time.
+        """
         try:
             left = group.trainers.leave.call().as_asyncio()
             found = await asyncio.wait_for(left, seconds)
@@ -382,7 +408,7 @@ class Controller(Actor):
         return int(steps.pop()) if len(steps) == 1 else -1
 
     def stopped_unsaved(self) -> StoppedUnsaved:
-        """Tells what is lost, if anything is."""
+        """Return the error for a run that stopped unsaved. It says which steps are lost."""
         saved, newest = self.groups.saved_step, self.event_log.newest_step
         if newest > saved:
             is_one = newest == saved + 1
@@ -395,7 +421,9 @@ class Controller(Actor):
     # What groups wait for.
 
     async def tell_waits(self) -> None:
-        """Post what groups wait for that do not train, for those who ask why nothing moves."""
+        """Post what each group waits for, whenever it changes, for people who ask why nothing
+        moves.
+        """
         told = ""
         while True:
             text = "; ".join(self.waits(time.monotonic()))
@@ -405,12 +433,13 @@ class Controller(Actor):
             await asyncio.sleep(_TELL_SECONDS)
 
     def post_waits(self, text: str) -> None:
+        """Post a text about waits on the hosts, where `monarch hang` reads it; "" removes it."""
         kind, key = "waiting" if text else "left", f"waits {self._run_name}"
         bulletin = Bulletin(key, kind, text, stands=bool(text))
         post(process.current().node, self.groups.hosts._sync_hosts(), bulletin)
 
     def waits(self, now: float) -> list[str]:
-        """What each group does, where all do not train."""
+        """Return what each group does that has not trained for more than a second."""
         return [
             f"{group.name} {group.doing}"
             for group in self.groups.all
@@ -418,7 +447,7 @@ class Controller(Actor):
         ]
 
     async def keep_training(self, group: Group) -> None:
-        """One group to the last step: start it, drive it, and start it again when it is lost."""
+        """Train one group to the last step: start it, drive it, and restart it when it is lost."""
         while not self.groups.is_over():
             activity, generation, is_held = SETUP, process.current().generation, False
             try:
@@ -450,7 +479,7 @@ class Controller(Actor):
                 await self.groups.lose(group, str(error))
             if self.hold.failure is not None:
                 group.does("waits for newer code")
-                group.num_vain_restarts = 0  # A person edits what they failed by.
+                group.num_vain_restarts = 0  # A person edits the code that made them fail.
             await self.hold.mended(self.is_past_holds)
             # A loss that an edit caused costs no restart.
             if self.is_past_holds() or not (is_held or await self.groups.may_restart(group)):
@@ -458,16 +487,18 @@ class Controller(Actor):
                 return
 
     def is_past_holds(self) -> bool:
-        """Whether newer code would be of no use: the run stops, or others have finished."""
+        """Return whether newer code would be of no use: the run stops, or other groups have
+        finished.
+        """
         return self.is_stopping or self.groups.is_over()
 
     # One group.
 
     async def drive(self, group: Group) -> None:
-        """To the last step, through as many lighthouses as it takes."""
+        """Drive one group to the last step, through as many lighthouses as it takes."""
         # At first all begin together; a group that is lost while others train is not waited for.
         await self.wait_for_others(group, lambda: awaited_to_join(self.groups.all))
-        if not self.groups.training():  # Those of a run before this one, which got so far.
+        if not self.groups.training():  # Skip faults of steps that an earlier run has made.
             self.groups.begin_together({one.number for one in self.groups.all if one.is_set_up})
             self.faults = [fault for fault in self.faults if fault.step > group.step]
         while group.step < self.last_step:
@@ -484,8 +515,9 @@ class Controller(Actor):
         await self.groups.ask(group, group.trainers.leave.call())
 
     async def wait_for_others(self, group: Group, awaited: Callable[[], list[int]]) -> None:
-        """Wait until ``awaited`` returns no groups. Raises GroupLost if this group dies meanwhile,
-        as no call waits for it.
+        """Wait until ``awaited`` returns no groups.
+
+        Raises GroupLost if this group dies meanwhile.
         """
         asked_at = time.monotonic()
         while numbers := awaited():
@@ -498,7 +530,10 @@ class Controller(Actor):
         group.does("")
 
     async def join(self, group: Group) -> None:
-        """Meet the others at the lighthouse. From here on they wait for this group."""
+        """Join the lighthouse with a group, and wait for the other groups.
+
+        From now on they wait for it. Raises Disconnected if the lighthouse dies meanwhile.
+        """
         if not self.keeper.is_up:
             group.does("waits for the lighthouse, which is being started")
         await self.keeper.wait_until_up()
@@ -521,22 +556,24 @@ class Controller(Actor):
                 raise Disconnected("the lighthouse has died")
             return awaited_to_step(self.groups.all, number)
 
-        # A group that asks for a quorum before all are known at the lighthouse might get one alone.
+        # A group that asks for a quorum before the lighthouse knows all might get one alone.
         await self.wait_for_others(group, awaited)
         group.is_training, group.num_met = True, num_met(self.groups.all, number)
 
     def join_anew(self) -> None:
-        """The lighthouse has died: all groups that train meet at the next one."""
+        """Release all training groups from the dead lighthouse, so that they join the next one."""
         for group in self.groups.training():
             group.bells.lighthouse_is_gone.broadcast()
 
     async def make_steps(self, group: Group) -> None:
-        """Step after step, with a message each, so that code can change between two of them."""
+        """Make a group's steps, with a message for each, so that code can change between two of
+        them.
+        """
         committed_at, seconds = unheld_time(), math.inf
-        ahead: Any = None  # the answer to come of a step that the group is asked for already
+        ahead: Any = None  # the pending call of the next step, if it was sent in advance
         while group.step < self.last_step:
             if self.hold.failure is not None:
-                # A group that dies meanwhile is told, and its host brought up for the fix.
+                # If the group dies meanwhile, that is reported, and its host is restarted.
                 alive = functools.partial(self.groups.is_alive, group)
                 await self.hold.mended(self.is_past_holds, alive)
                 if self.hold.failure is not None:  # and will not be fixed
@@ -558,8 +595,8 @@ class Controller(Actor):
                 results: list[GroupStep] = await self.ask_in_step(group, asked)
                 seconds = time.monotonic() - started
             except TaskError as error:
-                # It is to make another, with the same code; or the fix may be of what it was
-                # built with, and nothing is lost.
+                # The group was already sent another step with the same code. Or it has not made a
+                # step yet: the fix may concern code that built it, and a restart loses nothing.
                 if ahead is not None or not group.has_stepped:
                     raise
                 group.num_met = met
@@ -589,26 +626,31 @@ class Controller(Actor):
             await self.give_up_or_pause(group)
 
     async def ask_in_step(self, group: Group, call: Any) -> list[Any]:
-        """The answers of all ranks; a person may end a step that waits for one too long."""
+        """Return the answers of all ranks to a call during a step, which a person may interrupt."""
         return await self.groups.ask(
             group, call, self.hold.patience, self.hold.slow, lambda: self.hold.is_given_up
         )
 
     async def shadow_if_due(self, group: Group) -> None:
-        """Have this group copy its state into its hosts' memory, beside its next step."""
+        """Let this group copy its state into its hosts' memory during its next step, if that is
+        due.
+        """
         is_over = group.step >= self.last_step
         if not is_over and is_due(group.step, self.evaluations.extras.shadow_every):
             await self.groups.ask(group, group.trials.shadow.call())
 
     async def tell_of_copies(self, group: Group, *, is_on_trial: bool) -> None:
-        """What its ranks have to tell of the copies made for new code, each text once."""
+        """Report what this group's ranks say about the copies made before new code, each text
+        once.
+        """
         if is_on_trial:
             news = await self.ask_in_step(group, group.trials.news.call())
             self.event_log.tell_of_copies(text for some in news for text in some)
 
     async def save_without_room(self, group: Group) -> None:
-        """Save a checkpoint before new code is tried, if the hosts have no room for copies: one
-        group saves, and the others wait for it in that step.
+        """Save a checkpoint before new code is tried, if the hosts' memory has no room for copies.
+
+        One group saves. The others wait for it in that step.
         """
         whys = await self.ask_in_step(group, group.trials.why_no_copy.call(STEP))
         if why := next(filter(None, whys), ""):
@@ -618,9 +660,10 @@ class Controller(Actor):
             await self.save_once(group)
 
     async def give_up_or_pause(self, group: Group) -> None:
-        """Handle a step that was discarded. If steps fail repeatedly for one reason, all groups get
-        new processes, once, if the run has ever made a step. After that the run ends, or holds
-        if new code is the reason.
+        """Handle a step that was discarded: pause before the next try, or give up.
+
+        If steps fail repeatedly for one reason, all groups get new processes, once, if the run has
+        ever made a step. After that the run ends, or holds if new code is the reason.
         """
         discard = self.event_log.discards.of(group.number)
         if discard is None:
@@ -635,14 +678,14 @@ class Controller(Actor):
         living = {one.number for one in self.groups.all if not one.is_given_up}
         if self.has_committed and not living <= self.renewed:
             if group.number in self.renewed:
-                self.event_log.discards.end(group.number)  # The others' new processes are to come.
+                self.event_log.discards.end(group.number)  # Wait for the others' new processes.
                 return
             self.renewed.add(group.number)
             raise GroupLost(why)
         raise StepsInVain(group.name, f"{why}. {self.groups.how_to_go_on()}")
 
     def order(self, group: Group, step: int) -> Any:
-        """Order a group to make its next step, number ``step``."""
+        """Order a group to make its next step, number ``step``; return the pending call."""
         order = StepOrder(
             least_step=self.groups.step_of_others(group),
             last_step=self.last_step,
@@ -655,8 +698,12 @@ class Controller(Actor):
         return group.trainers.step.call(order)
 
     def may_go_ahead(self, group: Group, last_seconds: float) -> bool:
-        """Whether a group may be asked for the next step while it makes one, not to wait for us:
-        where steps are short, on the code that the run began with, and nothing comes between."""
+        """Return whether a group may be sent its next step in advance, so that it does not wait for
+        us.
+
+        That is so if steps are short, the code was not edited in the run, and nothing is due
+        between.
+        """
         step, agent = group.step + 1, process.current()
         now = agent.generation
         is_edited = self.hold.edits.is_edited(now) or agent.code_states.coming > now
@@ -669,8 +716,10 @@ class Controller(Actor):
         return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
     async def evaluate_if_due(self, group: Group) -> None:
-        """Have the first group that has committed the step evaluate it; the others wait. If the
-        evaluation says so, all groups end with this step."""
+        """Let the first group that has committed the step evaluate it. The others wait.
+
+        If the evaluation says so, all groups end with this step.
+        """
         if group.step >= self.last_step:
             return
 
@@ -690,7 +739,7 @@ class Controller(Actor):
             self.event_log.tell("stopped_early", verdict.reason_to_stop, step=group.step)
 
     async def save_if_due(self, group: Group) -> None:
-        """One group saves: the first that has committed the step."""
+        """Let the first group that has committed the step save a checkpoint, if that is due."""
         every, step, groups = self.checkpoint_every, group.step, self.groups
         is_over = step >= self.last_step
         is_overdue = groups.unsavable is not None
@@ -699,7 +748,7 @@ class Controller(Actor):
         await self.save_once(group)
 
     async def save_once(self, group: Group) -> None:
-        """Have this group save its step, unless one has."""
+        """Let this group save its step, unless that or a newer one is saved."""
         step, groups = group.step, self.groups
         if step <= groups.saved_step:
             return
@@ -715,7 +764,10 @@ class Controller(Actor):
     # Faults on purpose.
 
     def take_fault(self, group: Group, step: int) -> InjectedFault | None:
-        """The fault that is due in this group's next step, which is that one."""
+        """Remove and return the fault that is due in this step of this group, or None.
+
+        A fault of the lighthouse is carried out here.
+        """
         fault = take_due(self.faults, group.number, step)
         if fault is None:
             return None

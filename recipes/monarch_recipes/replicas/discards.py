@@ -1,8 +1,8 @@
-"""Counts steps that are discarded in a row for one reason.
+"""Counts steps that are discarded in a row for the same reason.
 
-A step is discarded where somebody in it has died, and the one after it is made without that one. So
-reasons that stay are of another kind: processes that share a GPU where NCCL refuses that, a network
-that lets nobody through. Time is an argument, in seconds.
+When a process dies in a step, the step is discarded, and the next step is made without that
+process. So a reason that repeats is of another kind: processes share a GPU, which NCCL refuses, or
+a network blocks connections. Time is an argument, in seconds.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 NUM_ALIKE = 5
-"""Discards in a row, of one group and for one reason, after which it is given up."""
+"""After so many discards of a group in a row with the same reason, further tries are hopeless."""
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _MOST_CHARACTERS = 400
-# Ports, addresses, steps and times, which are others each time.
+# Ports, addresses, steps and times, which differ each time.
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
 class Discard:
-    """The last discarded step of a group, which is the ``count``-th in a row for its reason."""
+    """The last discarded step of a group. It is the ``count``-th in a row with this reason."""
 
     step: int
     reason: str
@@ -31,26 +31,29 @@ class Discard:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether further ones would come to the same."""
+        """Whether there were so many that further tries would be discarded as well."""
         return self.count >= NUM_ALIKE
 
     @property
     def pause_seconds(self) -> float:
-        """Return how many seconds to wait before the next try, for causes that may pass."""
+        """The seconds to wait before the next try, since the cause may pass; 0 after the first."""
         if self.count < 2:
             return 0.0
         return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (self.count - 1))
 
 
 class Discards:
-    """The discards of all groups of a run, each since its last committed step."""
+    """The discarded steps of all groups of a run, each since the group's last committed step."""
 
     def __init__(self) -> None:
         self._last: dict[int, Discard] = {}
 
     def add(self, group: int, step: int, reason: str, *, has_waited: bool) -> Discard:
-        """A group has made ``step`` in vain. ``has_waited``: it has waited for others as long as it
-        may, which says nothing of the next step: who hangs is found out and started again."""
+        """Count a discarded step of a group, and return its `Discard`.
+
+        ``has_waited`` means that the group waited for others until its time was up. That is not
+        counted, because a group that hangs is found and restarted.
+        """
         before = self._last.get(group)
         is_alike = before is not None and _shape(before.reason) == _shape(reason)
         count = before.count if before is not None and is_alike else 0
@@ -58,17 +61,23 @@ class Discards:
         return now
 
     def of(self, group: int) -> Discard | None:
-        """The last one of a group; None where it has committed a step, or was lost, since."""
+        """Return the last discard of a group.
+
+        Returns None if the group committed a step or was lost since.
+        """
         return self._last.get(group)
 
     def end(self, group: int) -> Discard | None:
-        """The group has committed a step, or is lost; the last of those that were in vain."""
+        """Forget a group's discards when it commits a step or is lost.
+
+        Return the last one, or None.
+        """
         return self._last.pop(group, None)
 
 
 def reason_of(errors: Iterable[str | None]) -> str:
-    """The reason for a discard in one line, of the errors of the group's ranks."""
-    # TorchFT adds where it came from.
+    """Return the reason for a discarded step in one line, from the errors of the group's ranks."""
+    # TorchFT adds the traceback.
     texts = [error.partition("\nTraceback (most")[0] for error in errors if error]
     lines = [line.strip() for text in texts for line in text.split("\n")]
     text = "; ".join(dict.fromkeys(filter(None, lines)))

@@ -1,8 +1,8 @@
-"""The events of a run, and the memory behind them: metrics, faults, and fingerprints.
+"""The events of a run: metrics, faults, and fingerprints.
 
-A fingerprint is a digest of parameters and buffers: whether replicas still have the same ones. Two
-groups that went on alone, each taking the other for dead, look healthy: their losses fall, their
-steps are equal. So does a group that learns at another rate. Only their parameters differ.
+A fingerprint is a digest of parameters and buffers. It shows whether replicas are equal. Two groups
+that train apart, because each believes the other is dead, look healthy: their losses fall, and
+their steps are the same. So does a group with another learning rate. Only the parameters show it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ LIGHTHOUSE = "lighthouse"
 
 
 class EventLog:
-    """``news`` is where the client listens. ``newest_step`` is the last that was reported."""
+    """Sends the events of a run to the client, and remembers what later events need.
+
+    ``news`` is the client's port. ``newest_step`` is the last step with metrics.
+    """
 
     def __init__(
         self,
@@ -43,25 +46,24 @@ class EventLog:
         self.fingerprints = FingerprintBook()
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
-        """Write an event of the run to the log."""
+        """Send an event of the run to the client."""
         self.news.send(RunEvent(kind, text, data))
 
     def tell_of_copies(self, texts: Iterable[str]) -> None:
-        """Report what ranks say about their copies in the hosts' memory; each text once in a
-        run."""
+        """Report each text about copies in the hosts' memory, once in a run."""
         for text in texts:
             if text not in self._told_of_copies:
                 self._told_of_copies.add(text)
                 self.tell("copies", text)
 
     async def written(self) -> None:
-        """Wait until all events so far are written."""
+        """Wait until the client has written all events so far."""
         port, answer = Channel[None].open(once=True)
         self.news.send(FlushRequest(port))
         await answer.recv()
 
     def died(self, victim: str, step: int, why: str, details: str = "", **data: Any) -> None:
-        """A group or the lighthouse is lost. ``details`` are lines of their own."""
+        """Report the loss of a group or the lighthouse. ``details`` is text for further lines."""
         if "group" in data:
             self._end_discards(data["group"])
         incident = self.recovery.detected(victim, why, step, time.monotonic())
@@ -73,8 +75,10 @@ class EventLog:
         )  # fmt: skip
 
     def committed(self, group: int, results: Sequence[GroupStep]) -> dict[int, str]:
-        """Take in a committed step of a group; returns the groups whose parameters differ, each
-        with how."""
+        """Record a committed step of a group, from the results of its ranks.
+
+        Returns how a group's parameters differ from the others', by group; {} if they do not.
+        """
         self._end_discards(group)
         result, name, now = results[0], f"group {group}", time.monotonic()
         healed = self.recovery.committed(name, result.step, result.participants, now)
@@ -97,7 +101,11 @@ class EventLog:
     def compare(
         self, group: int, step: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
     ) -> dict[int, str]:
-        """The fault in a group's parameters, by group. ``sums`` are behind the digests."""
+        """Compare a group's digests with those of the other groups, and report differences by
+        group.
+
+        ``digests`` and ``sums`` have one entry for each rank; a digest is computed from the sums.
+        """
         complaints = self.fingerprints.add(step, group, digests, sums)
         for accused, what in complaints.items():
             self.tell(
@@ -110,8 +118,9 @@ class EventLog:
     def discarded(
         self, group: int, step: int, results: Sequence[GroupStep], seconds: float
     ) -> None:
-        """Record that a group's step was discarded after this many ``seconds``. Repeats of one
-        reason are reported once, and their number at the end.
+        """Record that a group's step was discarded after this many ``seconds``.
+
+        Repeats with the same reason are reported once, and their number at the end.
         """
         self.recovery.wasted()
         reason = reason_of(one.error for one in results)
@@ -133,7 +142,7 @@ class EventLog:
             )  # fmt: skip
 
     def rolled_back(self, step: int) -> None:
-        """All groups are lost, and with them what came after the checkpoint of ``step``."""
+        """Report that all groups are lost, and with them the steps after ``step``."""
         num_lost = self.newest_step - step
         if num_lost > 0:
             self.tell(
@@ -147,7 +156,7 @@ class EventLog:
         self.history = [row for row in self.history if row["step"] <= step]
 
     def evaluated(self, step: int) -> dict[str, float] | None:
-        """The measures of the held-out samples after a step; None if they were not looked at."""
+        """Return the held-out values after a step; None if it was not evaluated."""
         for row in reversed(self.history):
             if row["step"] == step:
                 return {name: value for name, value in row.items() if name != "step"}
@@ -167,10 +176,10 @@ class EventLog:
 
 
 class FingerprintBook:
-    """The fingerprints of each group by step. The first fingerprint of a step counts as right,
-    until more groups share another.
+    """The fingerprints of each group by step.
 
-    ``agreed_step`` is the last step at which two groups were equal.
+    The fingerprint that most groups have counts as right; if several have as many, the one that
+    came first. ``agreed_step`` is the last step at which several groups were equal.
     """
 
     def __init__(self) -> None:
@@ -181,8 +190,11 @@ class FingerprintBook:
     def add(
         self, step: int, group: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
     ) -> dict[int, str]:
-        """Returns a complaint for each group that differs; ``digests`` has one fingerprint of each
-        rank, and ``sums`` what is behind it, where that is known."""
+        """Add a group's fingerprints at a step.
+
+        Return a text for each group that differs, by group. ``digests`` has one fingerprint for
+        each rank; ``sums`` has the numbers behind it, if known.
+        """
         told = self._told.setdefault(step, {})
         self._forget_all_but_the_newest()
         if len(set(digests)) > 1:
@@ -208,22 +220,24 @@ class FingerprintBook:
         return f", in {found[0].what}" if found else ""
 
     def reference(self, step: int) -> int:
-        """The group that the others are to agree with at a step: the first of the most."""
+        """Return the group whose fingerprint counts as right at a step: the first of the
+        majority.
+        """
         told = list(self._told[step].values())
         return max(self._told[step], key=lambda group: told.count(self._told[step][group]))
 
     def of(self, step: int) -> dict[int, str]:
-        """The digests of a step, by group."""
+        """Return the fingerprints of a step, by group."""
         return dict(self._told.get(step, {}))
 
     def forget(self, group: int) -> None:
-        """A group is made anew: what it had does not count any more."""
+        """Forget the fingerprints of a group, because it is started again."""
         for step, told in self._told.items():
             told.pop(group, None)
             self._sums.pop((step, group), None)
 
     def roll_back(self) -> None:
-        """The run goes on from a checkpoint: its steps are made once more."""
+        """Forget all fingerprints, because the steps after a checkpoint are made again."""
         self._told.clear()
         self._sums.clear()
 

@@ -1,11 +1,11 @@
-"""Evaluations while groups train, and the finish of a run: one saves, late groups take that over.
+"""Evaluations during the training, and the end of a run: one group saves, late ones load that.
 
-Groups have the same parameters after a step, so what one finds is good for all. No group begins the
-next step before it is known, so that all end in the same one where there will be no better.
+After a step all groups have the same parameters, so one of them evaluates for all. The others do
+not begin the next step before the result is known, so that all can end with the same step.
 
-At the finish no group trains any more. A group that comes late gets the checkpoint, and is compared
-with the rest like any other; so it also proves that the checkpoint is good. Where its host does not
-have that file, or another one of that name, it gets the state of a group that has finished.
+At the end no group trains any more. A group that comes late loads the last checkpoint, and its
+fingerprint is compared with the others'; that also checks the checkpoint. If its host has no such
+file, or another one of that name, it gets the state of a finished group.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from monarch_recipes.replicas.messages import (
 )
 from monarch_recipes.schedule import is_due
 
-# The others have finished, and wait for a late one alone: half a minute each time where its host is
-# gone.
+# The finished groups wait only for a late one: half a minute for each loss, if its host is gone.
 _MOST_LOSSES = 2
 _STOP_SECONDS = 2.0
 
 
 class Evaluations:
-    """``every`` and ``extras`` are live keys of the run's config."""
+    """Evaluates the model while groups train.
+
+    ``every`` and ``extras`` are live keys of the config.
+    """
 
     def __init__(self, groups: Groups, event_log: EventLog, every: int, extras: Extras) -> None:
         self.every = every
@@ -52,11 +54,10 @@ class Evaluations:
     async def if_due(
         self, group: Group, hold: Callable[[TaskError], Awaitable[bool]]
     ) -> EvaluationVerdict | None:
-        """Evaluate after this group's step if no other group has; groups that arrive meanwhile
-        wait.
+        """Evaluate after this group's step if that is due and no other group has; else return None.
 
-        ``hold`` is called when the evaluation's code fails; it returns whether to try again, or
-        raises. If the group is lost, the next group evaluates.
+        Groups that arrive meanwhile wait. ``hold`` is called if the evaluation's code fails; it
+        returns whether to try again, or raises. If the group is lost, the next group evaluates.
         """
         if not is_due(group.step, self.every):
             return None
@@ -70,8 +71,9 @@ class Evaluations:
         return None
 
     async def make(self, group: Group) -> EvaluationVerdict:
-        """Evaluate a group on the held-out samples, record the values, and keep the best
-        checkpoint.
+        """Evaluate a group on the held-out samples, record the values, and judge them.
+
+        Also saves the checkpoint if it is the best and ``keep_best`` is set.
         """
         groups, event_log, step = self._groups, self._event_log, group.step
         self.by = group
@@ -99,12 +101,18 @@ class Evaluations:
         return verdict
 
     async def values(self, group: Group) -> dict[str, float]:
-        """Loss and metrics on the held-out samples, of which each rank looks at its share."""
+        """Return the loss and the metrics on the held-out samples.
+
+        Each rank evaluates a share of them.
+        """
         return means_of(await self._groups.ask(group, group.trainers.evaluate.call()))
 
 
 async def save_the_end(groups: Groups, event_log: EventLog, last_step: int) -> Path | None:
-    """A checkpoint by one of the most groups that agree; ``None`` when all died meanwhile."""
+    """Save a checkpoint by one of the groups that agree.
+
+    Return None if all groups died meanwhile.
+    """
     book = event_log.fingerprints
     while True:
         for group in groups.all:
@@ -129,12 +137,15 @@ async def conclude(
     checkpoint: Path,
     is_stopping: bool,
 ) -> GroupsOutcome:
-    """Bring late groups to the end, unless the run was stopped; evaluate; report the outcome."""
+    """End a run: restart late groups, evaluate, report, and return the outcome.
+
+    If the run was stopped, late groups are left out. Raises GroupsError if parameters differ.
+    """
     if not is_stopping:
         late = (group for group in groups.all if _is_late(group))
         await asyncio.gather(*(_adopt(groups, event_log, group, checkpoint) for group in late))
     held_out: dict[str, float] = {}
-    with contextlib.suppress(asyncio.TimeoutError):  # A person who stops a run waits for it.
+    with contextlib.suppress(asyncio.TimeoutError):  # A person waits for the end of the run.
         evaluation = _evaluate(groups, event_log, evaluations, last_step)
         seconds = _STOP_SECONDS if is_stopping else None
         held_out = await asyncio.wait_for(evaluation, seconds)
@@ -161,8 +172,10 @@ async def conclude(
 
 
 async def _compare(groups: Groups, event_log: EventLog, group: Group, last_step: int) -> None:
-    """Compare a group's fingerprint at the last step, where that has not been done: the run may
-    have ended sooner than was known in that step."""
+    """Compare a finished group's fingerprint at the last step, unless that was done in the step.
+
+    It was not if the run ended earlier than was planned in that step.
+    """
     if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
         return
     try:
@@ -177,7 +190,7 @@ def _is_late(group: Group) -> bool:
 
 
 async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> None:
-    """A late group takes over what the others have arrived at."""
+    """Give a late group the state of the finished ones, restarting it if need be."""
     if group.accused_of is not None:
         await groups.lose(group, group.accused_of)
     num_losses = 0
@@ -214,7 +227,7 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
 async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> str:
     """Give the finished state to a group that was set up late; return a text about its source.
 
-    On a host with its own disk, the file of another host's group is missing or older: then the
+    On a host with its own disk, the file of another host's group is missing or older. Then the
     group has loaded something else, and gets the state of a finished group. Raises GroupLost if
     there is none.
     """
@@ -237,7 +250,7 @@ async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoi
 async def _evaluate(
     groups: Groups, event_log: EventLog, evaluations: Evaluations, last_step: int
 ) -> dict[str, float]:
-    """Loss and metrics on the held-out samples, by the first group that can tell."""
+    """Return the held-out values after the last step, evaluated by the first group that can."""
     for group in groups.all:
         if event_log.evaluated(last_step) is not None:
             break

@@ -29,31 +29,35 @@ class GroupLost(Exception):
 
 
 class LighthouseOutOfReach(GroupLost):
-    """A group could not reach our lighthouse, which may have died, though that is not told yet."""
+    """A group could not reach our lighthouse.
+
+    That may have died, and its death not be known yet.
+    """
 
 
 class Disconnected(Exception):
-    """The lighthouse has died, and the group is to join the next one."""
+    """The lighthouse has died; the group must join the next one."""
 
 
 class GroupLate(Exception):
-    """A group is there, but the others have finished."""
+    """A group is ready, but the other groups have finished."""
 
 
 @dataclass
 class Group:
     """One replica group, dead or alive.
 
-    ``lighthouse_number`` is of the lighthouse that was up when it was last started or joined, of
-    those one after the other; ``joined`` is of the one that knows it. ``is_set_up`` where its model
-    is built, on ``gpus``, one a rank. ``doing`` is for people, and ``doing_since`` when it began
-    that.
-    ``step`` is what it has committed as far as is known, ``has_stepped`` whether these processes
-    have committed any; ``ahead_since`` the time since when
-    others are further than a group that takes part can be. ``discarded_at`` is when it last made
-    the step after that in vain. ``num_met`` groups were at the lighthouse
-    when it joined, for its first step there. ``num_vain_restarts`` is how often it was started
-    again since it has committed a step, and ``lost_by`` why it was lost last.
+    ``lighthouse_number`` is the number of the lighthouse at its last start or join; lighthouses are
+    numbered one after the other. ``joined`` is the number of the one that knows it, or None.
+    ``is_set_up`` means that its model is built, on ``gpus``, one for each rank. ``doing`` says in
+    words what it does since ``doing_since``.
+
+    ``step`` is the last committed step that is known; ``has_stepped`` means that these processes
+    have committed one. ``ahead_since`` is the time since when others are so far ahead that it
+    cannot take part any more. ``discarded_at`` is the time at which its next step was last
+    discarded. ``num_met`` groups were at the lighthouse when it joined, for its first step there.
+    ``num_vain_restarts`` counts its restarts since it committed a step, and ``lost_by`` says why it
+    was lost last.
     """
 
     number: int
@@ -85,13 +89,13 @@ class Group:
     doing_since: float = field(default_factory=time.monotonic)
 
     def does(self, doing: str) -> None:
-        """Note what it does from here on, for people who ask why nothing moves."""
+        """Set what the group does now, for people who ask why nothing moves."""
         if doing != self.doing:
             self.doing, self.doing_since = doing, time.monotonic()
 
     @property
     def name(self) -> str:
-        """The group's name for people."""
+        """The group's name in messages."""
         return f"group {self.number}"
 
     def spawn(
@@ -105,8 +109,11 @@ class Group:
         copies_of: str,
         num_procs_here: int,
     ) -> None:
-        """New processes with a trainer each; ``hosts`` are all that there are. Their copies in the
-        host's memory belong to ``copies_of``; one host has ``num_procs_here`` of all groups."""
+        """Start new processes with a trainer each, on the group's part of ``hosts``.
+
+        Their copies in the host's memory belong to the owner ``copies_of``. ``num_procs_here`` is
+        the number of procs of all groups on the fullest host.
+        """
         place, mine = self.place, self.hosts_of(hosts)
         self.num_starts += 1
         self.procs = mine.spawn_procs(
@@ -131,7 +138,7 @@ class Group:
         )
         self.bells = procs.spawn(f"bell{self.number}", Bell)
         self.witnesses = procs.spawn(f"witness{self.number}", Witness)
-        # A step is committed by all groups, or by none: there is nothing to put back.
+        # A step is committed by all groups or by none, so a trial needs no copy to go back to.
         self.trials = procs.spawn(
             f"trial{self.number}", Trial, self.trainers._ref.uid, {},
             keeps=False, memory=copies_of, num_ranks_here=num_procs_here,
@@ -143,7 +150,7 @@ class Group:
         return hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
 
     def let_go(self) -> ProcMesh | None:
-        """Forget the processes; they are returned, to be ended."""
+        """Reset the group to one without processes. Return them for the caller to end."""
         procs, self.procs = self.procs, None
         self.trainers = self.bells = self.witnesses = self.trials = None
         self.is_set_up = self.is_training = self.has_finished = self.has_stepped = False
@@ -153,7 +160,7 @@ class Group:
 
 
 def first_cause(error: MonarchError) -> str:
-    """The cause of an error in one line, without the name of the actor that failed."""
+    """Return the cause of an error in one line, without the name of the actor that failed."""
     failure = error.failure if isinstance(error, SupervisionError) else None
     why = str(error) if failure is None else failure.root_cause.reason
     first, *rest = why.strip().splitlines()

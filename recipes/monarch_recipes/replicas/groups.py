@@ -1,4 +1,4 @@
-"""All groups of a run: starting one, asking it, losing it, and how far each is."""
+"""All groups of a run: starts a group, calls its ranks, ends it, and knows the step of each."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _LOOK_SECONDS = 0.2
 _STACK_SECONDS = 1.0
 _ANSWER_SECONDS = 5.0
 _COME_BACK_SECONDS = 8.0
-# Once the run is to stop: after so long a group is asked whether it lives, and after so long what
-# is no save is not waited for any more.
+# When the run must stop: after the first time without an answer, a group is asked whether it lives;
+# after the second, only a save is waited for.
 _STOP_SECONDS = 2.0
 _LONGEST_STOP_SECONDS = 10.0
 
 
 class GroupsError(RunLost):
-    """The groups cannot go on."""
+    """The groups cannot continue."""
 
 
 class StoppedUnsaved(GroupsError):
-    """The run was asked to stop, and no group was left to save anything."""
+    """The run was asked to stop, and no group was left to save its steps."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class Limits:
 
     @classmethod
     def of(cls, config: Any) -> Limits:
-        """The values that a recipe's config has under these names; its faults are read."""
+        """Return the limits from the fields of these names in a recipe's config, and its parsed
+        faults.
+        """
         names = (field.name for field in fields(cls) if field.name != "faults")
         return cls(**{name: getattr(config, name) for name in names}, faults=tuple(config.faults()))
 
@@ -95,12 +97,12 @@ class Limits:
         return LighthouseTimes(self.heartbeat_timeout_seconds, self.join_timeout_seconds)
 
     def new_budget(self, longest_wait_seconds: float = 30.0) -> Restarts:
-        """A budget of restarts, for something that may be started again."""
+        """Return a new budget of restarts, for one group or the lighthouse."""
         return Restarts(self.max_restarts, self.restart_window_seconds, longest_wait_seconds)
 
 
 class Groups:
-    """Groups on ``hosts``, with trainers of one class, which get ``config``."""
+    """All groups of a run, on ``hosts``. Trainers are actors of one class, made with ``config``."""
 
     def __init__(
         self,
@@ -126,8 +128,8 @@ class Groups:
         self.saved_path: Path | None = None
         self.is_saving = False
         self._uses_nccl = self._has_told_of_backend = False
-        self.stopping_since: float | None = None  # by the clock that stands still in holds
-        self.unsavable: str | None = None  # the key of what kept the last save from being made
+        self.stopping_since: float | None = None  # by a clock that stops while a call is held
+        self.unsavable: str | None = None  # the key of the value that made the last save fail
         self._limits = limits
         self._trainer_class = trainer_class
         self._config = config
@@ -138,26 +140,26 @@ class Groups:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The machines that are to reach the groups' processes."""
+        """The machines that must reach the groups' processes."""
         return peers_of(self.hosts, self._limits.lighthouse)
 
     # How far each group is.
 
     def is_over(self) -> bool:
-        """Whether a group has finished: from then on no group may begin."""
+        """Return whether a group has finished. From then on no group may begin."""
         return any(group.has_finished for group in self.all)
 
     def training(self) -> list[Group]:
-        """The groups that take part, or will as soon as there is a lighthouse."""
+        """Return the groups that take part, or will as soon as there is a lighthouse."""
         return [group for group in self.all if group.is_training]
 
     def newest_step(self) -> int:
-        """The last step that a living group has committed, or that is on disk."""
+        """Return the last step that a living group has committed, or that is saved."""
         living = (group for group in self.all if group.is_training or group.has_finished)
         return max([self.saved_step, *(group.step for group in living)])
 
     def step_of_others(self, group: Group) -> int:
-        """The steps that the living groups have committed, but for this one."""
+        """Return the last step that a living group other than this one has committed."""
         others = (
             other.step
             for other in self.all
@@ -168,10 +170,10 @@ class Groups:
     # Starting and losing one.
 
     async def start(self, group: Group) -> None:
-        """New processes, which build the model and load the last checkpoint of this run; or go on
-        from newer copies in the host's memory, where no group is left to heal from.
+        """Start a group: new processes build the model, and load the last checkpoint of this run.
 
-        Before there is a checkpoint, they load what the config asks for.
+        If no group is left to heal from, they load newer copies in the host's memory instead.
+        Before there is a checkpoint of this run, they load the one that the config names.
         """
         group.lighthouse_number = self._keeper.number
         again = f" again, for the {_ordinal(group.num_starts)} time" if group.num_starts else ""
@@ -180,11 +182,11 @@ class Groups:
             self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir,
             copies_of=self._memory_of(group).owner, num_procs_here=self._num_procs_here,
         )  # fmt: skip
-        await self.ask(group, group.trials.report.call())  # It is to see the events from now on.
+        await self.ask(group, group.trials.report.call())  # The trials see events from now on.
         copies = await self.copies_of(group)
         ready = await self.set_up(group, self.saved_path, copies)
         if copies is None and (copies := await self.copies_of(group)) is not None:
-            # Those from which it was to heal are lost since.
+            # The groups from which it was to heal have been lost since.
             ready = await self.set_up(group, self.saved_path, copies)
         first = ready[0]
         if self.saved_path is None and not first.is_from_memory:
@@ -207,15 +209,19 @@ class Groups:
         group.is_set_up = True
 
     async def copies_of(self, group: Group) -> HostCopies | None:
-        """What its hosts have in memory of all processes of this group that were before, where no
-        group lives, and it is not older than the last checkpoint."""
+        """Return the copies of this group's earlier processes in its hosts' memory, if they are
+        needed.
+
+        Returns None if another group lives, or the copies are incomplete or older than the last
+        checkpoint.
+        """
         is_one_left = any(one.is_training or one.has_finished for one in self.all)
         if is_one_left or not group.lost_by:
             return None
         return await _newest_in(self._memory_of(group))
 
     async def goes_on_from(self) -> str:
-        """What new processes of all groups would go on from, for people."""
+        """Return in words what all groups would continue from, if all were restarted."""
         copies = [await self.copies_of(group) for group in self.all if not group.is_given_up]
         step = max((one.step for one in copies if one is not None), default=None)
         return "the last checkpoint" if step is None else f"step {step}, from the host's memory"
@@ -232,9 +238,12 @@ class Groups:
     async def set_up(
         self, group: Group, checkpoint: Path | None, copies: HostCopies | None = None
     ) -> list[TrainerReady]:
-        """Have its ranks build the model, and go on from ``copies``, where these are there for all;
-        else load the checkpoint, or the newest that their host has. ``group.step`` is what all of
-        them have then."""
+        """Let a group's ranks build the model and load ``copies``, else ``checkpoint`` or a newer
+        one.
+
+        The copies are used only if all ranks have theirs. Sets ``group.step`` to the step that all
+        have.
+        """
         setup = group.trainers.setup
         ready: list[TrainerReady] = await self.ask(
             group, setup.call(checkpoint) if copies is None else setup.call(checkpoint, copies)
@@ -247,8 +256,11 @@ class Groups:
         return ready
 
     def uses_nccl(self, group: Group) -> bool:
-        """Whether a group that joins meets the others over NCCL: where none trains, what all of
-        them can, and else what those do. GroupLost where it has another's GPU, and they use it."""
+        """Return whether a joining group meets the others over NCCL.
+
+        If no group trains, all groups decide it; else the training ones have. Raises GroupLost if
+        they use NCCL, and this group shares a GPU with another one.
+        """
         others = [one for one in self.all if one is not group and one.gpus]
         gpus = [gpu for one in (group, *others) for gpu in one.gpus]
         can_all = backend_for(gpus) == ON_GPUS
@@ -263,9 +275,10 @@ class Groups:
         return self._uses_nccl
 
     def begin_together(self, numbers: Collection[int]) -> None:
-        """No group trains, and these are set up: the furthest of them is what is left of the run.
+        """Begin from the state of the furthest of these groups, when no group trains.
 
-        Where each host has a disk of its own, the last checkpoint is lost with the host that saved.
+        If hosts have their own disks, the last checkpoint may be lost with its host; that is
+        reported.
         """
         furthest = max((self.all[number] for number in numbers), key=lambda group: group.step)
         if furthest.step >= self.saved_step:
@@ -281,23 +294,23 @@ class Groups:
         self._event_log.rolled_back(furthest.step)
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
-        """End what is left of a group."""
+        """End the processes of a group, and report why."""
         group.lost_by, was_accused = why, group.accused_of is not None
         self._event_log.died(group.name, group.step, why, details, group=group.number)
         self._event_log.fingerprints.forget(group.number)
         await end_procs(group.let_go())
         if was_accused:
-            self._memory_of(group).forget()  # Its copies may have come apart, too.
-        # The client may have to bring its host up again.
+            self._memory_of(group).forget()  # Its copies may differ as well.
+        # The client may have to restart its host first.
         await self._event_log.written()
 
     async def may_restart(self, group: Group) -> bool:
-        """Wait for a group's turn to be started again; false if it has none left."""
+        """Wait until a group may be started again. Return False if its restarts are used up."""
         if group.is_given_up:
             return False
         budget = group.restarts
         delay = budget.next_wait_seconds(time.monotonic())
-        # Where each start takes long to fail, so few of them never fill the window.
+        # Starts that take long to fail would never use up the window's budget.
         is_vain = group.num_vain_restarts >= budget.most
         if delay is None or is_vain:
             group.is_given_up = True
@@ -316,7 +329,7 @@ class Groups:
         return True
 
     def give_up_elsewhere(self, hosts: Collection[int]) -> None:
-        """Give up the groups on other hosts: only these hosts are left."""
+        """Give up the groups that are not on ``hosts``, because only these hosts are left."""
         for group in self.all:
             first, num = group.place.first_host, group.place.num_hosts
             if not group.is_given_up and not set(range(first, first + num)).issubset(hosts):
@@ -325,8 +338,11 @@ class Groups:
                 self._event_log.tell("given_up", text, group=group.number)
 
     async def save(self, group: Group) -> Path:
-        """Have a group write a checkpoint, once its steps are written down: a run that goes on from
-        it, as after the client's death, does not make them again."""
+        """Let a group write a checkpoint, and return its path. Raises Unsaved.
+
+        It waits until the group's steps are recorded: a run that resumes from the checkpoint, as
+        after the client's death, does not make them again.
+        """
         await self._event_log.written()
         first = group.trainers.slice(ranks=0)
         self.is_saving = True
@@ -341,14 +357,15 @@ class Groups:
         return path
 
     def accuse(self, complaints: dict[int, str]) -> None:
-        """Mark the groups with diverging parameters, so that they are started again."""
+        """Mark the groups whose parameters differ, so that they are started again."""
         for number, what in complaints.items():
             self.all[number].accused_of = f"its parameters have come apart: {what}"
 
     def tell_unsaved(self, group: Group, error: Unsaved) -> str:
-        """What keeps a checkpoint from being saved is no reason to end a run that goes on; the
-        text, for one that cannot. State that cannot be saved is tried in each step, and told
-        once."""
+        """Report that a checkpoint could not be saved, and return the text. The run goes on.
+
+        A state that cannot be saved is tried again after each step, but reported once.
+        """
         kept = (
             f"the last good one is {shown(self.saved_path)}"
             if self.saved_path
@@ -361,12 +378,12 @@ class Groups:
         return text
 
     def how_to_go_on(self) -> str:
-        """A sentence on how to go on, for the message that says why a run has ended."""
+        """Return a sentence that tells a person how to continue after the run has ended."""
         place = "the beginning" if self.saved_path is None else shown(self.saved_path)
         return f"What happened is in events.jsonl; the same command goes on from {place}"
 
     async def end(self) -> None:
-        """End all of them."""
+        """End the processes of all groups, and free their copies in the hosts' memory."""
         await end_procs(*(group.let_go() for group in self.all))
         with contextlib.suppress(MonarchError, RuntimeError):  # as where the hosts are gone
             for group in self.all:
@@ -382,16 +399,16 @@ class Groups:
         tell: Callable[[str], object] = lambda text: None,
         is_given_up: Callable[[], bool] = lambda: False,
     ) -> list[Any]:
-        """Returns the answers of all ranks, by rank. Raises GroupLost when they cannot answer, or
-        take too long.
+        """Return the answers of all ranks of a group, by rank.
 
-        ``patience`` says how long new code may take; None where there is no new code. What makes
-        progress beyond that is told of, and goes on; what makes none, or ``is_given_up`` by a
-        person, is interrupted, which is a TaskError.
+        Raises GroupLost if they cannot answer, or take too long. ``patience`` returns how long new
+        code may take; None if there is no new code. New code that takes longer but makes progress
+        is reported with ``tell``, and goes on. Without progress, or when ``is_given_up`` returns
+        true, it is interrupted, which raises TaskError.
         """
         waiting = call.as_asyncio()
         asked_at = looked_at = tried_at = unheld_time()
-        told_at = 0.0  # seconds since then
+        told_at = 0.0  # seconds from `asked_at` to the last report
         others_at = self.step_of_others(group)
         interrupted: TaskError | None = None
         slowness = Slowness(0 if group.witnesses is None else len(group.witnesses), asked_at)
@@ -408,7 +425,7 @@ class Groups:
                     if why is not None:
                         raise GroupLost(why, await _stacks(group))
                     continue
-                # What makes progress is slow, whatever the other groups make of that.
+                # A rank that makes progress is slow, not hung, even if other groups are ahead.
                 if now - looked_at >= on_trial.look_seconds:
                     looked_at = now
                     looks = await asyncio.to_thread(looks_of, group.witnesses, _STACK_SECONDS)
@@ -434,8 +451,10 @@ class Groups:
             waiting.cancel()
 
     async def keeps_from_stopping(self, group: Group, asked_at: float, now: float) -> bool:
-        """Whether a call that is not answered is all that a run waits for that is to stop. A save
-        may take long, where the process that makes it lives."""
+        """Return whether the run, which must stop, should no longer wait for this group's answer.
+
+        A save may take long, as long as the process that makes it lives.
+        """
         if self.stopping_since is None:
             return False
         seconds = now - max(asked_at, self.stopping_since)
@@ -450,12 +469,15 @@ class Groups:
         return False
 
     async def is_alive(self, group: Group) -> None:
-        """Raises GroupLost where it is not."""
+        """Raise GroupLost if the group's processes do not live."""
         await self.ask(group, group.trials.report.call())
 
     async def interrupt(self, group: Group, seconds: float) -> TaskError | None:
-        """Cut short what new code does in the ranks that do not wait for others: why, for
-        people. None where all wait; GroupLost where they cannot be interrupted."""
+        """Interrupt new code in the ranks that do not wait for others.
+
+        Return the error to raise for it. Returns None if all ranks wait. Raises GroupLost if the
+        code cannot be interrupted.
+        """
         told = f"it has not ended within {seconds:.1f} s"
         try:
             reports = await _soon(group.trials.report.call(), _ANSWER_SECONDS)
@@ -472,8 +494,7 @@ class Groups:
         return TaskError(f"{group.name}, interrupted", told, stuck[0].file, stuck[0].line)
 
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
-        """Returns the error of the run or of the group that an exception in a trainer stands
-        for."""
+        """Return the error of the run or the group that an exception of a trainer means."""
         is_first_start = group.num_starts == 1 and not group.is_training
         is_of_lighthouse = isinstance(error, LighthouseError)
         is_elsewhere = is_of_lighthouse and not self._keeper.is_ours
@@ -487,13 +508,13 @@ class Groups:
         return kind(f"{type(error).__name__}: {error}")
 
     def why_hung(self, group: Group, asked_at: float, now: float, others_at: int = 0) -> str | None:
-        """Why a group that has not answered is not worth waiting for, if that is so. The others
-        were at step ``others_at`` when it was asked: one that is to heal is behind from the start.
+        """Return why a group that has not answered counts as hung; None if it does not.
 
-        Groups go in step. Others that are further than one step have gone on without it, which
-        the lighthouse lets them as soon as its heartbeats stay out. Where these do not, as in a
-        loop of Python, the others can only discard the step, and wait for it in vain in the next:
-        if it was in that step with them, it would have given up too by now.
+        ``others_at`` was the step of the others when it was asked: a group that must heal is behind
+        from the start. Groups step together. Others that are more than one step ahead have
+        continued without it, because its heartbeats stopped. If these have not stopped, as in an
+        endless loop of Python, the others can only discard the step, and wait for the group in the
+        next step. A group that was with them in that step would have given up by now.
         """
         limits = self._limits
         if now - asked_at > limits.step_timeout_seconds:
@@ -519,7 +540,9 @@ class Groups:
 
 
 def _why_gone(group: Group, error: SupervisionError) -> Exception:
-    """A process that dies may have had bad luck; an actor that is not made has wrong code."""
+    """Return TaskError if a rank's actor could not be made, which is the code's fault; else
+    GroupLost.
+    """
     fault = NotMade.of(error.failure)
     if fault is None:
         return GroupLost(first_cause(error))
@@ -529,12 +552,15 @@ def _why_gone(group: Group, error: SupervisionError) -> Exception:
 
 
 async def _newest_in(memory: RunMemory) -> HostCopies | None:
-    """In a thread, because other groups must not wait."""
+    """Return the newest copies. Runs in a thread, so that other groups do not wait."""
     return await asyncio.to_thread(memory.newest)
 
 
 async def _stacks(group: Group) -> str:
-    """The stack of each rank of a group; asked in a thread, because other groups must not wait."""
+    """Return the stack of each rank of a group as text.
+
+    Runs in a thread, so that others do not wait.
+    """
     found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
     return tell_stacks(found)
 

@@ -1,5 +1,6 @@
-"""The hold of a run: code that is newer than that with which it began has failed, and all groups
-wait for newer code. Nothing of a step is committed meanwhile; the step is made again then.
+"""The hold of a run: new code has failed, and all groups wait for newer code.
+
+The failed step is not committed; it is made again with the newer code.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ _ASK_SECONDS = 0.5
 
 
 class GroupsHold:
-    """The hold of one run. ``is_local`` where groups do not share each step; ``step_seconds`` is
-    how long a step may take; events go to ``news``. ``report`` knows whether a person watches."""
+    """The hold of one run: decides when it begins and ends.
+
+    ``is_local`` means that groups do not share each step. A step may take ``step_seconds``. Events
+    are sent to ``news``. ``report`` knows whether a person watches the run.
+    """
 
     def __init__(
         self,
@@ -44,17 +48,20 @@ class GroupsHold:
         self._news = news
         self._step_seconds = step_seconds
         self.is_local = is_local
-        self.edit_patience_seconds: float | None = None  # as the config has it
-        self.is_given_up = False  # the step that is made, by a person
-        self._times = 1.0  # as much time as the config gives it, as a person wants it
+        self.edit_patience_seconds: float | None = None  # the config's
+        self.is_given_up = False  # whether a person wants the present step held
+        self._times = 1.0  # a person's factor on the time that the config gives the step
         self._is_told = False
 
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
     ) -> None:
-        """All groups wait for newer code from here on; nothing of a step was committed. Raises the
-        error where the code is no newer than that with which the run began, and no person is there
-        to fix it. ``is_anew``: the group is started again after the fix."""
+        """Begin the hold after an error of the task's code: all groups wait for newer code.
+
+        Raises the error instead if an edit cannot help: the code is no newer than at the run's
+        start, and no person is there to fix it. ``is_anew`` means that the group is restarted after
+        the fix.
+        """
         generation = process.current().generation
         if error.no_edit_helps:
             raise error
@@ -75,7 +82,7 @@ class GroupsHold:
 
     async def _is_worth_a_mend(self, activity: str, error: TaskError) -> bool:
         if self.failure is not None:
-            return True  # Another group has failed by it before.
+            return True  # Another group has already failed with this code.
         if not error.is_of_code or self.edits.has_gone_well(activity):
             return False
         return self.edits.policy == "hold" and await asyncio.to_thread(self._report.is_watched)
@@ -83,9 +90,12 @@ class GroupsHold:
     def begin_after_loss(
         self, group: Group, lost: GroupLost, *, are_left: bool, goes_on_from: str
     ) -> None:
-        """Hold where the code must be why a group was lost. A first death may be chance; a group
-        that hangs, or dies again, on new code does so for that. ``are_left`` where others train
-        on; else all begin again from what ``goes_on_from`` says."""
+        """Begin the hold after the loss of a group, if new code is the likely cause.
+
+        That is so if the group hangs on new code, or dies in the same step again. A first death may
+        be chance. ``are_left`` means that other groups train; if not, all restart from
+        ``goes_on_from``, a text.
+        """
         edits, generation = self.edits, process.current().generation
         doing = f"step {group.step + 1}"
         is_again = edits.is_lost_again(STEP, f"{doing} of {group.name}", generation)
@@ -100,11 +110,14 @@ class GroupsHold:
 
     @property
     def is_on_trial(self) -> bool:
-        """Whether no step has gone well on this code yet."""
+        """Whether no step has succeeded with the present code yet."""
         return self.edits.is_new(STEP, process.current().generation)
 
     def patience(self) -> Patience | None:
-        """How long a step may take on new code; None on code that has proved itself."""
+        """Return how long a step may take on new code.
+
+        Returns None if a step has succeeded with this code.
+        """
         agent = process.current()
         generation = agent.generation
         if not self.is_on_trial:
@@ -120,7 +133,7 @@ class GroupsHold:
         return settings().edit_patience_seconds if wanted is None else wanted
 
     def slow(self, text: str) -> None:
-        """Tell of a step on new code that takes long, and how a person can answer."""
+        """Report that a step on new code takes long, and how a person can answer."""
         text += "; it goes on. k holds it, + gives it more time"
         if not self._is_told:
             text += (
@@ -132,10 +145,10 @@ class GroupsHold:
         self._news.send(RunEvent("slow", text, {"answers": True}))
 
     def answer_slow(self, answer: str) -> None:
-        """A person wants that step held, or to have more time."""
+        """Act on a person's answer about a slow step: hold it, or give it more time."""
         patience = self.patience()
         if patience is None:
-            return  # It has ended by now.
+            return  # The step has ended.
         if answer == HOLD:
             self.is_given_up = True
             return
@@ -152,8 +165,10 @@ class GroupsHold:
     async def mended(
         self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Wait as long as the run holds, ``unless`` that becomes true. ``ask`` is called now and
-        then, and raises where it is of no use to wait."""
+        """Wait until the hold ends, because of newer code, or ``unless`` returns true.
+
+        ``ask`` is called every half second; it raises if waiting is of no use.
+        """
         asked_at = time.monotonic()
         while (failure := self.failure) is not None and not unless():
             if process.current().generation > failure.generation:
@@ -165,7 +180,7 @@ class GroupsHold:
                 asked_at = time.monotonic()
 
     def step_went_well(self, result: GroupStep, seconds: float) -> None:
-        """A group has committed a step: where the run has held, it is over."""
+        """Note that a group committed a step. If the run has held, report the end of the hold."""
         self.edits.went_well(STEP, result.generation, seconds)
         self._end_answers()
         if self._has_held and self.failure is None:
@@ -192,7 +207,7 @@ class GroupsHold:
         self, failure: Failure, state: str, *, in_place: bool = True, begins_anew: bool = False
     ) -> None:
         if self.failure is not None:
-            return  # Another group has said so.
+            return  # Another group has begun the hold.
         self.failure = failure
         self._end_answers()
         self._has_held = True

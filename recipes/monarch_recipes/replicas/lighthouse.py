@@ -1,5 +1,7 @@
-"""TorchFT's lighthouse, which forms the quorum of each step: an actor in a proc of its own; and the
-keeper that starts it again when it dies."""
+"""TorchFT's lighthouse, which forms the quorum of each step, and the keeper that restarts it.
+
+It is an actor in a proc of its own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _POLL_SECONDS = 0.05
 
 
 class LighthouseError(MonarchError):
-    """No lighthouse can be had."""
+    """The lighthouse cannot be started or reached."""
 
 
 class LighthouseLost(LighthouseError, RunLost):
@@ -40,10 +42,10 @@ class LighthouseLost(LighthouseError, RunLost):
 
 @dataclass(frozen=True)
 class LighthouseTimes:
-    """How long it waits, in seconds.
+    """How long the lighthouse waits, in seconds.
 
-    A group that has sent no heartbeat for ``heartbeat_timeout`` is dead. One that sends some, but
-    is not at the quorum, is waited for as long as ``join_timeout``.
+    A group without a heartbeat for ``heartbeat_timeout`` counts as dead. The quorum waits up to
+    ``join_timeout`` for a group that sends heartbeats but does not join it.
     """
 
     heartbeat_timeout: float
@@ -52,7 +54,7 @@ class LighthouseTimes:
 
 
 class Lighthouse(Actor):
-    """Serves on one port, and on the same again where it is started anew."""
+    """The lighthouse. When it is started again, it serves on the same port."""
 
     def __init__(self, times: LighthouseTimes) -> None:
         self.times = times
@@ -60,10 +62,11 @@ class Lighthouse(Actor):
 
     @endpoint
     def serve(self, port: int, patience_seconds: float, peers: tuple[str, ...] = ()) -> str:
-        """Begin, and say at which URL. 0 takes a free port.
+        """Start the server, and return its URL. Port 0 takes a free port.
 
-        It lets in every client: from this machine, or with ``peers`` by the address that these
-        hosts use. Raises LighthouseError when the port is still in use after ``patience_seconds``.
+        It accepts every client of this machine, or with ``peers`` every client of the address
+        through which these hosts reach this machine. Raises LighthouseError if the port is still in
+        use after ``patience_seconds``.
         """
         deadline = time.monotonic() + patience_seconds
         address = address_for(peers)
@@ -86,17 +89,17 @@ class Lighthouse(Actor):
                         "another program has it. Give another lighthouse_port, or 0 for a free one"
                     ) from None
             time.sleep(_POLL_SECONDS)
-        # Its own address has the host's name in it, which need not resolve.
+        # The server's own URL contains the host's name, which need not resolve.
         return f"http://{address}:{self.server.address().rsplit(':', 1)[1]}"
 
     @endpoint
     def pid(self) -> int:
-        """The id of the lighthouse's process."""
+        """Return the process id of the lighthouse."""
         return os.getpid()
 
     @endpoint
     def crash(self) -> None:
-        """A fault on purpose."""
+        """Kill the lighthouse's process, as an injected fault."""
         signal_self(signal.SIGKILL)
 
     def __cleanup__(self, error: Exception | None) -> None:
@@ -105,7 +108,7 @@ class Lighthouse(Actor):
 
 
 def check_reachable(url: str, timeout_seconds: float) -> None:
-    """Raises LighthouseError when no process listens at a lighthouse's URL."""
+    """Raise LighthouseError if no process listens at a lighthouse's URL."""
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
@@ -120,10 +123,9 @@ _PORT_PATIENCE_SECONDS = 10.0
 
 
 class LighthouseKeeper:
-    """Keeps a lighthouse on the first of ``hosts``; none, where there is a ``url`` of one that
-    another program keeps.
+    """Runs a lighthouse on the first of ``hosts``; with a ``url``, another program runs it.
 
-    ``number`` counts the lighthouses: each knows nothing of the one before.
+    ``number`` counts the lighthouses, since each knows nothing of the one before.
     """
 
     def __init__(
@@ -151,16 +153,19 @@ class LighthouseKeeper:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is started here, and watched; not where another program keeps it."""
+        """Whether the lighthouse is started and watched here, not by another program."""
         return self._is_ours
 
     @property
     def is_up(self) -> bool:
-        """Whether there is one to join, as far as is known."""
+        """Whether there is a lighthouse to join, as far as is known."""
         return self._is_up.is_set()
 
     async def begin(self) -> None:
-        """Start it, again where it dies meanwhile; LighthouseError when that is not possible."""
+        """Start the lighthouse, again if it dies meanwhile.
+
+        Raises LighthouseError if that fails.
+        """
         if self._is_ours:
             try:
                 await self._start(self._port, patience_seconds=0.0)
@@ -169,7 +174,10 @@ class LighthouseKeeper:
         self._is_up.set()
 
     async def keep(self, when_lost: Callable[[], None]) -> None:
-        """Start it again, on the same port, whenever it dies; LighthouseLost after too many."""
+        """Restart the lighthouse on the same port whenever it dies.
+
+        Raises LighthouseLost after too many. ``when_lost`` is called at each death.
+        """
         while True:
             await self._is_down.wait()
             self._is_up.clear()
@@ -184,7 +192,7 @@ class LighthouseKeeper:
         while True:
             self._event_log.died(LIGHTHOUSE, self._event_log.newest_step, why)
             await end_procs(self._procs)
-            # The client may have to bring its host up again.
+            # The client may have to restart its host first.
             await self._event_log.written()
             delay = self._restarts.next_wait_seconds(time.monotonic())
             if delay is None:
@@ -200,7 +208,7 @@ class LighthouseKeeper:
                 why = _why_not(error)
 
     async def _start(self, port: int, patience_seconds: float) -> None:
-        # Its death may have been told more than once.
+        # Its death may have been reported more than once.
         self._is_down.clear()
         self._procs = self.hosts.slice(hosts=0).spawn_procs(
             name=LIGHTHOUSE, env=ENVIRONMENT, preload=PRELOAD
@@ -218,29 +226,34 @@ class LighthouseKeeper:
         )
 
     def is_told(self, mesh_name: str) -> None:
-        """Something has failed; perhaps this. No call waits for it, so only its owner is told."""
+        """Note the failure of a mesh, which may be the lighthouse's.
+
+        No call waits for the lighthouse, so only its owner learns of its death.
+        """
         if mesh_name.startswith(LIGHTHOUSE):
             self._is_down.set()
 
     async def wait_until_up(self) -> None:
-        """Until there is one to join."""
+        """Wait until there is a lighthouse to join."""
         await self._is_up.wait()
 
     async def is_another(self, number: int, seconds: float) -> bool:
-        """Whether the lighthouse of that number is known to be gone, within so many seconds."""
+        """Return whether the lighthouse of that number is known to be dead, within so many
+        seconds.
+        """
         deadline = time.monotonic() + seconds
         while self.number == number and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
         return self.number != number
 
     def crash(self) -> None:
-        """A fault on purpose."""
+        """Kill the lighthouse, as an injected fault."""
         if self._actor is not None:
             self._event_log.recovery.ordered(LIGHTHOUSE, time.monotonic())
             self._actor.crash.broadcast()
 
     async def end(self) -> None:
-        """End ours."""
+        """End the process of the lighthouse, if it is ours."""
         await end_procs(self._procs)
 
 
@@ -249,9 +262,9 @@ def _why_not(error: MonarchError) -> str:
 
 
 def peers_of(hosts: HostMesh, lighthouse: str) -> tuple[str, ...]:
-    """The machines that are to reach the groups' processes; none where one machine has all of them.
+    """Return the machines that must reach the groups' processes; () if one machine has everything.
 
-    A lighthouse that other programs share may have groups anywhere, as far as that is reached.
+    If other programs run the ``lighthouse``, its machine is among them.
     """
     found = urlsplit(lighthouse).hostname
     return hosts_beyond(hosts) + ((found,) if found else ())

@@ -1,13 +1,13 @@
-"""Whom a group waits for, worked out from the state that all groups are in at this moment.
+"""Computes which groups a group waits for, from the present state of all groups.
 
 A group waits twice before it makes a step: once its model is built (``awaited_to_join``), and once
-the lighthouse knows it (``awaited_to_step``). Where no group trains, all begin together, as a group
-that went ahead would learn from its own share of the batches only. Where others train, a group that
-is started again is not waited for, and waits for nobody who is away.
+it is known to the lighthouse (``awaited_to_step``). If no group trains, all begin together, because
+a group that began alone would learn from its own share of the batches only. If others train, nobody
+waits for a restarted group, and it waits for no absent group.
 
-Nothing remembers who has arrived. A group that dies, comes back or is given up changes its own
-state alone, and the next look of each that waits sees it: no group can wait for an arrival that was
-before, or for one that will not be.
+Arrivals are not remembered. A group that dies, comes back or is given up changes only its own
+state, and each waiting group sees that when it computes this again. So no group waits for an
+arrival that is over, or that never comes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Protocol
 
 
 class GroupState(Protocol):
-    """The state of one group. ``joined`` is the number of the lighthouse that knows it; ``None``
-    before it has joined one."""
+    """The state of one group.
+
+    ``joined`` is the number of the lighthouse that knows it; None before it has joined one.
+    """
 
     @property
     def number(self) -> int: ...
@@ -35,15 +37,18 @@ class GroupState(Protocol):
 
 
 def awaited_to_join(groups: Sequence[GroupState]) -> list[int]:
-    """The groups that one whose model is built waits for."""
+    """Return the numbers of the groups that a group waits for when its model is built."""
     if _is_under_way(groups):
         return []
     return [one.number for one in groups if not one.is_given_up and not one.is_set_up]
 
 
 def awaited_to_step(groups: Sequence[GroupState], lighthouse: int) -> list[int]:
-    """The groups that one that this lighthouse knows waits for: with all that train, where the
-    lighthouse is new to them, too."""
+    """Return the numbers of the groups that a group waits for when ``lighthouse`` knows it.
+
+    These are the other training groups if some train, and else all groups that are not given up, as
+    long as this lighthouse does not know them.
+    """
     if _is_under_way(groups):
         expected: Iterable[GroupState] = (one for one in groups if one.is_training)
     else:
@@ -52,7 +57,7 @@ def awaited_to_step(groups: Sequence[GroupState], lighthouse: int) -> list[int]:
 
 
 def num_met(groups: Sequence[GroupState], lighthouse: int) -> int:
-    """How many groups are about to make the next step, as far as is known."""
+    """Return how many groups are about to make the next step, as far as is known; at least 1."""
     there = (one for one in groups if one.joined == lighthouse and not one.has_finished)
     return max(1, sum(1 for _ in there))
 

@@ -1,5 +1,6 @@
-"""How a process becomes a member: of its group, and of the quorum of all groups; and what it shares
-with them from then on: the gradient of each batch, or now and then what each has learnt.
+"""Makes a process a member of its group and of the quorum, and averages between members.
+
+Members average the gradients of each batch, or from time to time the weights.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def become_member(
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
-    """Join the quorum: from now on the others wait for this process in every step.
+    """Join the quorum, and return its manager.
 
-    ``state`` gives the state that others heal from, with ``load_state``. Within a group of more
-    than one the default process group is made. Raises LighthouseError.
+    From now on the others wait for this process in each step. ``state`` returns the state from
+    which other groups heal, and ``load_state`` loads it. In a group of several ranks this also
+    makes the default process group. Raises LighthouseError if the lighthouse cannot be reached.
     """
     check_reachable(meet.lighthouse, patience.collective_seconds)
     timeout = timedelta(seconds=patience.collective_seconds)
@@ -67,7 +69,7 @@ def become_member(
         min_replica_size=1,
         timeout=timeout,
         quorum_timeout=timedelta(seconds=patience.quorum_seconds),
-        # It pauses for the share of the timeout that a retry has, and at least so long.
+        # Each retry gets this share of the timeout, and a pause of at least so long.
         quorum_retries=round(patience.quorum_seconds / _QUORUM_PAUSE_SECONDS),
         connect_timeout=timeout,
         rank=seat.rank,
@@ -84,9 +86,11 @@ def become_member(
 
 
 class Averaging:
-    """Averages between groups, from the time a group joins until it leaves. Train `model`, which is
-    the group's own one or a wrapper of it; `num_ranks` is the number of ranks that share the
-    group's batches."""
+    """Averages between groups, from the time a group joins until it leaves.
+
+    Train `model`, which is the group's own model or a wrapper of it. `num_ranks` is the number of
+    ranks that share the group's batches.
+    """
 
     def __init__(
         self,
@@ -115,17 +119,22 @@ class Averaging:
         self._algorithm.__enter__()
 
     def end(self) -> None:
+        """Stop averaging.
+
+        With diloco, drop what this group alone has learned since the last average.
+        """
         if isinstance(self._algorithm, DiLoCo):
-            # The steps that this group has learnt since the last shared one are its own.
+            # Steps of this group since the last average are not shared with the others.
             self._algorithm._restore_parameters()
         if self._algorithm is not None:
             self._algorithm.__exit__(None, None, None)
 
 
 class SharedNumbers:
-    """The numbers that travel beside the gradient of one batch and are averaged like it: the
-    measures, and the model's buffers. Make one before the batch is computed, which may change the
-    buffers."""
+    """Averages numbers beside the gradient of a batch: its measures, and the model's buffers.
+
+    Make one before the batch is computed, since that may change the buffers.
+    """
 
     def __init__(self, manager: CarefulManager, buffers: Buffers) -> None:
         self._manager = manager
@@ -133,33 +142,33 @@ class SharedNumbers:
         self._before = buffers.copies()
 
     def send(self, numbers: torch.Tensor) -> None:
-        """Begin to average them, a row in float64, while the gradient is computed."""
+        """Begin to average ``numbers``, shape (n,), float64, and the buffers over all groups."""
         self._num_numbers = len(numbers)
         self._row = torch.cat([numbers, self._buffers.packed().to(numbers.device)])
         average_in_group(self._row)
         self._wait = self._manager.begin_average(self._row)
 
     def received(self) -> list[float]:
-        """The means of the numbers, when all have sent theirs."""
+        """Wait for the averages, and return those of the numbers."""
         self._wait()
         numbers: list[float] = self._row[: self._num_numbers].tolist()
         return numbers
 
     def keep(self) -> None:
-        """The step is committed: the buffers are the means, too."""
+        """Set the buffers to their averages, when the step is committed."""
         self._buffers.unpack(self._row[self._num_numbers :])
 
     def drop(self) -> None:
-        """The step is not committed: put the buffers back as they were before the batch."""
+        """Restore the buffers from before the batch, when the step is not committed."""
         self._buffers.restore(self._before)
 
 
 class SharedUsage:
-    """Which parameters any process has used in a step: those that none has used are not stepped,
-    and the others are, with the same gradient everywhere.
+    """Lets all groups agree on which parameters a step uses, so that all step the same ones.
 
-    Usually all are used, and there is nothing to share. Where code leaves one out, the step is
-    discarded, and made again with what is shared then; so are all further steps of that code.
+    Usually code uses all parameters, and nothing is shared. When code first leaves one out, its
+    step is discarded, and repeated with the usage shared between groups; so are all further steps
+    of that code.
     """
 
     def __init__(self, manager: CarefulManager, model: nn.Module) -> None:
@@ -169,14 +178,21 @@ class SharedUsage:
         self._is_expected = False
 
     def expected(self, generation: int) -> float:
-        """1 if this process is to leave parameters out in the step that begins: to be averaged."""
+        """Return 1.0 if this process expects to leave parameters out in the next step, else 0.0.
+
+        ``generation`` is that of the code. Average the result over all processes, for `share`.
+        """
         self._is_expected = generation == self._generation
         self._manager.not_used = {} if self._is_expected else None
         return float(self._is_expected)
 
     def share(self, generation: int, *, is_expected: bool) -> None:
-        """After the backward pass; ``is_expected`` by any process. An error of the step is reported
-        where it came unexpectedly."""
+        """Share after the backward pass which parameters were used, if ``is_expected`` by any
+        process.
+
+        A parameter that only other processes used gets their gradient. If this process left
+        parameters out without expecting it, the step fails.
+        """
         used = [one.grad is not None for one in self._parameters]
         if not all(used) and not self._is_expected:
             self._generation = generation
@@ -197,8 +213,7 @@ class SharedUsage:
 def average_buffers_of_groups(
     manager: CarefulManager, buffers: Buffers, device: torch.device
 ) -> None:
-    """Average the buffers after a committed step that all groups share; parameters have been
-    averaged before."""
+    """Average the buffers over all groups, if the step was committed."""
     row = buffers.packed().to(device)
     if row.numel() and manager.has_committed:
         average_in_group(row)

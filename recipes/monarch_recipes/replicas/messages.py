@@ -20,7 +20,10 @@ from monarch_recipes.replicas.recovery import RecoveryReport
 
 @dataclass(frozen=True)
 class Seat:
-    """Which replica a process is a part of. ``slot`` counts the procs before it on its host."""
+    """The place of a process: its group and its rank.
+
+    ``slot`` counts the procs before it on its host.
+    """
 
     group: int
     rank: int
@@ -30,16 +33,16 @@ class Seat:
 
     @property
     def name(self) -> str:
-        """The name of the rank and its group, for people."""
+        """The name of the rank and its group in messages."""
         return f"group {self.group}, rank {self.rank}"
 
 
 @dataclass(frozen=True)
 class TrainerReady:
-    """A process that has built its model.
+    """A process has built its model.
 
-    ``resumed_from`` is the checkpoint that it loaded; ``skipped`` says of newer ones what is wrong,
-    ``history`` has the evaluations of the run that has saved it.
+    ``resumed_from`` is the checkpoint that it loaded. ``skipped`` says why newer ones were not
+    used, and ``history`` has the evaluations that it contains.
     """
 
     step: int
@@ -57,9 +60,9 @@ class TrainerReady:
 class Rendezvous:
     """The meeting points of a group: its own store, and the lighthouse that all groups share.
 
-    ``peers`` are the hosts of all groups, where they are not all on one machine; they must be able
-    to reach the group's processes. ``uses_nccl``, within groups and between them, where each
-    process has a GPU of its own.
+    ``peers`` are the hosts of all groups, or () if all are on one machine; they must be able to
+    reach the group's processes. ``uses_nccl`` is true if each process has its own GPU, within
+    groups and between.
     """
 
     store_host: str
@@ -71,12 +74,12 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class StepOrder:
-    """Make one step.
+    """An order to make one step.
 
-    ``least_step`` is what others have committed: a group that is behind that and does not heal
-    is alone, and must not train. ``last_step`` is where the run ends. ``learning_rate`` is the
-    highest of the schedule. ``least_groups`` are alive and about to make it too, as far as is
-    known: one that meets fewer has come before the lighthouse has heard of the others.
+    ``least_step`` is the last step that others committed: a group that is behind it and does not
+    heal is alone, and must not train. ``last_step`` is the end of the run. ``learning_rate`` is the
+    highest one of the schedule. ``least_groups`` are known to be about to make the step, too: a
+    quorum of fewer means that the lighthouse does not know the others yet.
     """
 
     least_step: int
@@ -89,10 +92,11 @@ class StepOrder:
 
 @dataclass(frozen=True)
 class GroupStep:
-    """One step of one rank. ``step`` is how many are committed now, this one included if it was.
+    """The result of one step on one rank. ``step`` is the number of steps committed so far.
 
-    ``error`` is why it was not, as far as this rank knows. ``samples_per_second`` is of all groups
-    that take part. ``sums`` are behind the ``fingerprint``, by parameter.
+    ``error`` says why this step was not committed, as far as this rank knows.
+    ``samples_per_second`` counts all groups that take part. ``sums`` are the numbers behind
+    ``fingerprint``, by parameter.
     """
 
     step: int
@@ -112,7 +116,7 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class GroupsOutcome:
-    """How a run ended. ``fingerprints`` are of the parameters at its end, by group."""
+    """The end of a run. ``fingerprints`` are those of the last parameters, by group."""
 
     step: int
     held_out: dict[str, float]
@@ -148,9 +152,11 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Holds:
-    """New code has failed, and all groups wait for newer one; or, without a ``failure``, a step has
-    gone well since, on this ``generation``. ``state`` is what has become of the groups, in words;
-    ``begins_anew``: one is started again with the newer code.
+    """New code has failed, and all groups wait for newer code.
+
+    Without a ``failure``, the hold is over. It ends with a successful step, on this ``generation``.
+    ``state`` says in words what became of the groups. ``begins_anew`` means that one is restarted
+    with the newer code.
     """
 
     doing: str
@@ -163,31 +169,31 @@ class Holds:
 
 @dataclass(frozen=True)
 class FlushRequest:
-    """To be answered once all that was told before it is written down."""
+    """The client answers it when all earlier messages are written."""
 
     port: Port[None]
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The last of a run that has come to its end."""
+    """The last message of a run that reached its end."""
 
     outcome: GroupsOutcome
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The last of a run that has not."""
+    """The last message of a run that failed."""
 
     error: Exception
 
 
 class TaskError(MonarchError):
-    """The model or the data raised: the code's fault, which no restart mends.
+    """The model's or the data's code raised an error, which no restart would fix.
 
-    ``good_generation`` is that of the last code that is known to be without it, if any is.
-    ``is_of_code``: a fix of the code may help. ``no_edit_helps``: none does, even where an edit
-    came before.
+    ``good_generation`` is the last generation of code that is known to work, or None.
+    ``is_of_code`` means that a fix of the code may help; ``no_edit_helps`` that none does, even
+    after an edit.
     """
 
     def __init__(
@@ -215,8 +221,10 @@ class TaskError(MonarchError):
 
 
 class StepsInVain(TaskError, RunFailed):
-    """A group has discarded step after step for the same reason, and nobody has made one: no
-    restart would help, nor would a person who looks at the run, unless new code is the reason."""
+    """A group has discarded many steps for the same reason, and no group has made one.
+
+    Neither a restart nor a person can help, unless new code is the reason.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason, is_of_code=False)
@@ -227,8 +235,10 @@ class StepsInVain(TaskError, RunFailed):
 
 @contextmanager
 def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Within, whatever is raised is the task's fault, ``but`` for errors of that kind; so is a
-    ``SystemExit`` or a ``KeyboardInterrupt``, which would end the process."""
+    """Turn every error within the block into a TaskError, except errors of the type ``but``.
+
+    SystemExit and KeyboardInterrupt are turned, too: they would end the process.
+    """
     try:
         yield
     except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -242,8 +252,10 @@ def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[N
 
 
 class Unsaved(MonarchError):
-    """The operating system refused a checkpoint, as where the disk is full, or the state has under
-    ``key`` what cannot be saved: it goes on without."""
+    """A checkpoint could not be written, as on a full disk, or the state cannot be saved.
+
+    In the second case ``key`` names the value that cannot be. The run goes on.
+    """
 
     def __init__(self, step: int, reason: str, key: str | None = None) -> None:
         super().__init__(step, reason, key)

@@ -1,6 +1,4 @@
-"""Which hosts a replica group gets, one where it fits on one; the processes of groups and of the
-lighthouse: what they begin with, and their end.
-"""
+"""Places replica groups on hosts, and starts and ends their processes and the lighthouse's."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from monarch_sync.words import counted
 
 @dataclass(frozen=True)
 class GroupPlace:
-    """Consecutive hosts, with as many procs of the group on each.
+    """The hosts of a group: consecutive ones, with the same number of its procs on each.
 
-    ``first_slot`` counts the procs of other groups on its first host.
+    ``first_slot`` is the number of other groups' procs before it on its first host.
     """
 
     first_host: int
@@ -35,10 +33,10 @@ class GroupPlace:
 def place_groups(
     num_groups: int, procs_per_group: int, num_hosts: int, procs_per_host: int
 ) -> list[GroupPlace]:
-    """A place for every group; ValueError when there is too little of it.
+    """Return a place for each group. Raises ValueError if there are too few procs.
 
-    A group that fits on a host is never split, so that the loss of a host costs as few groups as
-    can be. One that is larger gets hosts of its own, the same number of procs on each.
+    A group that fits on one host is never split, so that the loss of a host costs as few groups as
+    possible. A larger group gets hosts of its own, with the same number of procs on each.
     """
     if procs_per_group <= procs_per_host:
         on_each = procs_per_host // procs_per_group
@@ -68,7 +66,7 @@ def place_groups(
 
 
 def most_procs_on_a_host(places: Sequence[GroupPlace]) -> int:
-    """How many procs of all groups the fullest host has."""
+    """Return the number of procs, of all groups, on the host that has most."""
     counts: Counter[int] = Counter()
     for place in places:
         for host in range(place.first_host, place.first_host + place.num_hosts):
@@ -77,7 +75,9 @@ def most_procs_on_a_host(places: Sequence[GroupPlace]) -> int:
 
 
 def describe_places(places: Sequence[GroupPlace], num_procs: int) -> dict[str, Any]:
-    """The hosts of each group, and the idle procs of ``num_procs`` in all, in words."""
+    """Return the hosts of each group as text by name, and the number of idle procs of
+    ``num_procs``.
+    """
     rows = {
         f"group {number}": f"{counted(place.num_procs, 'proc')} on "
         + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))
@@ -99,9 +99,9 @@ _STOP_SECONDS = 5.0
 
 
 async def end_procs(*meshes: ProcMesh | None) -> None:
-    """Kill procs, and wait a little for that: a host that is gone does not answer."""
+    """Kill these procs, and wait up to 5 s for that, since a host that is gone does not answer."""
     ends = []
-    # All that is worth saving has been saved, and a process that hangs has no last words.
+    # No time to clean up: the state is saved, or the process hangs.
     with configured(stop_timeout_seconds=0.0):
         for mesh in meshes:
             if mesh is not None:

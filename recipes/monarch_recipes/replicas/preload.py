@@ -1,6 +1,6 @@
-"""Imports of the template process: a group that is started again is there at once.
+"""Imports of the template process, from which a restarted group's processes are forked in no time.
 
-Only libraries: code of a workspace would stay as it was when the template was started.
+Only libraries: workspace code would stay as it was when the template started.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""The cost of each fault: seconds to notice it, to restart, to heal, and without training.
+"""The cost of each fault: seconds until it is noticed, until the restart, to heal, without
+training.
 
 Time is an argument, in seconds of a clock that never goes back.
 """
@@ -20,8 +21,8 @@ _Gap = tuple[float, float]  # without a committed step: from one commit to the n
 class Incident:
     """One fault, from its beginning to the first step that its victim committed again.
 
-    ``began_at`` is when a fault on purpose was sent off; for another kind it is when it was
-    noticed, and ``detection_seconds`` is not known.
+    ``began_at`` is the time at which an injected fault was ordered. For another fault it is the
+    time at which it was noticed, and ``detection_seconds`` is None.
     """
 
     victim: str
@@ -36,28 +37,33 @@ class Incident:
 
     @property
     def detection_seconds(self) -> float | None:
-        """Seconds from the fault to its discovery; None where the fault was not injected."""
+        """Seconds from the fault until it was noticed; None if the fault was not injected."""
         return self.detected_at - self.began_at if self.on_purpose else None
 
     @property
     def restart_seconds(self) -> float | None:
-        """Seconds from the discovery to processes with the model built, the back-off included."""
+        """Seconds from the notice until the new processes have built the model, waits included; or
+        None.
+        """
         return None if self.ready_at is None else self.ready_at - self.detected_at
 
     @property
     def heal_seconds(self) -> float | None:
-        """Seconds from then to the first step that the victim shares in again."""
+        """Seconds from the restart to the first step that the victim takes part in.
+
+        It is None before that.
+        """
         if self.ready_at is None or self.healed_at is None:
             return None
         return self.healed_at - self.ready_at
 
     def overlaps(self, gap: _Gap) -> bool:
-        """Whether it disturbed steps between these two times."""
+        """Return whether the fault disturbed training between the two times of ``gap``."""
         ended_at = self.healed_at or self.ready_at or math.inf
         return gap[1] >= self.began_at and gap[0] <= ended_at
 
     def row(self) -> dict[str, Any]:
-        """The incident as data, rounded to milliseconds."""
+        """Return the incident as plain data, with times rounded to milliseconds."""
         return {
             "victim": self.victim,
             "cause": self.cause,
@@ -71,17 +77,16 @@ class Incident:
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """A whole run.
+    """The faults of a whole run, and what they cost.
 
-    ``goodput`` is the share of the time that was of use: of all seconds from the begin of the first
-    step to the end of the last, those that its committed steps take where nothing disturbs them
-    (``usual_step_seconds`` each). A step that a group was away from counts for the share of the
-    groups that made it. So all that is no such step lowers it: waits for the dead, steps that are
-    discarded or made again, saves, evaluations, holds.
+    ``goodput`` is the useful share of the time between the beginning of the first step and the end
+    of the last one. A committed step counts for ``usual_step_seconds``, the time of an undisturbed
+    step; if only some groups made it, for their share. So everything else lowers it: waits for dead
+    groups, discarded or repeated steps, saves, evaluations, holds.
 
-    ``batch_share`` is the share of the batches that could have been learnt from which were: a group
-    that is away misses batches, a step that is discarded wastes them, and what was made after the
-    last checkpoint is lost when all groups die. Time is not in it.
+    ``batch_share`` is the share of the possible batches that were learned from. An absent group
+    misses batches, a discarded step wastes them, and steps after the last checkpoint are lost when
+    all groups die. It does not depend on time.
     """
 
     incidents: tuple[Incident, ...]
@@ -96,12 +101,12 @@ class RecoveryReport:
 
     @property
     def goodput(self) -> float:
-        """0 to 1."""
+        """The useful share of the time, from 0 to 1."""
         return min(1.0, self.useful_seconds / max(self.training_seconds, 1e-9))
 
     @property
     def batch_share(self) -> float:
-        """0 to 1."""
+        """The share of the batches that were learned from, from 0 to 1."""
         return self.num_batches_committed / max(1, self.num_batches_possible)
 
     @property
@@ -110,7 +115,7 @@ class RecoveryReport:
         return max((one.stall_seconds for one in self.incidents), default=0.0)
 
     def data(self) -> dict[str, Any]:
-        """The same as plain data for JSON, with the goodput and the longest stall in seconds."""
+        """Return the report as plain data for JSON."""
         plain = asdict(self)
         plain["incidents"] = [incident.row() for incident in self.incidents]
         return {
@@ -121,7 +126,7 @@ class RecoveryReport:
         }
 
     def lines(self) -> list[str]:
-        """A table for people."""
+        """Return the report as lines of text: a table of the faults, then the shares."""
         head = ("step", "victim", "detected", "restarted", "healed", "stall", "cause")
         rows = [
             (
@@ -157,7 +162,7 @@ class RecoveryReport:
 
 
 class RecoveryBook:
-    """Takes down what happens, and draws the sum."""
+    """Collects faults and committed steps of a run, and computes the report."""
 
     def __init__(self, num_groups: int, now: float) -> None:
         self._num_groups = num_groups
@@ -169,11 +174,11 @@ class RecoveryBook:
         self._num_wasted = 0
 
     def ordered(self, victim: str, now: float) -> None:
-        """A fault on purpose has been sent off."""
+        """Note that a fault was injected into ``victim``."""
         self._ordered[victim] = now
 
     def detected(self, victim: str, cause: str, step: int, now: float) -> Incident:
-        """Something has died, or hangs, or has gone astray."""
+        """Note that something has died, hangs, or has wrong parameters; return the incident."""
         began_at = self._ordered.pop(victim, None)
         incident = Incident(
             victim=victim,
@@ -192,7 +197,10 @@ class RecoveryBook:
             incident.ready_at = incident.ready_at or now
 
     def committed(self, victim: str, step: int, participants: int, now: float) -> Incident | None:
-        """``victim`` has committed a step; the incident of it that this ends, if one was open."""
+        """Note that ``victim`` has committed a step.
+
+        Return its incident that ends with it, or None.
+        """
         if step not in self._participants:
             self._participants[step] = participants
             self._commit_times.append(now)
@@ -204,17 +212,17 @@ class RecoveryBook:
         return ended
 
     def wasted(self) -> None:
-        """A group has made a step that was discarded."""
+        """Count one discarded step of a group."""
         self._num_wasted += 1
 
     def rolled_back(self, step: int) -> None:
-        """All groups have died: what came after ``step`` will be made again."""
+        """Note that all groups have died, so that the steps after ``step`` are made again."""
         lost = [self._participants.pop(late) for late in list(self._participants) if late > step]
         self._num_wasted += sum(lost)
 
     def report(self, now: float) -> RecoveryReport:
-        """The sum up to now."""
-        stalls: set[_Gap] = set()  # Groups that are lost together are waited for together.
+        """Return the report up to now."""
+        stalls: set[_Gap] = set()  # Groups that are lost together cause one stall.
         for incident in self._incidents:
             end = incident.healed_at or incident.ready_at or incident.detected_at
             gap = self._longest_gap(incident.began_at, end)
@@ -224,7 +232,7 @@ class RecoveryBook:
         quiet = [gap for gap in gaps if not any(one.overlaps(gap) for one in self._incidents)]
         usual = statistics.median(map(_length, quiet or gaps)) if gaps else 0.0
         num_committed = sum(self._participants.values())
-        # Nobody saw the first step begin.
+        # The beginning of the first step is not known.
         training = self._commit_times[-1] - self._commit_times[0] + usual if gaps else 0.0
         return RecoveryReport(
             incidents=tuple(sorted(self._incidents, key=lambda incident: incident.began_at)),
@@ -242,7 +250,7 @@ class RecoveryBook:
         return [one for one in self._incidents if one.victim == victim and one.healed_at is None]
 
     def _longest_gap(self, begin: float, end: float) -> _Gap:
-        """The longest time without a commit that has a part between ``begin`` and ``end``."""
+        """Return the longest time between two commits that overlaps ``begin`` to ``end``."""
         pairs = itertools.pairwise(self._commit_times)
         touched = (pair for pair in pairs if pair[1] > begin and pair[0] < end)
         return max(touched, key=_length, default=(begin, begin))

@@ -1,4 +1,7 @@
-"""How long members of groups wait for each other. Without torch, as configs are read without it."""
+"""How long members of groups wait for each other.
+
+This imports no torch, so that configs can be read without it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from monarch.config_file import ConfigError
 
 @dataclass(frozen=True)
 class MemberTimeouts:
-    """How long a member waits for others: in a collective, for a quorum, in a whole step."""
+    """How many seconds a member waits for others: in a collective, for a quorum, in a whole
+    step.
+    """
 
     collective_seconds: float
     quorum_seconds: float
@@ -17,7 +22,7 @@ class MemberTimeouts:
 
 
 def check_timeouts(*, collective: float, join: float, quorum: float) -> None:
-    """Raise ConfigError where, in seconds, one of these contradicts another."""
+    """Raise ConfigError if one of these times, in seconds, contradicts another."""
     if join < collective:
         raise ConfigError(
             f"must not be less than collective_timeout_seconds ({collective:g}): a group that "

@@ -1,12 +1,13 @@
-"""TorchFT with what it needs to survive every fault; each cure says what it cures.
+"""TorchFT with the changes that it needs to survive every fault; each change says what it is for.
 
-A cure goes by what the installed TorchFT has, not by its version. How a process group meets anew
-(`configure` in 0.2, `reconfigure` in 0.3) is between it and TorchFT's manager: nothing here calls
-it. Where a name is gone that a cure needs, `check_parts` says so. Run with 0.2.0; of 0.3, which
-could not be had, only the contract of its process groups, by a fake.
+A change depends on what the installed TorchFT has, not on its version. TorchFT's manager itself
+calls the method with which a process group meets anew (`configure` in 0.2, `reconfigure` in 0.3);
+nothing here does. If a name is gone that a change needs, `check_parts` raises an error. All this
+was run with TorchFT 0.2.0. Version 0.3 was not available: only the interface of its process groups
+was tried, with a fake.
 
-All of it works unchanged with NCCL: only the process group that the manager is given differs. Where
-that is gloo's, and the model on a GPU, what is averaged goes by copies in the host's memory.
+The changes work with NCCL too: only the process group that the manager gets differs. With gloo and
+a model on a GPU, tensors are averaged through copies in the host's memory.
 """
 
 # Not `from __future__ import annotations`: DDP looks at the annotations of its hook.
@@ -41,14 +42,14 @@ from monarch.rdma import RDMAAction, RDMABuffer, RemoteMemoryError
 from monarch.runs.recover.clock import unheld_time
 
 _PAUSE_SECONDS = 0.1
-# A lighthouse hears of a member ten times a second. Counted, so that all ranks of a group give up
-# in the same try: a quorum is had by all of them together.
+# Members send the lighthouse a heartbeat ten times a second. Tries are counted, not timed, so that
+# all ranks of a group, which join a quorum together, give up in the same try.
 _NUM_TRIES = 20
 _READ_BYTES = 64 * 1024
-"""From here on a tensor is read from where it lies."""
+"""Tensors of at least this size are read from the memory of the process that has them."""
 
 _log = logging.getLogger(__name__)
-# What is changed here, or looked into: a server that would let everybody in, and how a step ends.
+# The parts of TorchFT that are changed or used here.
 _PARTS = (
     (torchft.manager, "ManagerServer"),
     (http_transport, "_IPv6HTTPServer"),
@@ -60,8 +61,10 @@ _PARTS = (
 
 
 def check_parts(parts: Sequence[tuple[object, str]] = _PARTS) -> None:
-    """Raise JobError where TorchFT lacks what a cure is for: it may be needed no more, and must not
-    be left out unseen."""
+    """Raise JobError if TorchFT lacks a part that is changed here.
+
+    The change may not be needed any more then, but that must be checked by a person.
+    """
     gone = [name for owner, name in parts if not hasattr(owner, name)]
     if gone:
         raise JobError(
@@ -74,19 +77,20 @@ check_parts()
 
 
 class BehindOthers(RuntimeError):
-    """This group is behind what others have committed, and there is no group to heal from.
+    """This group is behind the steps that others have committed, and there is no group to heal
+    from.
 
-    It must not train: it would end with parameters of its own.
+    It must not train: it would end with other parameters.
     """
 
 
 class LighthouseGone(RuntimeError):
-    """The lighthouse has died. Make a new manager, with a new store, once there is another."""
+    """The lighthouse has died. Make a new manager, with a new store, for the next lighthouse."""
 
 
 @contextlib.contextmanager
 def _instead(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    """Within, the module has another value by this name."""
+    """Set ``module.name`` to ``value`` within the block."""
     was = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -96,21 +100,22 @@ def _instead(module: ModuleType, name: str, value: Any) -> Iterator[None]:
 
 
 class CarefulManager(Manager):  # type: ignore[misc]
-    """A manager with a synchronous quorum, after which the parameters are the newest there are.
+    """A manager with a synchronous quorum.
 
-    - A new lighthouse counts its quorums from 1 again. A manager that knew the old one takes the
-      new first for its own, or meets the others where they met long ago, and they wait for each
-      other in vain. So ``give_up``, which any thread may call, ends whatever waits for the old one:
-      what this group does then raises.
-    - A quorum that fails for another reason is asked for again for ``patience_seconds``. As it is,
-      the manager would raise that first error for ever.
-    - A group that comes back when all others have finished would train alone from where it
-      is. Here the quorum raises BehindOthers.
-    - A quorum of fewer than ``least_groups`` is asked for again, a few times: a lighthouse that has
-      not heard of the others yet would let one go ahead without them.
-    - Its server listens at ``hostname`` alone. As it is, it lets in every client that connects to
-      any of this machine's interfaces.
-    - It tells of heals and commits: ``has_healed``, ``has_committed``, since the last quorum began.
+    After the quorum, this process has the newest parameters.
+
+    - A new lighthouse counts its quorums from 1 again. A manager that knew the old one would take
+      an old quorum for a new one of the same number, or meet the others at an old store, and they
+      would wait for each other forever. So ``give_up``, which any thread may call, ends all waits
+      for the old lighthouse; the waiting calls raise LighthouseGone.
+    - A quorum that fails for another reason is asked for again for ``patience_seconds``. TorchFT's
+      manager would raise the first error forever.
+    - A group that comes back when all others have finished would train alone from its old step.
+      Here the quorum raises BehindOthers.
+    - A quorum of fewer than ``least_groups`` is asked for again, a few times: the lighthouse may
+      not know the other groups yet.
+    - Its server listens at ``hostname`` alone. TorchFT's accepts every client on all interfaces.
+    - ``has_healed`` and ``has_committed`` say what happened since the last quorum began.
     """
 
     def __init__(self, *, patience_seconds: float, **arguments: Any) -> None:
@@ -127,23 +132,28 @@ class CarefulManager(Manager):  # type: ignore[misc]
         self.has_healed = False
         self.has_committed = False
         self.is_given_up = False
-        # Means over the groups, of parameters that this process has not used; None: nobody asks.
+        # Gradients of parameters that this process has not used, averaged over the groups. None if
+        # they are not collected.
         self.not_used: dict[torch.Tensor, torch.Tensor] | None = None
         _CurrentManager.manager = self
 
     @property
     def quorum_number(self) -> int:
-        """Another one whenever other groups take part."""
+        """The number of the quorum. It changes whenever the groups that take part change."""
         return int(self._quorum_id)
 
     def give_up(self) -> None:
-        """The lighthouse is gone; calls that wait for a quorum are let go."""
+        """End all calls that wait for a quorum, because the lighthouse is dead."""
         self.is_given_up = True
-        # The server ends with its last reference, and with it the calls that it has not answered.
+        # Without a reference the server ends, and so do the calls that wait for its answer.
         self._manager = None
 
     def start_quorum(self, *arguments: Any, **options: Any) -> None:
-        """Wait for the others; afterwards the newest parameters are here."""
+        """Wait for the quorum of the next step, and load the newest parameters if this group is
+        behind.
+
+        Raises LighthouseGone after `give_up`, and BehindOthers.
+        """
         self.has_healed = self.has_committed = False
         deadline, num_tries = unheld_time() + self.patience_seconds, 0
         while True:
@@ -170,11 +180,12 @@ class CarefulManager(Manager):  # type: ignore[misc]
         super()._apply_pending_state_dict()
 
     def begin_average(self, tensor: torch.Tensor) -> Callable[[], object]:
-        """Begin to average over the groups that take part, in place; call what is returned to wait
-        for it. An error is reported, as by ``allreduce``, and the tensor is of no use then.
+        """Begin to average a tensor in place over the groups that take part.
 
-        The work that ``allreduce`` returns times its future in another thread. On a CPU that costs
-        more than a small message, and is not needed: gloo keeps the time itself.
+        Return a function that waits. An error is reported to the manager, as by ``allreduce``; the
+        tensor is of no use then. The work object of ``allreduce`` would time its future in another
+        thread, which on a CPU costs more than sending a small message, and is not needed: gloo has
+        its own timeout.
         """
         if tensor.device.type != "cpu" and self._goes_by_host:
             copy = tensor.cpu()
@@ -212,11 +223,13 @@ class CarefulManager(Manager):  # type: ignore[misc]
 
     @property
     def _goes_by_host(self) -> bool:
-        """Whether what is on a GPU is copied to the host's memory to be averaged."""
+        """Whether tensors on a GPU are copied to the host's memory to be averaged."""
         return "gloo" in self._pg.getBackendName()
 
     def allreduce(self, tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        """TorchFT's, on a GPU over gloo too, where processes share one."""
+        """Average as TorchFT does, also a tensor on a GPU over gloo, for processes that share a
+        GPU.
+        """
         if tensor.device.type == "cpu" or not self._goes_by_host:
             return super().allreduce(tensor, *arguments, **options)
         copy = tensor.cpu()
@@ -226,34 +239,36 @@ class CarefulManager(Manager):  # type: ignore[misc]
         return work
 
     def should_commit(self, *arguments: Any, **options: Any) -> bool:
-        """Whether all of this group may take the step."""
+        """Return whether all ranks of this group may take the step."""
         self.has_committed = bool(super().should_commit(*arguments, **options))
         return self.has_committed
 
 
 def _nothing() -> None:
-    """Takes the place of a wait after an error: there is nothing to wait for."""
+    """Do nothing: the wait of an average that failed to begin."""
 
 
 class _CurrentManager:
-    """The manager that this process has now."""
+    """Holds the present manager of this process."""
 
     manager: CarefulManager | None = None
 
 
 class Bell(Actor):
-    """Beside a trainer, in a thread of its own: so it can be told something while it waits."""
+    """An actor beside a trainer, on a thread of its own, which is reached while the trainer
+    waits.
+    """
 
     @endpoint
     def lighthouse_is_gone(self) -> None:
-        """Let go of whatever waits for it."""
+        """End all calls of the trainer that wait for the dead lighthouse."""
         if _CurrentManager.manager is not None:
             _CurrentManager.manager.give_up()
 
 
 @dataclass(frozen=True)
 class _InMemory:
-    """A tensor that the other end reads from where it lies."""
+    """Stands for a tensor that the receiver reads from the sender's memory."""
 
     buffer: RDMABuffer
     dtype: torch.dtype
@@ -261,21 +276,21 @@ class _InMemory:
 
 
 class ReachableTransport(HTTPTransport):  # type: ignore[misc]
-    """Serves checkpoints at one address of this machine, and nowhere else.
+    """Serves checkpoints at one address of this machine.
 
-    TorchFT's own serves every client, on all interfaces, and names the hostname, which need not
+    TorchFT's transport serves on all interfaces, and its URL contains the hostname, which need not
     resolve.
 
-    Large tensors are not sent: a process that heals reads them from this process's memory
-    (RDMABuffer), and keeps the connection until it has, as the parameters must not change before.
-    Where that fails, or would go over TCP, it fetches all of it over HTTP.
+    Large tensors are not sent. A process that heals reads them from this process's memory
+    (RDMABuffer). It keeps the connection open until it is done, because the parameters must not
+    change before. If that fails, or would go over TCP, it fetches everything over HTTP.
     """
 
     def __init__(self, timeout: timedelta, address: str) -> None:
         self._address = address
         self._buffers: list[RDMABuffer] = []
         self._in_memory = b""
-        # The quorum is had in a thread of its own; buffers registered there are this actor's.
+        # TorchFT waits for the quorum on its own thread; buffers made there belong to this actor.
         self._context = contextvars.copy_context()
 
         class Server(ThreadingHTTPServer):
@@ -286,7 +301,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
 
         with _instead(http_transport, "_IPv6HTTPServer", Server):
             super().__init__(timeout=timeout, num_chunks=0)
-        # A line on stderr for each request.
+        # The handler would print a line to stderr for each request.
         handler = self._server.RequestHandlerClass
         handler.log_message = lambda *arguments: None
         serve = handler.do_GET
@@ -295,7 +310,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
     def send_checkpoint(
         self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta
     ) -> None:
-        """Serve it until ``disallow_checkpoint``."""
+        """Offer the checkpoint to other groups, until ``disallow_checkpoint``."""
         self._context.copy().run(self._register, state_dict)
         super().send_checkpoint(dst_ranks, step, state_dict, timeout)
 
@@ -314,8 +329,7 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._in_memory = pickle.dumps(places) if self._buffers else b""
 
     def disallow_checkpoint(self) -> None:
-        """Offer the parameters to no other group any more; returns when those that read them are
-        through."""
+        """Stop offering the checkpoint. Returns when the groups that read it are done."""
         super().disallow_checkpoint()
         for buffer in self._buffers:
             buffer.drop().get()
@@ -323,11 +337,13 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         self._in_memory = b""
 
     def _serve_memory(self, request: Any) -> bool:
-        """Answer if this is what was asked for: where everything lies, until the other end closes
-        the connection."""
+        """Answer a request for the memory locations of the tensors.
+
+        Return False for other requests. The answer lasts until the receiver closes the connection.
+        """
         if not request.path.endswith("/memory"):
             return False
-        # A peer that goes away, or comes when nothing may be read, gets no answer.
+        # A receiver that goes away, or asks when nothing may be read, gets no answer.
         with contextlib.suppress(OSError, ValueError), self._checkpoint_lock.r_lock():
             step = int(request.path.split("/")[2])
             if step != self._step or not self._in_memory:
@@ -336,16 +352,17 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
             request.send_response(200)
             request.send_header("Content-Length", str(len(self._in_memory) + 1))
             request.end_headers()
-            # The last byte is not read there: a client with a whole answer gives up the connection.
+            # The receiver leaves the last byte unread: its HTTP client would close the connection
+            # after a whole answer.
             request.wfile.write(self._in_memory + b".")
             request.wfile.flush()
             request.rfile.read(1)
         return True
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
-        """Returns the checkpoint that a peer serves."""
+        """Fetch the checkpoint of a peer, from its memory if possible, and else over HTTP."""
         with warnings.catch_warnings():
-            # Its tensors are only copied from.
+            # The received tensors are never written to.
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             try:
                 return self._context.copy().run(self._read, f"{metadata}{step}/memory", timeout)
@@ -375,12 +392,12 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         return state
 
     def address(self) -> str:
-        """The URL from which peers fetch; the step comes after it."""
+        """Return the URL from which peers fetch; they append the step."""
         port = self._server.socket.getsockname()[1]
         return f"http://{self._address}:{port}/checkpoint/"
 
     def shutdown(self, wait: bool = True) -> None:
-        """End the server. As it is, not waiting leaves its thread and its port."""
+        """End the server and its thread, and close its port, whatever ``wait`` says."""
         super().shutdown(wait=True)
         self._server.server_close()
 
@@ -388,11 +405,11 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
 class DistributedDataParallel(torchft.DistributedDataParallel):  # type: ignore[misc]
     """Averages gradients within the group, then over the groups.
 
-    Its hook averages over the groups alone, and in 0.2 asserts that this went well, so that a
-    group died of another's death. That is for ``should_commit`` to ask.
+    TorchFT's hook averages over the groups alone. In 0.2 it asserts that this succeeded, so that a
+    group died when another one did; here ``should_commit`` checks it.
 
-    It looks for parameters that were not used, and leaves these without a gradient, also where
-    another group has one: ``not_used`` of the manager keeps what the groups have of them.
+    DDP leaves unused parameters without a gradient, even if another group has one. The manager's
+    ``not_used`` collects the groups' gradients of these.
     """
 
     @staticmethod
@@ -418,7 +435,10 @@ def silence_logs() -> None:
 
 
 def average_in_group(tensor: torch.Tensor) -> None:
-    """The mean over the ranks of this group, in place; a group of one has no process group."""
+    """Average a tensor in place over the ranks of this group.
+
+    Does nothing in a group of one rank.
+    """
     if dist.is_initialized():
         dist.all_reduce(tensor)
         tensor /= dist.get_world_size()

@@ -1,14 +1,14 @@
-"""The parts of `rl`: what makes, judges, keeps and learns from samples.
+"""The parts of `rl`: they generate samples, judge and buffer them, and learn from them.
 
 problems            the task: problems, prompt, demonstrations, reward
-policy, sampling    the model; completions with a KV cache
-generator, judging  the actors that make and judge samples
-vllm_engine         a generator's engine on vLLM
-crew                actors that are replaced one by one
-groups              samples, from a prompt to the tensors of a step
-replay              the bounded buffer
-pipeline            the way of a batch through all of these, in the client
-imitation           demonstrations of the supervised phase
-grpo, learner       advantages and loss; a rank that learns
-recorder            samples as rows of a file
+policy, sampling    the model; its completions, with a KV cache
+generator, judging  the actors that generate and judge samples
+vllm_engine         lets a generator sample with vLLM
+crew                actors that are replaced one by one when they die
+groups              samples of one problem, and their tensors for a step
+replay              the buffer of groups between judging and training
+pipeline            drives all of these from the client, batch by batch
+imitation           demonstrations for the supervised phase
+grpo, learner       advantages and loss; one rank of the training
+recorder            writes samples to a file
 """

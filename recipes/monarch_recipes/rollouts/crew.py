@@ -1,4 +1,4 @@
-"""Actors that are replaced one by one when their processes die, and asked again."""
+"""Actors that are replaced one by one when their processes die. Their calls are repeated."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import Any, Generic, TypeVar
 
 from monarch.actor import Future, HostMesh, ProcMesh
 from monarch.config import configured
-from monarch.errors import ActorError, SupervisionError
+from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs import Record
 from monarch.runs.recover.ranks import RunFailed
+from monarch.runs.recover.recovery import RanksLost
 from monarch_recipes.rollouts.judging import RewardStuck
 
 T = TypeVar("T")
 
 _MOST_DEATHS = 5
 _END_SECONDS = 1.0
+_HOST_SECONDS = 30.0  # for a host that has just started
 
 
 class Crew:
     """``num`` actors of one kind, each alone in a process, spread over the hosts.
 
-    ``make`` spawns the actor on its proc. A member whose process has died is made anew as soon as
-    that is noticed, and what it was asked is asked again; so what it does may be done twice.
+    ``make`` spawns the actor on its proc. A dead member is replaced when its answer is asked for,
+    and the call is sent again. So a call may run twice.
     """
 
     def __init__(
@@ -42,8 +44,12 @@ class Crew:
         return len(self._procs)
 
     def ask(self, number: int, method: str, *args: Any) -> CrewCall[Any]:
-        """Ask a member, and do not wait for its answer."""
+        """Call the method of a member without waiting for its answer."""
         return CrewCall(self, number, method, args)
+
+    def move(self, hosts: HostMesh) -> None:
+        """Restart members that die from now on on ``hosts``."""
+        self._hosts = hosts.flatten("hosts")
 
     def close(self) -> None:
         """End the processes of all members."""
@@ -51,20 +57,31 @@ class Crew:
             self._end(procs)
 
     def replace(self, number: int, why: str) -> None:
-        """Start a new process for a member. Raises RunFailed where its processes die one after the
-        other."""
+        """Start a new process for a member, and record why.
+
+        Raises RanksLost if its host is lost, and RunFailed if it died more than five times in a
+        row.
+        """
         self._num_deaths[number] += 1
         who = f"{self.name} {number}"
         self._record.event("died", f"{who} died: {why}", member=who)
         if self._num_deaths[number] > _MOST_DEATHS:
             raise RunFailed(f"{who} died {self._num_deaths[number]} times in a row: {why}")
+        try:
+            self._host_of(number).initialized.get(timeout=_HOST_SECONDS)
+        except (MonarchError, TimeoutError) as error:
+            self._num_deaths[number] = 0
+            raise RanksLost("died", f"the host of {who} is lost: {error}") from error
         self._end(self._procs[number])
         self._procs[number] = self._spawned(number)
         self._actors[number] = self._make(self._procs[number])
         self._record.event("respawned", f"{who} has a new process", member=who)
 
+    def _host_of(self, number: int) -> HostMesh:
+        return self._hosts.slice(hosts=number % len(self._hosts))
+
     def _spawned(self, number: int) -> ProcMesh:
-        host = self._hosts.slice(hosts=number % len(self._hosts))
+        host = self._host_of(number)
         return host.spawn_procs({"procs": 1}, name=f"{self.name}_{number}", preload=self._preload)
 
     def _end(self, procs: ProcMesh) -> None:
@@ -73,7 +90,7 @@ class Crew:
             try:
                 procs.stop().get(timeout=10 * _END_SECONDS)
             except (SupervisionError, ActorError, TimeoutError):
-                pass  # It is gone already, or is being ended.
+                pass  # The process is gone already, or is being ended.
 
     def _sent(self, number: int, method: str, args: tuple[Any, ...]) -> Future[Any]:
         sent: Future[Any] = getattr(self._actors[number], method).call_one(*args)
@@ -84,7 +101,7 @@ class Crew:
 
 
 class CrewCall(Generic[T]):
-    """What a member was asked, until it has answered."""
+    """A call of a member, until its answer has been taken with `get`."""
 
     def __init__(self, crew: Crew, number: int, method: str, args: tuple[Any, ...]) -> None:
         self.number = number
@@ -97,16 +114,19 @@ class CrewCall(Generic[T]):
     def _send(self) -> None:
         try:
             self._future = self._crew._sent(self.number, self._method, self._args)
-        except SupervisionError:  # It is dead already: `get` sees to it.
+        except SupervisionError:  # The member is dead already: `get` replaces it.
             self._future = None
 
     def done(self) -> bool:
-        """Whether there is an answer, or an error."""
+        """Return whether there is an answer or an error."""
         return self._future is not None and self._future.done()
 
     def get(self, timeout: float | None = None) -> T:
-        """The answer, by a new process if it must be. Raises what the endpoint raised, and
-        TimeoutError."""
+        """Return the answer. If the member died, replace it and send the call again.
+
+        Raises what the endpoint raised, TimeoutError after ``timeout`` seconds, RanksLost if the
+        member's host is lost, and RunFailed if the member dies again and again.
+        """
         while True:
             try:
                 if self._future is None:

@@ -1,4 +1,4 @@
-"""A generator: completions of problems by the newest policy, in a process of its own."""
+"""A generator: an actor that completes problems with the newest weights of the policy."""
 
 from __future__ import annotations
 
@@ -22,19 +22,24 @@ _SEEDS = 1 << 62
 
 
 class SamplingEngine(Protocol):
-    """What samples: the recipe's own, or vLLM (`vllm_engine.py`). A task's ``build_engine`` returns
-    one."""
+    """The interface of an engine that samples: the recipe's own, or vLLM (`vllm_engine.py`).
+
+    A task's ``build_engine`` returns one.
+    """
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors into which new weights are fetched, by the names of the trainer's."""
+        """Return the tensors into which new weights are fetched, under the trainer's names."""
 
     def loaded(self) -> None:
-        """New weights have been fetched into them."""
+        """The recipe calls this after it has fetched new weights into the tensors."""
 
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
     ) -> list[SampledTokens]:
-        """A completion of each request, in their order. A temperature of 0 takes the likeliest."""
+        """Return a completion of each request, in order.
+
+        A temperature of 0 takes the likeliest tokens.
+        """
 
 
 class PolicyEngine:
@@ -48,7 +53,7 @@ class PolicyEngine:
         return {name: each.data for name, each in self.policy.named_parameters()}
 
     def loaded(self) -> None:
-        """They are the policy's own."""
+        """Do nothing: the tensors are the policy's own."""
 
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
@@ -62,7 +67,9 @@ class PolicyEngine:
 
 @dataclass(frozen=True)
 class Weights:
-    """The name under which the trainers publish, and the version that is wanted at least."""
+    """The weights to use: the name under which trainers publish, and the lowest acceptable
+    version.
+    """
 
     name: str
     version: int
@@ -70,7 +77,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Problems by number; ``seed`` decides their samples, whichever generator makes them."""
+    """Problems to complete, by number. Samples depend on ``seed``, not on the generator."""
 
     problems: tuple[int, ...]
     num_samples: int
@@ -82,17 +89,17 @@ class GenerateRequest:
 
 @dataclass(frozen=True)
 class Generated:
-    """The groups of a request, and how long each part of it took."""
+    """The groups of a request, and the time that it took."""
 
     groups: list[SampleGroup]
     fetch_seconds: float
     seconds: float
-    ended_at: float  # on the clock of the machine
+    ended_at: float  # seconds since 1970, by the clock of the generator's machine
 
 
 @dataclass(frozen=True)
 class GeneratorSettings:
-    """What a generator is made with."""
+    """The settings with which generators are made."""
 
     task: str | None
     problems: str
@@ -103,7 +110,7 @@ class GeneratorSettings:
 
 
 class Generator(Actor):
-    """One member of the generators."""
+    """One of the generators. ``engine`` samples, unless the task has its own ``build_engine``."""
 
     def __init__(self, settings: GeneratorSettings, engine: SamplingEngine | None) -> None:
         torch.set_num_threads(settings.num_threads)
@@ -119,12 +126,12 @@ class Generator(Actor):
         self.num_steps = torch.zeros(1, dtype=torch.long)  # that the policy has made
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Have the author of an edit know where a part of the task is gone."""
+        """Warn the author of an edit that removes a function of the task."""
         tell_of_lost_parts(self.settings.task, change)
 
     @endpoint
     def generate(self, request: GenerateRequest) -> Generated:
-        """A group of samples for each problem, with the weights that are asked for."""
+        """Return a group of samples for each problem, made with the requested weights."""
         started = time.perf_counter()
         self.fetch(request.weights)
         fetched = time.perf_counter()
@@ -161,7 +168,7 @@ class Generator(Actor):
         return Generated(groups, fetched - started, ended - started, time.time())
 
     def fetch(self, weights: Weights) -> None:
-        """Have at least this version of the weights."""
+        """Fetch the newest weights, unless this version or a newer one was fetched already."""
         if self.shared is None or self.shared.name != weights.name:
             self.shared, self.fetched = SharedStateDict(weights.name), 0
         if self.fetched < weights.version:
@@ -171,5 +178,5 @@ class Generator(Actor):
 
 
 def _seed(seed: int, problem: int, number: int) -> int:
-    """A seed that differs for each sample, and is the same whoever draws it."""
+    """Return a seed that differs for each sample and does not depend on the generator."""
     return (seed * 1_000_003 + problem * 8191 + number * 131 + 7) * 2_654_435_761 % _SEEDS

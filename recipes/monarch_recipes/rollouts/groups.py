@@ -1,4 +1,4 @@
-"""Samples in groups of the same problem, from the prompt to the tensors of a step."""
+"""Samples in groups of the same problem, and their tensors for a training step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from monarch_recipes.rollouts.grpo import advantages_of
 
 @dataclass(frozen=True)
 class Sample:
-    """A completion: tokens, the log-probability of each under the policy that made it, and what
-    they say."""
+    """A completion: its tokens, the log-probability of each when it was sampled, text and
+    reward.
+    """
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
@@ -26,11 +27,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class SampleGroup:
-    """Samples of one problem, by a policy of one version and code of one generation.
+    """Samples of one problem, made by one version of the policy and one generation of the code.
 
-    ``version`` is the number of steps that the policy had made. ``reward_generation`` and
-    ``reward_code`` say which code judged it: the workspace's generation, and the digest of the
-    reward function with all that it calls.
+    ``version`` is the number of steps that the policy had learned from. ``reward_generation`` and
+    ``reward_code`` identify the code that judged the samples: the workspace's generation, and the
+    digest of the reward function with all that it calls. They are -1 and "" before that.
     """
 
     problem: int
@@ -48,7 +49,7 @@ class SampleGroup:
 
     @property
     def is_informative(self) -> bool:
-        """Whether its rewards differ, so that there is something to learn."""
+        """Whether the rewards differ. If not, nothing can be learned from the group."""
         return advantages_of(self.rewards) is not None
 
     @property
@@ -56,7 +57,9 @@ class SampleGroup:
         return sum(len(sample.tokens) for sample in self.samples)
 
     def judged(self, rewards: Sequence[float], generation: int, code: str) -> SampleGroup:
-        """The same group with these rewards."""
+        """Return the same group with rewards, and the generation and digest of the code that judged
+        it.
+        """
         pairs = zip(self.samples, rewards, strict=True)
         samples = tuple(dataclasses.replace(sample, reward=reward) for sample, reward in pairs)
         return dataclasses.replace(
@@ -64,7 +67,7 @@ class SampleGroup:
         )
 
     def plain(self) -> dict[str, Any]:
-        """The group as numbers, texts, lists and dicts, as files take it."""
+        """Return the group as numbers, texts, lists and dicts, for a file."""
         return {
             **{each.name: getattr(self, each.name) for each in dataclasses.fields(self)},
             "prompt": list(self.prompt),
@@ -76,7 +79,7 @@ class SampleGroup:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> SampleGroup:
-        """The group that ``plain`` gave."""
+        """Return the group from which `plain` made ``plain``."""
         samples = tuple(
             Sample(tuple(tokens), tuple(log_probs), text, reward)
             for tokens, log_probs, text, reward in plain["samples"]
@@ -86,8 +89,11 @@ class SampleGroup:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences as tensors (N, T), padded on the right; ``mask`` marks the tokens that the policy
-    has chosen, at the place of the token before them."""
+    """Samples as tensors (N, T), padded on the right. All but ``tokens`` have T - 1 positions.
+
+    ``mask`` marks the tokens that the policy chose, each at the position before it. ``behaviour``
+    has their log-probabilities under the policy that sampled them.
+    """
 
     tokens: Tensor
     mask: Tensor
@@ -96,13 +102,16 @@ class Rows:
     temperatures: Tensor  # (N)
 
     def micro_batches(self, size: int) -> list[Rows]:
-        """Parts of at most so many sequences."""
+        """Split the rows into parts of at most ``size`` sequences."""
         parts = [getattr(self, each.name).split(size) for each in dataclasses.fields(self)]
         return [Rows(*part) for part in zip(*parts, strict=True)]
 
 
 def rows_of(groups: Sequence[SampleGroup], device: torch.device | str = "cpu") -> Rows:
-    """The samples of groups that are informative, in order."""
+    """Return the samples of all groups as tensors.
+
+    A group with equal rewards gets advantages of 0.
+    """
     rows: list[tuple[tuple[int, ...], Sample, float, float]] = []
     for group in groups:
         advantages = advantages_of(group.rewards) or [0.0] * len(group.samples)

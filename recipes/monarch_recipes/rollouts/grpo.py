@@ -1,4 +1,4 @@
-"""SampleGroup-relative policy optimization: advantages and loss, as plain functions of tensors."""
+"""Group-relative policy optimization: advantages and loss, as plain functions of tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ _LEAST_SPREAD = 1e-4
 
 
 def advantages_of(rewards: Sequence[float]) -> list[float] | None:
-    """How much better than its group each sample is, in standard deviations; ``None`` where all are
-    alike, so that nothing can be learned from them."""
+    """Return how far each reward is from the mean of its group, in standard deviations.
+
+    Returns None if all rewards are equal: nothing can be learned from them.
+    """
     mean = sum(rewards) / len(rewards)
     spread = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5
     if spread < _LEAST_SPREAD:
@@ -23,8 +25,12 @@ def advantages_of(rewards: Sequence[float]) -> list[float] | None:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """``clip`` bounds the step away from the policy before it; ``most_weight`` truncates the
-    importance weights of samples of older policies; ``kl`` weighs the distance to the reference."""
+    """Settings of the loss.
+
+    ``clip`` limits how far the ratio to the policy before this step may leave 1. ``most_weight``
+    limits the importance weights of samples of older policies. ``kl`` is the weight of the
+    divergence from the reference policy.
+    """
 
     clip: float
     most_weight: float
@@ -33,8 +39,11 @@ class LossSettings:
 
 @dataclass(frozen=True)
 class LossParts:
-    """Sums over tokens, for means over all ranks: ``loss`` with its gradient, the others without.
-    ``ratio_error`` is the largest distance of a ratio to the behaviour policy from 1."""
+    """Sums over the tokens of a batch. Only ``loss`` has a gradient.
+
+    ``ratio`` is the ratio of the probabilities under this policy and under the one that sampled;
+    ``ratio_error`` is its largest distance from 1, not a sum.
+    """
 
     loss: Tensor
     num_tokens: Tensor
@@ -53,11 +62,13 @@ def loss_of(
     mask: Tensor,
     settings: LossSettings,
 ) -> LossParts:
-    """The summed loss of the tokens that ``mask`` marks; all are (N, T), ``advantages`` is (N).
+    """Return the loss, summed over the tokens that ``mask`` marks.
 
-    ``before`` are the log-probabilities of the policy before this step's first update, and
-    ``behaviour`` those of the policy that made the samples: the clip is about the former, and the
-    importance weight corrects for the latter (decoupled PPO, https://arxiv.org/abs/2110.00641).
+    All tensors are (N, T), except ``advantages``, which is (N). ``log_probs`` are the
+    log-probabilities of the tokens under the policy that learns, ``before`` those before this
+    step's first update, and ``behaviour`` those of the policy that made the samples. The clip
+    limits the ratio to ``before``, and the importance weight corrects for ``behaviour`` (decoupled
+    PPO, https://arxiv.org/abs/2110.00641).
     """
     mask = mask.to(log_probs.dtype)
     off_policy = (before - behaviour).detach().exp()

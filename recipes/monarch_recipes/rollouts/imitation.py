@@ -1,4 +1,4 @@
-"""Demonstrations of the task as sequences, for the supervised phase."""
+"""Turns the task's demonstrations into token sequences for the supervised phase."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from monarch_recipes.task import part
 def demonstrations(
     task: str | None, problems: Problems, numbers: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Sequences to imitate, of the problems of these numbers, padded on the right; and which of
-    their tokens count."""
+    """Return the tokens (N, T) of demonstrations of these problems, and a mask (N, T - 1).
+
+    Sequences are padded on the right. The mask marks the tokens to imitate, not the prompt, each at
+    the position before it.
+    """
     rows = []
     for number in numbers:
         problem = problems.of(number)

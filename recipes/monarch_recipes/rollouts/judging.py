@@ -24,15 +24,23 @@ _COMES_BACK_SECONDS = 1.0
 
 
 class RewardFailed(PlacedError):
-    """The reward function raised, took too long, or returned what is no finite number."""
+    """The reward function raised, took too long, or returned something other than a finite
+    number.
+    """
 
 
 class RewardStuck(RewardFailed):
-    """It cannot be interrupted where it is: its process has to be replaced."""
+    """The reward function takes too long and cannot be interrupted.
+
+    Its process must be replaced.
+    """
 
 
 class _NotFinite(Exception):
-    """What a reward function returned, in words; ``place`` is where the function is."""
+    """A reward function returned ``value``, which is not a finite number.
+
+    ``place`` is the file and line of the function.
+    """
 
     def __init__(self, value: str, place: tuple[str, int]) -> None:
         super().__init__(value)
@@ -45,7 +53,10 @@ class _TooSlow(BaseException):
 
 @dataclass(frozen=True)
 class Judged:
-    """The rewards of each group; which completions are right; and the code that judged."""
+    """Rewards, and which completions are right, for each group; the code that judged them.
+
+    ``generation`` is that of the workspace, and ``code`` the digest of the reward function.
+    """
 
     rewards: list[list[float]]
     solved: list[list[bool]]
@@ -54,20 +65,22 @@ class Judged:
 
 
 class Reward(Actor):
-    """One member of the reward actors. ``problems`` are those that the generators have."""
+    """One of the reward actors. ``problems`` names the same problems as for the generators."""
 
     def __init__(self, task: str | None, problems: str, num_held_out: int, data_seed: int) -> None:
         self.task = task
         self.problems = part(task, load_problems)(problems, num_held_out, data_seed)
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Have the author of an edit know where a part of the task is gone."""
+        """Warn the author of an edit that removes a function of the task."""
         tell_of_lost_parts(self.task, change)
 
     @endpoint
     def judge(self, numbers: list[int], completions: list[list[str]], seconds: float) -> Judged:
-        """The rewards of the completions of each problem; each may take so long. Raises
-        RewardFailed."""
+        """Judge completions: ``completions`` has the texts for each problem of ``numbers``.
+
+        The reward function may take ``seconds`` for each text. Raises RewardFailed.
+        """
         function, generation = part(self.task, reward), context().generation
         found = [self.problems.of(number) for number in numbers]
         asked = [
@@ -89,15 +102,16 @@ def rewards_within(
     function: Callable[[RewardedProblem, str], float],
     asked: Sequence[tuple[RewardedProblem, str]],
 ) -> list[float]:
-    """What the function returns for each, a finite number, within so many seconds each. Raises
-    RewardFailed.
+    """Call the reward function for each pair of problem and completion, and return the rewards.
 
-    It runs on one thread for all, which is interrupted between two steps of Python: a signal would
-    need the main thread, which an actor does not have.
+    Each call may take ``seconds``. Raises RewardFailed, or RewardStuck if it cannot be interrupted.
+    The calls run on a thread of their own. An exception interrupts it between two Python
+    instructions; a signal cannot, because only main threads get signals, and an actor does not run
+    on one.
     """
     values: list[float] = []
     errors: list[BaseException] = []
-    now_judged = (0, time.monotonic())  # which one, and since when
+    now_judged = (0, time.monotonic())  # the number of the pair, and the start of its call
 
     def work() -> None:
         nonlocal now_judged
@@ -120,7 +134,7 @@ def rewards_within(
         if left > 0:
             thread.join(left)
             continue
-        # It may go on to the next one meanwhile; this one was too slow all the same.
+        # The thread may just have begun the next pair; this pair was too slow all the same.
         text = f"{where(number)} took longer than reward_timeout_seconds = {seconds:g}"
         ident = ctypes.c_ulong(thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_TooSlow))
@@ -152,8 +166,10 @@ def _place(errors: Sequence[BaseException]) -> tuple[str, int]:
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """A digest of a function with the functions and values of the same package that it uses: it
-    changes with what they do, and not with a comment or a blank line."""
+    """Return a digest of a function and of the functions and values of its package that it uses.
+
+    It changes with what these do, and not with a comment or a blank line.
+    """
     digest = hashlib.sha256()
     seen: set[int] = set()
 

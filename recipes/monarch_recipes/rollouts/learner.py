@@ -1,4 +1,4 @@
-"""A policy that learns, on one rank of several or alone: passes, gradients, updates, its state."""
+"""A learning policy on one rank: forward and backward passes, updates, and its state."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class NotFinite(ValueError):
-    """The gradient is no number: nothing was learned from this step."""
+    """The gradient is not finite. The step changed nothing."""
 
 
 @dataclass(frozen=True)
 class LearnSettings:
-    """How one step learns: ``num_updates`` of the optimizer from the same samples."""
+    """The settings of one step, which makes ``num_updates`` optimizer steps from the same
+    samples.
+    """
 
     loss: LossSettings
     learning_rate: float
@@ -45,8 +47,11 @@ class LearnSettings:
 
 
 class Learner:
-    """``build`` makes the policy, which all ranks make alike. ``reference`` is the policy that
-    `begin_reinforcing` has found, from which the KL divergence is taken."""
+    """The policy and its optimizer, on one rank of several or alone.
+
+    ``build`` makes the policy; it must make the same one on all ranks. ``reference`` is the policy
+    as it was at `begin_reinforcing`, for the KL divergence; None before.
+    """
 
     def __init__(
         self, build: Callable[[], nn.Module],
@@ -70,14 +75,18 @@ class Learner:
         return policy
 
     def wrap(self) -> None:
-        """Average gradients over the ranks of the process group as it is now."""
+        """Wrap the policy so that its gradients are averaged over the present process group."""
         self.parallel: nn.Module = self.policy
         if self.parallelism == "ddp":
             ids = [self.device.index] if self.device.type == "cuda" else None
             self.parallel = DistributedDataParallel(self.policy, device_ids=ids)
 
     def imitate(self, tokens: Tensor, mask: Tensor, learning_rate: float) -> dict[str, float]:
-        """One update towards the tokens that ``mask`` marks; all ranks have the whole batch."""
+        """Make one update towards the tokens that ``mask`` marks.
+
+        Return the loss and the gradient norm. All ranks get the whole batch, and each uses its
+        share.
+        """
         total = float(mask.sum())
         tokens, mask = self._share(tokens), self._share(mask)
         log_probs = log_probs_of(self.parallel(tokens[:, :-1]), tokens[:, 1:], 1.0)
@@ -87,7 +96,7 @@ class Learner:
         return {"loss": float(self._sums([loss])[0]) / total, "grad_norm": norm}
 
     def begin_reinforcing(self) -> None:
-        """Keep the policy as it is now as the reference; the optimizer begins anew."""
+        """Copy the policy as the reference, and make a new optimizer."""
         state = get_model_state_dict(self.policy, options=StateDictOptions(full_state_dict=True))
         self._set_reference(state)
         self.optimizer = self._optimizer_of(self.policy)
@@ -97,11 +106,14 @@ class Learner:
         set_model_state_dict(self.reference, state, options=StateDictOptions(full_state_dict=True))
 
     def learn(self, rows: Rows, settings: LearnSettings) -> dict[str, float]:
-        """Learn from samples; all ranks have the whole batch, and each its share of the work."""
+        """Make the updates of one step, and return its numbers by name.
+
+        All ranks get the whole batch, and each uses its share. Raises NotFinite.
+        """
         total = float(rows.mask.sum())
         parts = self._parts(rows, settings.micro_batch_size)
         references = [self._reference_of(part, settings.loss.kl) for part in parts]
-        # Of a single update the policy before it is the one that is differentiated.
+        # With a single update, `before` would equal the log-probabilities of that update.
         before: list[Tensor] | None = None
         if settings.num_updates > 1:
             with torch.no_grad():
@@ -140,11 +152,14 @@ class Learner:
         return numbers
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """The parameters by name, those that are shared once; of shards, this rank's."""
+        """Return the parameters by name. With fsdp they are this rank's shards.
+
+        A parameter that two modules share appears once.
+        """
         return {name: each.detach() for name, each in self.policy.named_parameters()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All of its state, whole, on rank 0; all ranks ask together."""
+        """Return the whole state on rank 0. All ranks must call it together."""
         reference = None
         if self.reference is not None:
             reference = get_model_state_dict(self.reference, options=_FULL)
@@ -155,7 +170,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state, of which each rank has the whole."""
+        """Load a state of `state_dict`; every rank must have the whole state."""
         full = StateDictOptions(full_state_dict=True)
         set_model_state_dict(self.policy, state["model"], options=full)
         if state["reference"] is not None:
@@ -167,7 +182,10 @@ class Learner:
         return tensor[self.rank :: self.world_size].to(self.device)
 
     def _parts(self, rows: Rows, size: int) -> list[Rows]:
-        """This rank's share, in as many parts as each rank has: rows without a token fill up."""
+        """Return this rank's share of the rows, in micro-batches.
+
+        Rows without a token are added, so that all ranks have the same number of micro-batches.
+        """
         missing = -len(rows.tokens) % self.world_size
 
         def share(tensor: Tensor) -> Tensor:
@@ -193,7 +211,9 @@ class Learner:
 
     @contextlib.contextmanager
     def _accumulating(self, *, is_last: bool) -> Iterator[None]:
-        """Gradients travel once an update, with its last part."""
+        """Return a context in which gradients are averaged over ranks only for the last part of an
+        update.
+        """
         if self.parallelism == "fsdp":
             self.policy.set_requires_gradient_sync(is_last)
         quiet = self.parallelism == "ddp" and not is_last
@@ -201,7 +221,10 @@ class Learner:
             yield
 
     def _update(self, learning_rate: float, clip_norm: float | None) -> float:
-        """Step with the gradients as they are; their norm before they were clipped."""
+        """Clip the gradients and step the optimizer; return the norm before clipping.
+
+        Raises NotFinite.
+        """
         largest = float("inf") if clip_norm is None else clip_norm
         found = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)
         norm = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
@@ -215,7 +238,7 @@ class Learner:
         return norm
 
     def _sums(self, values: Sequence[Tensor]) -> list[float]:
-        """Over all ranks."""
+        """Return the sums of these values over all ranks."""
         packed = torch.stack([value.detach().double() for value in values])
         if self.parallelism != "none":
             dist.all_reduce(packed)
@@ -224,5 +247,5 @@ class Learner:
 
 
 def sum_of(parts: Sequence[Tensor], place: int) -> Tensor:
-    """The sum of one number of all parts."""
+    """Return the sum over the parts of the number at ``place``."""
     return torch.stack([part[place] for part in parts]).sum()

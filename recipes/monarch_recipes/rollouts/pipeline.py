@@ -1,4 +1,4 @@
-"""The way of a batch, as the client drives it: generators, rewards, a bounded buffer."""
+"""Drives a batch through generators, reward actors and the buffer, from the client."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ T = TypeVar("T")
 OnRewardChange = Literal["keep", "drop", "rescore"]
 _LETS_IN_SECONDS = 0.2
 _LOOKS_EVERY_SECONDS = 0.002
-_SPARE_SECONDS = 30.0  # for a process that is coming up
+_SPARE_SECONDS = 30.0  # for a process that is still starting
 
 
 class PipelineConfig(Protocol):
-    """The keys of the recipe's config that this reads."""
+    """The keys of the recipe's config that the pipeline reads."""
 
     @property
     def task(self) -> str | None: ...
@@ -79,7 +79,7 @@ class PipelineConfig(Protocol):
 
 @dataclass(frozen=True)
 class JudgedBatch:
-    """A batch that has been generated and judged: ``numbers`` are what a step reports of it."""
+    """A batch that was generated and judged. ``numbers`` are its numbers for the step's metrics."""
 
     number: int
     groups: list[SampleGroup]
@@ -93,9 +93,10 @@ class _Pending:
 
 
 class Pipeline:
-    """Generators, reward actors and the buffer, which outlive the trainers.
+    """The generators, the reward actors and the buffer.
 
-    ``engine`` is what generators sample with, where the task has none of its own.
+    They keep running if trainers are restarted. ``engine`` samples in the generators, unless the
+    task has its own ``build_engine``.
     """
 
     def __init__(
@@ -131,19 +132,26 @@ class Pipeline:
         for crew in (self.generators, self.rewards, self.buffer):
             crew.close()
 
-    def begin_anew(self, state: dict[str, Any] | None) -> None:
-        """Load the buffer of a checkpoint, and drop the samples that are being generated."""
+    def begin_anew(self, hosts: HostMesh, state: dict[str, Any] | None) -> None:
+        """Load the buffer of a checkpoint, or empty it for None. Forget the batches in progress.
+
+        Actors that died with their host are restarted on ``hosts``.
+        """
+        for crew in (self.generators, self.rewards, self.buffer):
+            crew.move(hosts)
         self._pending.clear()
         self.buffer.ask(0, "load", state).get()
 
     def buffer_state(self) -> dict[str, Any]:
-        """The buffer, for a checkpoint."""
+        """Return the state of the buffer, for a checkpoint."""
         state: dict[str, Any] = self.buffer.ask(0, "state").get()
         return state
 
     def begin(self, up_to: int, next_batch: int, config: PipelineConfig, weights: Weights) -> None:
-        """Have the generators begin all batches up to this number that they have not begun; the
-        first that is wanted still is ``next_batch``."""
+        """Ask the generators for all batches up to number ``up_to`` that are not begun yet.
+
+        If no batch is begun, the first one is ``next_batch``.
+        """
         first = self._pending[-1].number + 1 if self._pending else next_batch
         for number in range(first, up_to + 1):
             start = number * config.problems_per_step
@@ -152,7 +160,10 @@ class Pipeline:
             self._pending.append(_Pending(number, self._ask_generators(request)))
 
     def collect(self) -> tuple[int, list[SampleGroup], dict[str, float]]:
-        """The oldest batch that was begun, once all generators are through with it."""
+        """Wait for the oldest batch in progress.
+
+        Return its number, its groups, and numbers for metrics.
+        """
         began = time.perf_counter()
         pending = self._pending.popleft()
         answers = self._generated(pending.asked)
@@ -171,10 +182,10 @@ class Pipeline:
         )
 
     def let_edit_in(self) -> None:
-        """Wait for an edit that is on its way, for a moment at most.
+        """Wait for an edit that is being pushed, for 0.2 s at most. Call it while no actor is busy.
 
-        It is for the moment at which nobody is busy. A batch that is begun instead, or a step,
-        would have to end first: the edit would come a whole batch later.
+        An edit must wait for the end of a running step or batch. So without this wait, it would
+        often take effect one batch later.
         """
         here, began = process.current(), time.monotonic()
         while (
@@ -186,8 +197,10 @@ class Pipeline:
     def judge(
         self, number: int, groups: Sequence[SampleGroup], config: PipelineConfig, step: int
     ) -> JudgedBatch:
-        """The batch with its rewards. Raises RewardFailed: then nothing is kept that this code has
-        judged."""
+        """Return the batch with its rewards.
+
+        Raises RewardFailed; then it also removes from the buffer what the same code has judged.
+        """
         began = time.perf_counter()
         try:
             judged, solved = self._judged(groups, config)
@@ -208,23 +221,25 @@ class Pipeline:
         })  # fmt: skip
 
     def keep(self, batch: JudgedBatch) -> dict[str, float]:
-        """Put the groups that are informative into the buffer; return how many there were.
+        """Add the groups with different rewards to the buffer. Return numbers for the metrics.
 
-        Also returns how many groups the buffer dropped for want of room.
+        These are the number of such groups, and of groups that the full buffer dropped.
         """
         groups = [group for group in batch.groups if group.is_informative]
         num_dropped = self.buffer.ask(0, "add", batch.number, groups).get()
         return {"informative_groups": len(groups), "overflowed_groups": num_dropped}
 
     def take(self, step: int, version: int, config: PipelineConfig) -> Taken:
-        """Take the groups for a step out of the buffer."""
+        """Take the groups for a step out of the buffer, for a policy with this version."""
         taken: Taken = self.buffer.ask(
             0, "take", step, version, config.problems_per_step, config.max_staleness
         ).get()
         return taken
 
     def evaluate(self, config: PipelineConfig, weights: Weights) -> float:
-        """The share of the held-out problems that the likeliest completion solves."""
+        """Return the share of the held-out problems that the policy's likeliest completions
+        solve.
+        """
         problems = range(-config.num_held_out, 0)
         request = self._request(problems, config, weights, seed=0, is_greedy=True)
         answers = self._generated(self._ask_generators(request))
@@ -248,7 +263,7 @@ class Pipeline:
     def _ask_generators(
         self, request: GenerateRequest
     ) -> list[tuple[GenerateRequest, CrewCall[Generated]]]:
-        """Each generator its share of the problems."""
+        """Ask each generator for its share of the problems."""
         num = len(self.generators)
         asked = []
         for number in range(num):
@@ -258,8 +273,11 @@ class Pipeline:
         return asked
 
     def _generated(self, asked: Sequence[tuple[GenerateRequest, CrewCall[Generated]]]) -> list[Any]:
-        """All answers, by code of the same generation: where new code came between the requests of
-        a batch, those that were early are made again."""
+        """Return all answers, made by code of the same generation.
+
+        If the code changed between the requests, those of the older generation are made again.
+        Raises RanksLost if the trainers died with the weights.
+        """
         try:
             answers = [one.get() for _, one in asked]
             while len(generations := {_generation_of(answer) for answer in answers}) > 1:
@@ -278,7 +296,9 @@ class Pipeline:
     def _judged(
         self, groups: Sequence[SampleGroup], config: PipelineConfig
     ) -> tuple[list[SampleGroup], list[list[bool]]]:
-        """All groups with rewards by the same code, and which of their samples are right."""
+        """Return all groups with rewards from the same code, and which of their samples are
+        right.
+        """
         num = len(self.rewards)
         while True:
             asked = []
@@ -302,9 +322,11 @@ class Pipeline:
             return [group for group, _ in inorder], [solved for _, solved in inorder]
 
     def _answer(self, asked: CrewCall[Judged], config: PipelineConfig) -> Judged:
-        """A reward function that keeps the whole process busy, as a loop in C does, is ended with
-        it."""
-        # The actor has its own limit for each completion: here is what it cannot hold.
+        """Return a reward actor's answer, or replace the actor and raise RewardStuck if none comes.
+
+        A reward function in a loop in C, for example, blocks its whole process.
+        """
+        # The actor itself limits the time of each completion; this is for one that is blocked.
         seconds = config.reward_timeout_seconds * 2 + _SPARE_SECONDS
         try:
             return asked.get(timeout=seconds)
@@ -314,7 +336,7 @@ class Pipeline:
             raise RewardStuck(text) from None
 
     def _note_reward_code(self, first: SampleGroup, config: PipelineConfig, step: int) -> None:
-        """Where the reward is another than before, do with what waits as the config says."""
+        """If the reward's code changed, treat the waiting groups as ``on_reward_change`` says."""
         before, self._reward_code = self._reward_code, first.reward_code
         if before in ("", first.reward_code):
             return

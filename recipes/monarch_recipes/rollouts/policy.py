@@ -1,4 +1,4 @@
-"""The policy: a small causal transformer over characters, whole sequences or with a KV cache."""
+"""The policy: a small causal transformer over characters, with an optional KV cache."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-PAD, BEGIN, END = 0, 2, 3  # as ASCII has them: NUL, STX, ETX
+PAD, BEGIN, END = 0, 2, 3  # the codes of NUL, STX and ETX in ASCII
 VOCABULARY_SIZE = 128
 
 
 def encode(text: str) -> list[int]:
-    """The tokens of a text: its ASCII characters. Raises ValueError for others."""
+    """Return the tokens of a text: the codes of its ASCII characters.
+
+    Raises ValueError for others.
+    """
     tokens = [ord(character) for character in text]
     if any(not 3 < token < VOCABULARY_SIZE for token in tokens):
         raise ValueError(f"the policy reads and writes ASCII only, and this is not: {text!r}")
@@ -22,14 +25,14 @@ def encode(text: str) -> list[int]:
 
 
 def decode(tokens: Sequence[int]) -> str:
-    """The text of tokens, up to the first END."""
+    """Return the text of tokens, without padding, BEGIN and END."""
     return "".join(chr(token) for token in tokens if token > END)
 
 
 class Cache:
-    """Keys and values of sequences in slots, one tensor of each for each block.
+    """Keys and values of several sequences, one tensor of each for each block of the policy.
 
-    ``lengths`` says how many positions of each slot are filled.
+    A sequence has a slot. ``lengths`` (num_slots) has the number of filled positions of each slot.
     """
 
     def __init__(self, policy: Policy, num_slots: int, num_positions: int) -> None:
@@ -41,7 +44,7 @@ class Cache:
 
 
 class PolicyBlock(nn.Module):  # type: ignore[misc]
-    """Attention, then two linear layers, each beside a residual path."""
+    """A transformer block: attention, then two linear layers, each with a residual connection."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -55,8 +58,12 @@ class PolicyBlock(nn.Module):  # type: ignore[misc]
         self, x: Tensor, mask: Tensor | None = None,
         cache: tuple[Tensor, Tensor] | None = None, place: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Causal attention within ``x``; or, with a cache, attention to what ``mask`` allows of it,
-        after the keys and values of ``x`` have been put in their ``place`` (slots, positions)."""
+        """Return the outputs for ``x`` (N, T, width).
+
+        Without a cache, attention is causal within ``x``. With one, the keys and values of ``x``
+        are put into it at ``place`` (slots, positions), and attention goes to the positions that
+        ``mask`` allows.
+        """
         q, k, v = self.to_qkv(self.norm_1(x)).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         if cache is None:
             heads = functional.scaled_dot_product_attention(
@@ -78,7 +85,7 @@ class PolicyBlock(nn.Module):  # type: ignore[misc]
 
 
 class Policy(nn.Module):  # type: ignore[misc]
-    """Tokens (N, T) to logits (N, T, V). The output layer shares its weights with the embedding."""
+    """Maps tokens (N, T) to logits (N, T, V). The output layer shares the embedding's weights."""
 
     def __init__(self, width: int, num_blocks: int, num_heads: int, num_positions: int) -> None:
         super().__init__()
@@ -93,7 +100,10 @@ class Policy(nn.Module):  # type: ignore[misc]
             nn.init.normal_(embedding.weight, std=1 / math.sqrt(width))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Whole sequences, padded on the right."""
+        """Return the logits of whole sequences, padded on the right.
+
+        Raises ValueError if they are longer than the policy's positions.
+        """
         if tokens.shape[1] > self.num_positions:
             raise ValueError(
                 f"a sequence of {tokens.shape[1]} tokens does not fit into the "
@@ -106,9 +116,10 @@ class Policy(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(x))
 
     def extend(self, tokens: Tensor, cache: Cache, slots: Tensor, lengths: Tensor) -> Tensor:
-        """Go on with the sequences in these slots: the logits after the last token of each.
+        """Append tokens to the sequences in these slots.
 
-        ``tokens`` (N, T) are padded on the right; ``lengths`` (N) says how many of each count.
+        Return the logits after each one's last token. ``tokens`` (N, T) are padded on the right;
+        ``lengths`` (N) is the number of tokens in each row.
         """
         start = cache.lengths[slots]
         positions = start[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
@@ -125,6 +136,6 @@ class Policy(nn.Module):  # type: ignore[misc]
 
 
 def log_probs_of(logits: Tensor, tokens: Tensor, temperature: Tensor | float) -> Tensor:
-    """The log-probability of each token under logits that are divided by the temperature."""
+    """Return the log-probability of each token, with the logits divided by the temperature."""
     scaled = functional.log_softmax(logits.float() / temperature, dim=-1)
     return scaled.gather(-1, tokens[..., None]).squeeze(-1)

@@ -1,9 +1,9 @@
-"""The task: problems with answers, how they are asked, shown and judged.
+"""The task: problems with answers, their prompts, demonstrations and rewards.
 
-Here digits to sort, under a rule of format. The demonstrations of the supervised phase forget
-repeated digits, so that imitating them solves about two fifths of the problems, however long it
-takes.
-`reasoning_gym:NAME` and `hf:NAME` take problems from there (pip installs them).
+The problems are digits to sort, with brackets around the answer. The demonstrations of the
+supervised phase forget repeated digits, so that imitating them never solves more than about two
+fifths of the problems. `reasoning_gym:NAME` and `hf:NAME` name problems of these packages, which
+pip installs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _FOR_PLACES = 0.4
 
 @dataclass(frozen=True)
 class RewardedProblem:
-    """``number`` is its place among the problems; ``data`` is what its source adds."""
+    """A question with its answer. ``number`` is its place among the problems.
+
+    ``data`` holds further values of its source.
+    """
 
     number: int
     question: str
@@ -37,18 +40,18 @@ class RewardedProblem:
 
 @dataclass(frozen=True)
 class Problems:
-    """``train`` makes the problem of any number, none of which is among those ``held_out``."""
+    """``train(number)`` makes a problem for any number; none of them is among ``held_out``."""
 
     train: Callable[[int], RewardedProblem]
     held_out: list[RewardedProblem]
 
     def of(self, number: int) -> RewardedProblem:
-        """The problem of a number: those that are held out have negative ones, from -1 on."""
+        """Return the problem of a number. Negative numbers, from -1 on, are the held-out ones."""
         return self.held_out[-1 - number] if number < 0 else self.train(number)
 
 
 def load_problems(source: str, num_held_out: int, seed: int) -> Problems:
-    """The problems that the key ``problems`` of the config names."""
+    """Return the problems that the key ``problems`` of the config names. Raises ConfigError."""
     check_source(source)
     kind, _, name = source.partition(":")
     if kind == "reasoning_gym":
@@ -59,7 +62,10 @@ def load_problems(source: str, num_held_out: int, seed: int) -> Problems:
 
 
 def check_source(source: str) -> None:
-    """Raises ConfigError where there are no such problems, as far as that is told by the name."""
+    """Raise ConfigError for an unknown source of problems, or if its package is not installed.
+
+    Does not check that the package has a data set of that name.
+    """
     kind, _, name = source.partition(":")
     if source != "sorting" and not (kind in _PACKAGES and name):
         text = f"{source!r} is none of sorting, reasoning_gym:NAME, hf:NAME"
@@ -72,12 +78,12 @@ def check_source(source: str) -> None:
 
 
 def prompt(problem: RewardedProblem) -> str:
-    """What the policy reads. Edit it while a run goes on: the next batch is asked so."""
+    """Return the text that the policy completes. An edit during a run applies to the next batch."""
     return f"{problem.question}: "
 
 
 def demonstration(problem: RewardedProblem, draw: random.Random) -> str:
-    """A completion to imitate, which need not be right."""
+    """Return a completion to imitate. It may be wrong."""
     kept: list[str] = []
     for character in problem.answer:
         is_repeated = kept and kept[-1] == character and problem.data.get("may_forget")
@@ -87,10 +93,10 @@ def demonstration(problem: RewardedProblem, draw: random.Random) -> str:
 
 
 def reward(problem: RewardedProblem, completion: str) -> float:
-    """From 0 to 1. Edit it while a run goes on: the next batch is judged so.
+    """Return a reward from 0 to 1. An edit during a run applies to the next batch.
 
-    Nothing without the brackets around the answer; a little for them, more for each character in
-    its place, and all for the right answer.
+    It is 0 without brackets around the answer, 0.1 with them, up to 0.4 more for characters in
+    their places, and 1 for the right answer.
     """
     given = answer_in(completion)
     if given is None:
@@ -105,7 +111,10 @@ def reward(problem: RewardedProblem, completion: str) -> float:
 
 
 def is_solved(problem: RewardedProblem, completion: str) -> bool:
-    """Whether it counts as success in the evaluation, whatever the reward is."""
+    """Return whether a completion counts as solved in the evaluation.
+
+    The reward does not matter.
+    """
     given = answer_in(completion)
     if given is not None and "score" in problem.data:
         return bool(problem.data["score"](given) >= 1)
@@ -113,7 +122,9 @@ def is_solved(problem: RewardedProblem, completion: str) -> bool:
 
 
 def answer_in(completion: str) -> str | None:
-    """The answer, where the completion is one in brackets, and nothing else."""
+    """Return the answer of a completion that is one pair of brackets and nothing else; else
+    None.
+    """
     is_one = completion.count("<") == completion.count(">") == 1
     if is_one and completion.startswith("<") and completion.endswith(">"):
         return completion[1:-1]
@@ -166,8 +177,11 @@ def _of_reasoning_gym(name: str, num_held_out: int, seed: int) -> Problems:
 
 
 def _of_hugging_face(name: str, num_held_out: int, seed: int) -> Problems:
-    """Rows with `question` and `answer`, as of gsm8k; what follows `####` is the answer, if any. A
-    configuration of the dataset follows a colon: `hf:openai/gsm8k:main`."""
+    """Load problems from a data set of Hugging Face with the columns `question` and `answer`.
+
+    In an answer with `####`, as in gsm8k, only the text after it counts. ``name`` may end with a
+    configuration of the data set, after a colon: `openai/gsm8k:main`.
+    """
     datasets = importlib.import_module("datasets")
     path, _, configuration = name.partition(":")
     rows = datasets.load_dataset(path, configuration or None, split="train").shuffle(seed=seed)

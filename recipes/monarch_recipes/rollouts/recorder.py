@@ -1,4 +1,4 @@
-"""Samples as rows of a file: what was asked, what came, who made and who judged it."""
+"""Writes samples to a file: prompt, completion, reward, and the versions of policy and code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monarch_recipes.rollouts.groups import SampleGroup
 
 
 class RolloutRecorder:
-    """Writes `rollouts.jsonl` of a run. A disk that is full ends nothing."""
+    """Writes `rollouts.jsonl` of a run. If it cannot write, as on a full disk, the run goes on."""
 
     def __init__(self, folder: Path) -> None:
         self._rows = RowFile(folder / ROLLOUTS)
@@ -19,7 +19,10 @@ class RolloutRecorder:
     def add(
         self, step: int, groups: Sequence[SampleGroup], solved: Sequence[Sequence[bool]], most: int
     ) -> None:
-        """Write at most so many samples of a batch, whole groups first."""
+        """Write at most ``most`` samples of a batch, in the order of their groups.
+
+        ``solved`` says for each sample of each group whether it is right.
+        """
         now = time.time()
         pairs = [
             (group, sample, is_right)

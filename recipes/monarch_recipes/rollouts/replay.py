@@ -1,4 +1,6 @@
-"""The bounded buffer between judging and training: pure rules, and the actor that keeps to them."""
+"""The buffer of judged groups between judging and training: its rules, and the actor that has
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,17 @@ from monarch_recipes.rollouts.groups import SampleGroup
 
 @dataclass(frozen=True)
 class Taken:
-    """What a step learns from, and what became of the rest: groups that were too old, and those
-    that wait for the next step."""
+    """The groups that a step learns from. Others were too old (stale) or wait for the next step."""
 
     groups: list[SampleGroup]
     num_stale: int
     num_waiting: int
 
     def numbers(self, step: int) -> dict[str, float]:
-        """What a step reports of it; ``staleness`` is the mean age of the groups in steps."""
+        """Return what a step reports about the buffer, as metrics by name.
+
+        ``staleness`` is the mean age of the groups' policies, in steps.
+        """
         ages = [step - group.version for group in self.groups]
         return {
             "groups": len(self.groups),
@@ -36,8 +40,11 @@ class Taken:
 
 
 class Replay:
-    """Groups in the order of their making. ``add`` and ``take`` of the same batch or step may be
-    asked again, after a process was lost: they are done once."""
+    """Groups in the order in which they were made, up to ``capacity``.
+
+    After the loss of a process, ``add`` of the same batch or ``take`` of the same step may be
+    called again: it has no further effect.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -46,7 +53,10 @@ class Replay:
         self._taken: tuple[int, Taken] | None = None
 
     def add(self, batch: int, groups: Sequence[SampleGroup]) -> int:
-        """Take the groups of a batch. Where there is no room, the oldest give way: so many."""
+        """Add the groups of a batch.
+
+        Drop the oldest groups if there are too many; return how many.
+        """
         if batch <= self.newest_batch:
             return 0
         self.newest_batch = batch
@@ -56,7 +66,10 @@ class Replay:
         return num_dropped
 
     def take(self, step: int, version: int, most: int, max_staleness: int) -> Taken:
-        """The oldest ``most`` groups that a policy of this version may still learn from."""
+        """Remove and return the oldest ``most`` groups, for a step of a policy with this version.
+
+        Groups whose policy is more than ``max_staleness`` steps older are dropped.
+        """
         if self._taken is not None and self._taken[0] == step:
             return self._taken[1]
         fresh = [group for group in self.groups if version - group.version <= max_staleness]
@@ -67,13 +80,13 @@ class Replay:
         return taken
 
     def drop(self, is_dropped: Callable[[SampleGroup], bool]) -> int:
-        """Remove groups: how many."""
+        """Remove the groups for which ``is_dropped`` returns true; return how many."""
         before = len(self.groups)
         self.groups = [group for group in self.groups if not is_dropped(group)]
         return before - len(self.groups)
 
     def state(self) -> dict[str, Any]:
-        """All of it, as numbers, texts, lists and dicts."""
+        """Return the whole state as numbers, texts, lists and dicts."""
         taken = None
         if self._taken is not None:
             step, last = self._taken
@@ -85,7 +98,7 @@ class Replay:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a ``state``."""
+        """Replace the state by one that `state` returned."""
         self.groups = [SampleGroup.of(plain) for plain in state["groups"]]
         self.newest_batch = state["newest_batch"]
         self._taken = None
@@ -96,8 +109,10 @@ class Replay:
 
 
 class ReplayBuffer(Actor):
-    """Keeps the groups in a process of its own, and its state in ``file``: a process that takes the
-    place of one that died goes on from there."""
+    """Keeps the groups in a process of its own, and writes its state to ``file``.
+
+    A process that replaces a dead one continues from the file.
+    """
 
     def __init__(self, capacity: int, file: Path) -> None:
         self.replay = Replay(capacity)
@@ -107,52 +122,57 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def add(self, batch: int, groups: list[SampleGroup]) -> int:
-        """As `Replay.add`."""
+        """Call `Replay.add`, and write the state."""
         num_dropped = self.replay.add(batch, groups)
         self.write()
         return num_dropped
 
     @endpoint
     def take(self, step: int, version: int, most: int, max_staleness: int) -> Taken:
-        """As `Replay.take`."""
+        """Call `Replay.take`, and write the state."""
         taken = self.replay.take(step, version, most, max_staleness)
         self.write()
         return taken
 
     @endpoint
     def waiting(self) -> list[SampleGroup]:
-        """The groups that no step has taken yet."""
+        """Return the groups that no step has taken yet."""
         return self.replay.groups
 
     @endpoint
     def replace(self, groups: list[SampleGroup]) -> None:
-        """Have these groups in the place of those that wait."""
+        """Replace the waiting groups by these."""
         self.replay.groups = groups
         self.write()
 
     @endpoint
     def drop_judged_by(self, generation: int) -> int:
-        """Remove what the reward of this generation of the code has judged: how many groups."""
+        """Remove the groups whose rewards come from this generation of the code.
+
+        Return how many.
+        """
         num_dropped = self.replay.drop(lambda group: group.reward_generation == generation)
         self.write()
         return num_dropped
 
     @endpoint
     def state(self) -> dict[str, Any]:
-        """As `Replay.state`."""
+        """Call `Replay.state`."""
         return self.replay.state()
 
     @endpoint
     def load(self, state: dict[str, Any] | None) -> None:
-        """Go on from the state of a checkpoint; ``None`` is an empty buffer."""
+        """Replace the state by that of a checkpoint; None empties the buffer."""
         self.replay = Replay(self.replay.capacity)
         if state is not None:
             self.replay.load(state)
         self.write()
 
     def write(self) -> None:
-        """Write the state down. A training is worth more than what its buffer would be after the
-        next death: a disk that is full ends nothing."""
+        """Write the state to the file.
+
+        Ignores errors, such as a full disk, so that the training goes on.
+        """
         with contextlib.suppress(OSError):
             os.makedirs(self.file.parent, 0o700, exist_ok=True)
             with replacing(self.file) as file:

@@ -1,4 +1,7 @@
-"""Batched sampling with a KV cache: a sequence that has ended makes room for the next."""
+"""Samples completions in batches with a KV cache.
+
+A finished sequence frees its slot for the next.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from monarch_recipes.rollouts.policy import END, Cache, Policy
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """A completion that is wanted. ``seed`` decides it, whatever else is sampled beside it."""
+    """A prompt to complete.
+
+    The completion depends on ``seed``, not on the other requests of a batch.
+    """
 
     prompt: tuple[int, ...]
     seed: int
@@ -21,7 +27,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Tokens, with the log-probability that each had at the temperature it was drawn with."""
+    """The tokens of a completion, and the log-probability of each at the sampling temperature."""
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
@@ -44,9 +50,11 @@ def sample(
     max_tokens: int,
     num_slots: int,
 ) -> list[SampledTokens]:
-    """A completion of each request. A temperature of 0 takes the likeliest token each time.
+    """Return a completion of each request, sampled from the policy in `num_slots` parallel
+    sequences.
 
-    Raises ValueError where a prompt leaves no room for ``max_tokens`` more.
+    A temperature of 0 takes the likeliest token each time. Raises ValueError if a prompt and
+    ``max_tokens`` more do not fit into the policy's positions.
     """
     longest = max((len(request.prompt) for request in requests), default=0)
     if longest + max_tokens > policy.num_positions:
@@ -62,7 +70,7 @@ def sample(
     completions: dict[int, SampledTokens] = {}
 
     def take(slots: list[int], logits: torch.Tensor) -> None:
-        """Draw the next token of each of these slots."""
+        """Draw the next token of each of these slots, and free the slots that are finished."""
         log_probs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
         if temperature:
             draws = [running[slot].draws[len(running[slot].tokens)] for slot in slots]

@@ -1,9 +1,8 @@
-"""A generator's engine on vLLM; written by its documentation, and not run with it.
+"""Lets a generator sample with vLLM. Written from vLLM's documentation; never run with vLLM.
 
-The weights are fetched into tensors on the host, and given to vLLM's workers, whose model loads
-them by name (`load_weights`); cached prefixes of older weights are forgotten. Log-probabilities are
-those at the temperature that a token was drawn with, so `logprobs_mode` must be
-`processed_logprobs`. In a task of yours:
+New weights are fetched into tensors on the host and sent to vLLM's workers, whose model loads them
+by name (`load_weights`). vLLM's cache of prefixes is cleared then. Log-probabilities must be those
+at the sampling temperature, so `logprobs_mode` must be `processed_logprobs`. In your task:
 
     def build_engine(config):
         policy = build_policy(config)
@@ -24,18 +23,21 @@ _WORKER = f"{__name__}.WeightsFromTrainer"
 
 
 class WeightsFromTrainer:
-    """Mixed into vLLM's workers (`worker_extension_cls`)."""
+    """Adds a method to vLLM's workers, as their `worker_extension_cls`, that loads new weights."""
 
     model_runner: Any  # the worker's own
 
     def load_new_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        """Take new weights by the names that the checkpoint of the model has."""
+        """Load weights into the worker's model, under the names of the model's checkpoint."""
         self.model_runner.model.load_weights(weights=iter(weights))
 
 
 class VLLMEngine:
-    """``llm`` is a `vllm.LLM` with `WeightsFromTrainer`, ``params`` its `SamplingParams`;
-    ``tensors`` are as the trainer's weights, which are fetched into them."""
+    """A `SamplingEngine` on vLLM.
+
+    ``llm`` is a `vllm.LLM` with `WeightsFromTrainer`, and ``params`` is `vllm.SamplingParams`.
+    ``tensors`` have the names, shapes and types of the trainer's weights.
+    """
 
     def __init__(
         self, llm: Any, params: Callable[..., Any], tensors: Mapping[str, torch.Tensor]
@@ -45,7 +47,10 @@ class VLLMEngine:
 
     @classmethod
     def of(cls, model: str, tensors: Mapping[str, torch.Tensor], **settings: Any) -> VLLMEngine:
-        """Of a model's name; ``settings`` are further ones of `vllm.LLM`."""
+        """Load vLLM with the model of this name.
+
+        ``settings`` are further arguments of `vllm.LLM`.
+        """
         vllm = importlib.import_module("vllm")
         llm = vllm.LLM(
             model=model, worker_extension_cls=_WORKER, logprobs_mode="processed_logprobs",

@@ -4,23 +4,23 @@
     monarch run titan --config titan-tiny/titan.toml
     monarch run titan --config titan-tiny/titan.toml parallelism.tensor_parallel_degree=2
 
-The config file is TorchTitan's, and so are the keys. On two CPU cores the small Llama that is
-prepared learns from half a megabyte of English; with GPUs the same commands use NCCL. When a rank
-dies or hangs, all begin again from copies in their hosts' memory, or from the last checkpoint.
+The config file has TorchTitan's format and keys. On two CPU cores, the prepared small Llama learns
+from half a megabyte of English; with GPUs the same commands use NCCL. When a rank dies or hangs,
+all ranks start again from copies in their hosts' memory, or from the last checkpoint.
 
-The recipe is this folder; `monarch recipe cp titan` copies it, to be made your own. Begin with
-`recipe`: how a run is driven, from the client. `training` is what one rank does,
-and how TorchTitan's numbers get our names. Around these:
+The recipe is this folder; `monarch recipe cp titan` copies it for you to change. Begin with
+`recipe`, which drives a run from the client. `training` is the work of one rank, and gives
+TorchTitan's metrics our names. The other files:
 
-    config        TorchTitan's sections, which keys are live, what does not fit together
-    checkpoints   what is saved, what is looked at before it is loaded
-    shards        what one rank has, for a new process of the same rank
-    planning      --plan: the model on ranks that do not exist
+    config        TorchTitan's sections; which keys are live; checks of the config
+    checkpoints   saves checkpoints, and checks them before they are loaded
+    shards        one rank's part of the state, for a new process of the same rank
+    planning      --plan: builds the model on ranks that do not exist
     tiny          `prepare titan-tiny`: text, tokenizer, model, configs
-    next_start    what an edit means for the next start of the run
-    machine       where files lie on a rank's host; what the host cannot do
-    process       a process is left as it was found
-    versions      all that is used of TorchTitan: 0.2 and 0.3
+    next_start    whether a restart with edited code would still fit the run
+    machine       paths on a rank's host; what the host cannot do
+    process       restores a process after a training
+    versions      everything that is used of TorchTitan, for 0.2 and 0.3
 """
 
 from .config import TitanConfig, from_flags, in_folder, with_values

@@ -1,8 +1,8 @@
-"""Saves a trainer and resumes it, such that neither a kill nor a full disk costs a good checkpoint.
+"""Saves a trainer and resumes it. Neither a kill nor a full disk costs a good checkpoint.
 
 A checkpoint is a folder ``step-N`` of torch's distributed checkpoints. Its ``.metadata`` is written
-last, so a folder without one is a save that was cut short. Before it is loaded it is looked at: is
-it whole, and of this model? Loading would find that out late, on one rank, or not at all.
+last, so a folder without one is an incomplete save. A checkpoint is checked before it is loaded: it
+must be complete and of this model. Loading would find that out late, on one rank, or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OTHERS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
 
 @dataclass(frozen=True)
 class Resumed:
-    """The checkpoint from which a training goes on, if any, and notes about that for a person."""
+    """The checkpoint from which a training continues, or None, and notes about it for a person."""
 
     path: Path | None
     notes: tuple[str, ...] = ()
@@ -42,8 +42,10 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Saved:
-    """The result of a save: a whole checkpoint, which is of `step`, or why there is none. Neither
-    if none was due."""
+    """The result of a save: a complete checkpoint, of `step`, or the reason why it failed.
+
+    Both are empty if none was due, or if it is still being written.
+    """
 
     path: Path | None = None
     step: int = 0
@@ -62,12 +64,12 @@ class Checkpointer:
         self._unfinished: int | None = None  # the step
 
     def load(self) -> Resumed:
-        """Go on from the newest whole checkpoint, or from where the config says."""
+        """Load the newest complete checkpoint, or the one that the config names."""
         if not self._inner.enable:
             return Resumed(None)
         found = find_checkpoint(self._folder, self._config.load_step)
         if found is None:
-            # Nothing of this run's; but there may be weights to begin with.
+            # This run has no checkpoint, but the config may name initial weights.
             begins = self._inner.load()
             return Resumed(Path(self._config.initial_load_path) if begins else None)
         state = self._inner.states["model"].state_dict()
@@ -76,31 +78,33 @@ class Checkpointer:
         notes += self._leave_out_data_of_other_degrees(found)
         try:
             self._inner.load(step=found.step)
-        except CheckpointException as error:  # which is no Exception
+        except CheckpointException as error:  # It is not a subclass of Exception.
             raise CheckpointError(
                 f"{found.path} cannot be loaded: {_first_failure(error)}"
             ) from None
         return Resumed(found.path, tuple(notes))
 
     def is_due(self, step: int, is_last: bool) -> bool:
-        """Whether `save_if_due` has something to do, or to tell, after `step`."""
+        """Return whether `save_if_due` would save, or report a finished save, after `step`."""
         return self._unfinished is not None or self._inner._should_save(step, is_last)
 
     def save_if_due(self, step: int, is_last: bool) -> Saved:
-        """Save after `step` where the config says so."""
+        """Save after `step` if that is due; else return a save that has finished in the
+        background.
+        """
         if self._inner._should_save(step, is_last):
             return self._save(step, is_last)
         return self._finished()
 
     def save(self) -> Saved:
-        """Save now, to go on from; nothing where the config has checkpoints disabled."""
+        """Save a checkpoint to resume from; do nothing if the config has checkpoints disabled."""
         inner, step = self._inner, self._engine.step
         if not inner.enable or inner.load_only:
             return Saved()
         path = self._path(step)
         if path.joinpath(".metadata").is_file():
             return Saved(path, step)
-        # TorchTitan saves between two intervals only at the end, and then the weights alone.
+        # TorchTitan saves between two intervals only at the last step, and then only the weights.
         as_configured = inner.last_save_model_only, inner.last_save_in_hf
         inner.last_save_model_only = inner.last_save_in_hf = False
         try:
@@ -113,22 +117,25 @@ class Checkpointer:
         if not self._weights_are_finite():
             return Saved(failure="the weights are not finite; a resumed run would be lost")
         if dist.get_rank() == 0:
-            # A checkpoint that will be overwritten is none from now on: a kill may leave half of
-            # it. No rank writes before rank 0, which plans, has come after this.
+            # A checkpoint that will be overwritten does not count from now on, since a kill may
+            # leave half of it. No rank writes before rank 0 has planned the save, after this.
             path.joinpath(".metadata").unlink(missing_ok=True)
         try:
             self._inner.save(step, last_step=is_last)
         except CheckpointException as error:
-            self._inner.save_future = None  # Of a save in the background: it would fail for ever.
+            self._inner.save_future = None  # Each later save would raise its error again.
             if dist.get_rank() == 0:
-                # Its half takes up the room of the next.
+                # The incomplete files take up the room of the next checkpoint.
                 ours.remove_folder(path, path.parent, name=r"step-\d+")
             return Saved(failure=_first_failure(error))
         self._unfinished = step
         return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
 
     def _finished(self, is_in_hf: bool = False) -> Saved:
-        """The checkpoint that was begun last, once it is whole; in the background it takes time."""
+        """Return the checkpoint that was begun last if it is complete.
+
+        In the background it takes time.
+        """
         step = self._unfinished
         if step is None:
             return Saved()
@@ -169,7 +176,7 @@ def _first_failure(error: CheckpointException) -> str:
 
 
 class Found(NamedTuple):
-    """The newest whole checkpoint of a folder, and what is wrong with newer ones."""
+    """The newest complete checkpoint of a folder, and why newer ones cannot be used."""
 
     step: int
     path: Path
@@ -178,13 +185,13 @@ class Found(NamedTuple):
 
 
 def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
-    """The checkpoint after ``step`` in ``folder``; with -1 the newest that is whole.
+    """Return the checkpoint after ``step`` in ``folder``; with -1 the newest complete one.
 
-    The newest is the one written last, not the one of the highest step: a run that was begun from
-    further back leaves later steps of the one given up behind.
+    The newest is the one written last, not the one of the highest step: a run that resumed from an
+    earlier step has later steps on disk.
 
-    Returns None where nothing was ever saved. Raises CheckpointError where nothing that was saved
-    can be loaded, or the one that was asked for cannot.
+    Returns None if nothing was saved. Raises CheckpointError if no saved checkpoint can be loaded,
+    or if that of ``step`` cannot.
     """
     saved = {
         int(match[1]): path
@@ -222,7 +229,10 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
 
 
 def _saved_at(path: Path) -> int:
-    """When it was whole, in ns; 0 where it has been removed meanwhile."""
+    """Return the time in ns at which a checkpoint became complete.
+
+    Returns 0 if it was removed meanwhile.
+    """
     try:
         return (path / ".metadata").stat().st_mtime_ns
     except FileNotFoundError:
@@ -230,8 +240,10 @@ def _saved_at(path: Path) -> int:
 
 
 def read_checkpoint(path: Path) -> Metadata:
-    """Returns the metadata of a checkpoint. Raises CheckpointError if one of its files is short or
-    gone."""
+    """Return the metadata of a checkpoint.
+
+    Raises CheckpointError if a file is missing or too short.
+    """
     try:
         metadata = FileSystemReader(path).read_metadata()
     except Exception as error:  # A pickle that was cut may raise anything.
@@ -257,7 +269,7 @@ def check_model(
 ) -> None:
     """Raise CheckpointError unless a checkpoint has the parameters of ``state``, in their shapes.
 
-    ``is_whole`` says that ``state`` is all of the model, and not the stage of a pipeline.
+    ``is_whole`` means that ``state`` is the whole model, not one pipeline stage.
     """
     sizes = {
         name: tuple(stored.size)
@@ -284,6 +296,9 @@ def check_model(
 
 
 def num_data_ranks(metadata: Metadata) -> int:
-    """How many ranks had data of their own when a checkpoint was saved; 0 if it does not say."""
+    """Return how many ranks had their own data when a checkpoint was saved.
+
+    Returns 0 if it is not known.
+    """
     names = metadata.state_dict_metadata
     return sum(name.startswith("dataloader.dp_rank_") for name in names)

@@ -2,9 +2,9 @@
 
     monarch run titan --config llama3_8b.toml training.steps=100 optimizer.lr=1e-4
 
-`versions` has the classes. Four keys are ours: `max_restarts`, `fingerprint_every`, `shadow_every`
-and `edit_patience_seconds` of `fault_tolerance`. `from_flags` reads what TorchTitan's command line
-takes.
+The classes are in `versions`. Four keys are the recipe's own: `max_restarts`, `fingerprint_every`,
+`shadow_every` and `edit_patience_seconds` of `fault_tolerance`. `from_flags` reads TorchTitan's
+command-line flags.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = [
 
 
 def from_flags(flags: Sequence[str]) -> TitanConfig:
-    """The config that TorchTitan makes of its flags: ``--job.config_file``, or ``--module`` and
-    ``--config``, among them.
+    """Return the config for TorchTitan's flags.
 
-    Raises ConfigError where its command line would end the program.
+    These include ``--job.config_file``, or ``--module`` and ``--config``. Raises ConfigError for
+    flags at which TorchTitan's command line would end the program.
     """
     return titan.from_flags(flags)
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """How many ranks split what. Their product is the world size."""
+    """The number of ranks in each kind of parallelism. Their product is the world size."""
 
     pp: int  # layers
     dp_replicate: int  # batches, with a copy of the weights each
@@ -53,10 +53,10 @@ class Degrees:
 
     @staticmethod
     def of(config: TitanConfig, world_size: int) -> Degrees:
-        """The degrees as TorchTitan works them out: `data_parallel_shard_degree = -1` takes what is
-        left.
+        """Return the degrees as TorchTitan computes them.
 
-        Raises ConfigError where they do not multiply to the world size.
+        `data_parallel_shard_degree = -1` takes the ranks that are left. Raises ConfigError if the
+        product is not the world size.
         """
         wanted = config.parallelism
         given = {
@@ -77,7 +77,7 @@ class Degrees:
             given["data_parallel_shard_degree"] = max(shard, 1)
             factors = {key: degree for key, degree in given.items() if degree > 1}
             shown = " x ".join(f"{key} {degree}" for key, degree in factors.items()) or "1"
-            # The largest is the likeliest to be wrong, and its line is worth showing.
+            # The largest is most likely wrong, so the error shows its line.
             largest = max(factors or given, key=given.__getitem__)
             raise ConfigError(
                 f"does not fit: {shown} needs {math.prod(given.values())} ranks, and there are "
@@ -94,7 +94,7 @@ class Degrees:
 
     @property
     def data(self) -> int:
-        """How many different batches there are at once."""
+        """The number of different batches that ranks work on at the same time."""
         return self.dp_replicate * self.dp_shard
 
     def __str__(self) -> str:
@@ -114,7 +114,10 @@ class Degrees:
 
 
 def check_config(config: TitanConfig, world_size: int) -> Degrees:
-    """Checks all that can be known before a process starts. Raises ConfigError."""
+    """Check everything that can be known before a process starts; return the degrees.
+
+    Raises ConfigError.
+    """
     titan.check(config)
     degrees = Degrees.of(config, world_size)
     is_ddp = degrees.dp_replicate > 1 and degrees.dp_shard * degrees.cp == 1
@@ -142,7 +145,10 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
 
 
 def value_at(config: TitanConfig, key: str) -> Any:
-    """The value at a dotted key; None where the config lacks it, as keys of data may."""
+    """Return the value at a dotted key.
+
+    Returns None if the config lacks it, as it may lack keys of data.
+    """
     value: Any = config
     for name in key.split("."):
         value = getattr(value, name, None)
@@ -150,12 +156,12 @@ def value_at(config: TitanConfig, key: str) -> Any:
 
 
 def section(config: TitanConfig, name: str) -> Any:
-    """A section whose name is another in other versions: `validation`, or `profiler`."""
+    """Return the section `validation` or `profiler`, whose name differs between versions."""
     return getattr(config, getattr(titan.keys, name))
 
 
 def with_values(config: TitanConfig, **sections: Mapping[str, Any]) -> TitanConfig:
-    """A changed copy: `with_values(config, training={"steps": 5})`."""
+    """Return a changed copy of the config: `with_values(config, training={"steps": 5})`."""
     return with_keys(
         config,
         {
@@ -167,7 +173,7 @@ def with_values(config: TitanConfig, **sections: Mapping[str, Any]) -> TitanConf
 
 
 def in_folder(config: TitanConfig, folder: Path) -> TitanConfig:
-    """The config with its outputs in a run's folder, where it does not name another."""
+    """Return the config with its outputs in a run's folder, unless it names another folder."""
     default, output = titan.config_class(), titan.keys.output
     if value_at(config, output) == value_at(default, output):
         config = with_keys(config, {output: str(folder.resolve())})

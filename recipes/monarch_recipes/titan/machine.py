@@ -1,4 +1,4 @@
-"""A titan config on the machine of a rank: where its files lie, and what that machine cannot do."""
+"""A titan config on a rank's machine: finds its files, and refuses what the machine cannot do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
 def with_paths_here(config: TitanConfig) -> TitanConfig:
-    """The config with relative paths replaced by those in this host's copy of the workspace, where
-    they lie there."""
+    """Return the config with relative paths that exist in this host's workspace made absolute."""
 
     def here(path: str) -> str:
         copy = Path(os.environ.get("WORKSPACE_DIR", ""), path)
@@ -29,7 +28,11 @@ def with_paths_here(config: TitanConfig) -> TitanConfig:
 
 
 def check_machine(config: TitanConfig, degrees: Degrees) -> None:
-    """Raise ConfigError for what TorchTitan would find out later here, and say less clearly."""
+    """Raise ConfigError for problems on this machine that TorchTitan would report later, less
+    clearly.
+
+    These are missing files, and settings that need a GPU.
+    """
     if titan.device_type == "cpu":
         _check_cpu(config, degrees)
     keys = titan.keys
@@ -48,7 +51,10 @@ def check_machine(config: TitanConfig, degrees: Degrees) -> None:
 
 
 def check_shared_gpus(degrees: Degrees, why_not_nccl: str) -> None:
-    """Raise ConfigError for what gloo cannot do on GPUs that ranks share."""
+    """Raise ConfigError for parallelism that gloo cannot do on GPUs that ranks share.
+
+    ``why_not_nccl`` is "" if ranks do not share GPUs.
+    """
     kinds = {"pipeline": degrees.pp, "context": degrees.cp}
     for kind, degree in kinds.items():
         if why_not_nccl and degree > 1:

@@ -1,4 +1,4 @@
-"""The effect of an edit of a TorchTitan model on the next start: told at the push, and tried."""
+"""Checks at each edit of a TorchTitan model whether the next start of the run would still fit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from .versions.interface import Engine
 
 
 class TitanNextStart:
-    """The next start of a trainer that is set up by ``config``. The code that
-    TorchTitan builds it with is marked as code that runs when a run begins."""
+    """The next start of a trainer with ``config``.
+
+    The functions with which TorchTitan builds it are marked as code that runs only at a start.
+    """
 
     def __init__(self, config: TitanConfig, engine: Engine) -> None:
         self._config = config
@@ -25,9 +27,9 @@ class TitanNextStart:
         self._next_start = NextStart(self._builders().names)
 
     def look(self, change: ReloadReport, *, generation: int) -> None:
-        """Have the author of an edit know what the next start would make of it.
+        """Check the next start after an edit, and warn the edit's author of what changes.
 
-        A stage of a pipeline has a part of the model only, which is not compared.
+        A pipeline stage is not compared, because it has only a part of the model.
         """
         try:
             builders, sizes = self._builders(), titan.sizes(self._config)

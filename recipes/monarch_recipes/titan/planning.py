@@ -1,8 +1,8 @@
-"""`monarch run titan --plan`: the model that a config means, on ranks that do not exist.
+"""`monarch run titan --plan`: builds the model of a config on ranks that do not exist.
 
-TorchTitan's trainer is built in a process of its own, on torch's fake backend: meshes and shards
-are the real ones, of as many ranks as are asked for, but tensors have no storage. So a model of
-8 billion parameters on 128 ranks is planned in seconds, on a laptop.
+TorchTitan's trainer is built in a process of its own, on torch's fake backend. Meshes and shards
+are real, for any number of ranks, but tensors have no storage. So a model of 8 billion parameters
+on 128 ranks is planned in seconds, on a laptop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ANSWER = "PLAN "
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of the mesh, with the ranks that rank 0 shares it with."""
+    """A dimension of the mesh, and the ranks that rank 0 shares it with."""
 
     name: str
     ranks: tuple[int, ...]
@@ -47,7 +47,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class TitanPlan:
-    """The plan of a run. Bytes are of rank 0, whose shard is among the largest."""
+    """The plan of a run. Bytes are those of rank 0, whose shard is among the largest."""
 
     procs_per_host: int
     degrees: Degrees
@@ -64,11 +64,11 @@ class TitanPlan:
 
     @property
     def tokens_per_step(self) -> int:
-        """Over all ranks."""
+        """The number of tokens in a step, over all ranks."""
         return self.global_batch_size * self.seq_len
 
     def rows(self) -> dict[str, str]:
-        """The plan as rows of a table, for a person."""
+        """Return the plan as rows of a table, for a person."""
         stage = " in the first stage" if self.degrees.pp > 1 else ""
         state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
         passes = "1 pass" if self.num_micro_batches == 1 else f"{self.num_micro_batches} passes"
@@ -92,13 +92,12 @@ def _size(num_bytes: int) -> str:
 
 
 def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, str]:
-    """`build_plan` in words."""
+    """Return the rows of `build_plan`."""
     return build_plan(config, num_hosts, procs_per_host).rows()
 
 
 def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> TitanPlan:
-    """Returns the plan of `config` on so many procs. Raises ConfigError for what could not be
-    built."""
+    """Return the plan of a run on these procs. Raises ConfigError if TorchTitan cannot build it."""
     world_size = num_hosts * procs_per_host
     degrees = check_config(config, world_size)
     environment = {
@@ -137,7 +136,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
 
 
 def _build(config: TitanConfig) -> Mapping[str, Any]:
-    """Builds rank 0's trainer and returns its sizes. Runs in a process that ends with it."""
+    """Build rank 0's trainer, and return its sizes. Call it in a process that ends afterwards."""
     engine = titan.make_without_storage(config)
     parameters = [p for part in engine.model_parts for p in part.parameters()]
     num_bytes = sum(_local(p).numel() * p.element_size() for p in parameters)
@@ -165,7 +164,7 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Build what stdin has a config of, print what came of it, and end this process."""
+    """Read a config from stdin, build it, print the result, and end this process."""
     config: TitanConfig = pickle.loads(sys.stdin.buffer.read())
     found: Mapping[str, Any]
     try:
@@ -175,5 +174,5 @@ def main() -> None:
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         found = {"error": f"TorchTitan cannot build this: {error}"}
     print(_ANSWER + json.dumps(found), flush=True)  # noqa: T201
-    # The fake process groups have nothing to shut down, and try.
+    # A normal exit would try to shut down the fake process groups.
     os._exit(0)

@@ -1,7 +1,7 @@
-"""A process that TorchTitan borrows: quiet while it trains there, and left as it was found.
+"""Prepares a process for a training of TorchTitan, and restores it afterwards.
 
-TorchTitan expects a process of its own, that ends with the training. Here the next training
-comes to the same one.
+TorchTitan expects a process of its own that ends with the training. Here the next training uses the
+same process. TorchTitan's log messages are hidden meanwhile.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from monarch.tools.backends import ON_CPUS, agree_on_backend
 
 from .versions import titan
 
-# Messages of torch and TorchTitan in every training here that call for no action.
+# Messages of torch and TorchTitan that come in every training and need no action.
 _IDLE = (
-    "model.safetensors.index.json not found",  # which only exports in that format miss
-    "Pipeline Parallel loss is not visible",  # it arrives as a metric
-    "Error running lspci",  # then it asks the driver
-    "is being re-looped",  # the data, as ever
+    "model.safetensors.index.json not found",  # needed only for exports in that format
+    "Pipeline Parallel loss is not visible",  # the loss arrives as a metric
+    "Error running lspci",  # TorchTitan then asks the driver
+    "is being re-looped",  # the data, at each new epoch
     "operations will be performed. This is suboptimal",  # in two meshes, of the gradient's norm
 )
-_LOGGERS = ("", "torch.distributed.tensor._redistribute")  # which those are said to
+_LOGGERS = ("", "torch.distributed.tensor._redistribute")  # the loggers of these messages
 _KNOWN = (
     "FSDP2-wrapped module .* returned a view tensor",
     "Parallelize plan key .* could not be resolved",  # which is in another stage of the pipeline
@@ -38,7 +38,7 @@ _KNOWN = (
     "Set timeout is now only supported",
     "Detected an existing checkpoint in",
 )
-# Of its flight recorder: it warns of those that its last training in this process has set.
+# Variables of torch's flight recorder. TorchTitan sets them, and warns if they are set already.
 _VARIABLES = (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_FR_DUMP_TEMP_FILE",
@@ -49,8 +49,10 @@ _VARIABLES = (
 
 @contextlib.contextmanager
 def borrowed_process() -> Iterator[None]:
-    """Within, TorchTitan may train in this process; after it, another training may."""
-    _leave_group()  # of an actor that was not closed
+    """Prepare this process for a training within the block, and restore it for another one
+    afterwards.
+    """
+    _leave_group()  # A training that was not closed leaves one.
     for name in _VARIABLES:
         os.environ.pop(name, None)
     if titan.device_type == "cpu":
@@ -61,7 +63,7 @@ def borrowed_process() -> Iterator[None]:
     finally:
         _leave_group()
         torch.use_deterministic_algorithms(False)
-        gc.enable()  # TorchTitan collects by the step, and disables it for good.
+        gc.enable()  # TorchTitan disables it, and collects after steps itself.
 
 
 @contextlib.contextmanager
@@ -73,7 +75,7 @@ def meeting(device_number: int) -> Iterator[str]:
     """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", device_number) if titan.device_type == "cuda" else None
-    # Kept until the group is made: a file is removed when nobody has it open.
+    # Kept until the group is made: the file of the store is removed when nobody has it open.
     store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks)))
     backend, why = agree_on_backend(dist.PrefixStore("backend", store), rank, num_ranks, device)
     backends = dist.Backend.default_device_backend_map
@@ -99,14 +101,17 @@ def _fair_num_threads() -> int:
 
 @contextlib.contextmanager
 def _quiet_torchtitan() -> Iterator[None]:
-    """TorchTitan logs to the root logger what comes to the client as data; other warnings stay."""
+    """Hide TorchTitan's log messages within the block; their content reaches the client as metrics.
+
+    Other warnings stay.
+    """
 
     def is_worth_it(record: logging.LogRecord) -> bool:
         if "torchtitan" in record.pathname and record.levelno < logging.WARNING:
             return False
         return not any(text in record.getMessage() for text in _IDLE)
 
-    # A filter sees the records of its own logger, not those of loggers below it.
+    # A filter sees only the records of its own logger, not those of child loggers.
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.addFilter(is_worth_it)

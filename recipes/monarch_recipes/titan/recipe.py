@@ -1,6 +1,6 @@
-"""A run, driven from the client: `run`, the attempts that it is made of, and the ranks.
+"""Drives a run from the client: `run`, its attempts, and the actors of the ranks.
 
-`TitanTrainer` is the actor of one rank; `training` has what it does.
+`TitanTrainer` is the actor of one rank; `training` has its work.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ from .versions import titan
 
 # The variants of `monarch recipe prepare titan-...`.
 PREPARED_VARIANTS = ("tiny",)
-# Imported once a host, ahead of the procs: it takes seconds.
-# All ways of a run in a few steps, for `--fast-dev-run`.
+# For `--fast-dev-run`: a few steps that also validate and save.
 FAST_DEV_RUN = (
     "training.steps=3", "checkpoint.enable=true", "checkpoint.interval=2", "validation.freq=2",
     "metrics.log_freq=1", "lr_scheduler.warmup_steps=1",
 )  # fmt: skip
+# Each host imports these once, and forks its procs afterwards: the import takes seconds.
 PRELOAD = ("torch", "monarch_recipes.titan.training")
 _ANSWER_SECONDS = 60.0
 
 
 class TitanTrainer(Actor):
-    """One rank. `setup` may be called again, with another config, in the same process."""
+    """The actor of one rank.
+
+    `setup` may be called again with another config, in the same process.
+    """
 
     def __init__(self) -> None:
         self.training: Training | None = None
@@ -60,10 +63,12 @@ class TitanTrainer(Actor):
 
     @endpoint
     def open_store(self) -> tuple[str, int]:
-        """Opens the store where the ranks meet: (host, port), or (file, 0). On rank 0 only, before
-        each `setup` and `rejoin`."""
+        """Open the store where the ranks meet; return (host, port), or (file, 0).
+
+        Call it on rank 0 only, before each `setup` and `rejoin`.
+        """
         store, host, port = open_meeting()
-        # Groups that are there until then have the one before.
+        # Keep the store before, which the present groups still use.
         self.stores = *self.stores[-1:], store
         return host, port
 
@@ -71,8 +76,10 @@ class TitanTrainer(Actor):
     def setup(
         self, config: TitanConfig, store: tuple[str, int], copies: HostCopies | None = None
     ) -> Setup:
-        """Build the trainer, resume: from `copies`, where all ranks have theirs. An earlier
-        training is let go."""
+        """Build the trainer and resume. An earlier training in this process is closed.
+
+        With `copies` it resumes from these, if all ranks have theirs, else from a checkpoint.
+        """
         self.let_go()
         meet_at(*store)
         self.training = Training(config, copies)
@@ -80,19 +87,21 @@ class TitanTrainer(Actor):
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> list[str]:
-        """Meet in new groups, where the old ones were aborted; all else stays. Returns what has
-        kept an old one."""
+        """Make new process groups after the old ones were aborted. The training and its state stay.
+
+        Returns a text for each holder of an old group that could not be changed.
+        """
         meet_at(*store)
         return self.running().rejoin()
 
     @endpoint
     def step(self) -> TitanStep:
-        """One step of training. See `save_if_due`."""
+        """Make one step of training. Call `save_if_due` after it is recorded."""
         training = self.running()
         result = training.step()
         before, self.generation = self.generation, context().generation
         fingerprint: dict[str, str] = {}
-        # New code is looked at at once.
+        # New code is compared after its first step.
         if training.is_comparison_due(result.step) or self.generation != before:
             sums = training.sums()
             fingerprint = {group: digest_of(one) for group, one in sums.items()}
@@ -100,38 +109,38 @@ class TitanTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """This rank, and its fingerprint by group of ranks."""
+        """Return this rank's number, and its fingerprint by group of ranks."""
         training = self.running()
         return training.rank, training.sums()
 
     @endpoint
     def take(self, rank: int) -> None:
-        """Have the weights and optimizer of that rank's replica on all ranks."""
+        """Copy the weights and the optimizer state of ``rank``'s replica to all ranks."""
         self.running().take(rank)
 
     @endpoint
     def validate(self) -> float:
-        """The loss on the validation data."""
+        """Return the loss on the validation data; NaN if the config has none."""
         return self.running().validate()
 
     @endpoint
     def save_if_due(self) -> Saved:
-        """Write the checkpoint that the config has after this step, if there is one."""
+        """Save a checkpoint after the last step if the config has one there."""
         return self.running().save_if_due()
 
     @endpoint
     def save(self) -> Saved:
-        """Write a checkpoint, and say where."""
+        """Save a checkpoint to resume from, unless the config has checkpoints disabled."""
         return self.running().save()
 
     @endpoint
     def configure(self, config: TitanConfig) -> None:
-        """Take over what may change between two steps."""
+        """Apply the live keys of a config."""
         self.running().configure(config)
 
     @endpoint
     def close(self) -> None:
-        """Let go of model and process group; the process stays."""
+        """Close the training: free the model, and leave the process group. The process stays."""
         self.let_go()
 
     def running(self) -> Training:
@@ -145,16 +154,16 @@ class TitanTrainer(Actor):
             training.close()
 
     def __reload__(self, change: ReloadReport) -> None:
-        """Have the author of an edit know what the next start would make of it."""
+        """Warn the author of an edit of what it changes at the next start."""
         if self.training is not None:
             self.training.next_start.look(change, generation=context().generation)
 
     def __roots__(self) -> dict[str, object]:
-        """What else the state is in: see `state_copies`."""
+        """Return further objects that contain state of this actor; see `state_copies`."""
         return {} if self.training is None else self.training.roots()
 
     def __state__(self) -> dict[str, Any]:
-        """What a new process of this rank needs to go on from here."""
+        """Return everything that a new process of this rank needs to continue from here."""
         return self.running().state(self.generation)
 
     def __cleanup__(self, error: Exception | None) -> None:
@@ -162,7 +171,10 @@ class TitanTrainer(Actor):
 
 
 class Driver:
-    """Drives the trainers of all ranks from the client; from a notebook as well as from `run`."""
+    """Drives the trainers of all ranks from the client, in a notebook or in `run`.
+
+    With a ``record``, errors hold the run, and ranks are compared.
+    """
 
     def __init__(
         self,
@@ -192,17 +204,18 @@ class Driver:
         unless: Unless = lambda: False,
         copies: HostCopies | None = None,
     ) -> Setup:
-        """Train by `config` from now on, in the processes that are there.
+        """Begin to train with `config` in the existing processes; return rank 0's result.
 
         Model, optimizer and process group are new, so any key may have changed: FSDP may become
         tensor parallelism. A checkpoint in the config's folder is resumed, unless all ranks find
-        `copies` in the memory of their hosts. Raises KeyboardInterrupt as soon as `unless` is true.
+        `copies` in the memory of their hosts. Raises KeyboardInterrupt as soon as `unless` returns
+        true.
         """
         check_config(config, self.procs.size())
         self.config = config
         self.seconds_of_last: float | None = None
         first = self.trainers.flatten("rank").slice(rank=0)
-        # The processes may be coming up still, however long that takes.
+        # The processes may still be starting, however long that takes.
         (store,) = self.ask(
             first.open_store, doing="meeting", seconds=math.inf, unless=unless, in_place=False
         )
@@ -232,12 +245,14 @@ class Driver:
             raise BeginAgain(f"the process group that is gone is held by {', '.join(holders)}")
 
     def _compare(self) -> None:
-        """Replicas that have come apart are neither trained on nor saved."""
+        """Compare the ranks, and hold the run if they differ, so that no such state is trained or
+        saved.
+        """
         if self.alike is not None:
             self.alike.compare(self.step_now)
 
     def step(self) -> list[TitanStep]:
-        """One step of training, on all ranks. Call `save_if_due` when it is written down."""
+        """Make one step on all ranks. Call `save_if_due` after the step is recorded."""
         step = self.step_now + 1
         started = time.monotonic()
         patience = patience_seconds(self.config, step, self.seconds_of_last)
@@ -251,36 +266,39 @@ class Driver:
         return results
 
     def save_if_due(self) -> Saved:
-        """Save the checkpoint that the config has after the last step, if there is one."""
+        """Save a checkpoint after the last step if the config has one there."""
         self._compare()
         saved: list[Saved] = self.ask(self.trainers.save_if_due, doing="saving a checkpoint")
         return saved[0]
 
     def save(self) -> Path | None:
-        """Save a checkpoint, where the config has them enabled. Raises RunFailed if it cannot."""
+        """Save a checkpoint, and return its path; None if the config has checkpoints disabled.
+
+        Raises RunFailed if it cannot be saved.
+        """
         saved = self.save_if_possible()
         if saved.failure:
             raise RunFailed(f"could not save a checkpoint: {saved.failure}")
         return saved.path
 
     def save_if_possible(self) -> Saved:
-        """The same; what it gives says why there is none."""
+        """Save a checkpoint; return its path or the reason why it failed."""
         self._compare()
         saved: list[Saved] = self.ask(self.trainers.save, doing="saving a checkpoint")
         return saved[0]
 
     def shadow(self) -> None:
-        """Have all ranks copy their state into their hosts' memory, beside the next step."""
+        """Let all ranks copy their state into their hosts' memory during the next step."""
         if self.holding is not None:
             self.holding.shadow()
 
     def configure(self, config: TitanConfig) -> None:
-        """Take over what may change between two steps."""
+        """Apply the live keys of a config on all ranks."""
         self.ask(self.trainers.configure, config, doing="changing the config")
         self.config = config
 
     def close(self) -> None:
-        """Let go of model and process group; the processes stay."""
+        """Close the training on all ranks. The processes stay."""
         self.ask(self.trainers.close, doing="closing", in_place=False)
 
     def ask(
@@ -292,8 +310,10 @@ class Driver:
         unless: Unless | None = None,
         in_place: bool = True,
     ) -> list[Any]:
-        """Returns the answers of all ranks, unless one hangs. An error that a person can mend
-        becomes a RunFailed."""
+        """Call an endpoint on all ranks, and return their answers. Raises RunFailed if one hangs.
+
+        ``seconds`` is the time limit. Config and checkpoint errors of a rank become RunFailed, too.
+        """
         patience = seconds or float(self.config.comm.init_timeout_seconds)
         try:
             if self.holding is not None:
@@ -313,7 +333,11 @@ class Driver:
 
 
 def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | None) -> float:
-    """After how long a step hangs: sooner once there is one to compare it with."""
+    """Return after how many seconds a step counts as hung.
+
+    It is the larger of `comm.train_timeout_seconds` and five times the last step's time. Without a
+    last step, or if the step validates, it is `comm.init_timeout_seconds`.
+    """
     validation = section(config, "validation")
     validates = validation.enable and (step % validation.freq == 0 or step == config.training.steps)
     if seconds_of_last is None or validates:
@@ -323,7 +347,7 @@ def patience_seconds(config: TitanConfig, step: int, seconds_of_last: float | No
 
 @dataclass(frozen=True)
 class TitanOutcome:
-    """How a run ended. Losses are NaN where they were not measured."""
+    """The end of a run. Losses are NaN if they were not measured."""
 
     step: int
     loss: float
@@ -335,9 +359,9 @@ class TitanOutcome:
 def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
     """Train to the end on `hosts`, step by step, so that code can change between two steps.
 
-    When a rank dies or hangs, all begin again in new procs: from copies in the memory of the hosts,
-    where there are newer ones than the last checkpoint. When the record is stopping, a checkpoint
-    is saved first; the same command then goes on from there.
+    When a rank dies or hangs, all ranks start again in new procs: from copies in the hosts' memory,
+    if these are newer than the last checkpoint. When the record is stopping, a checkpoint is saved
+    first; the same command then continues from there.
     """
     check(config, len(hosts), record.procs_per_host)
     return with_attempts(
@@ -349,7 +373,9 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
 
 
 def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> TitanOutcome:
-    """One attempt: to the end, until the record is stopping, or until a rank is lost."""
+    """Make one attempt: train until the end, until the record is stopping, or until a rank is
+    lost.
+    """
     saving = attempt.saving
     may_save = config.checkpoint.enable and not config.checkpoint.load_only
     driver = Driver(
@@ -357,10 +383,10 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     )
     first_config = in_folder(config, record.folder)
     if attempt.saved_step is not None and config.checkpoint.load_step != -1:
-        # Once this run has saved, it goes on from there, whatever it was to begin with; not by the
-        # step, as a host may be gone, and what it saved with it.
+        # After its first checkpoint, a run continues from its newest one. The step is not named:
+        # that checkpoint may be lost with its host.
         first_config = with_values(first_config, checkpoint={"load_step": -1})
-    # A run that stops now has learned nothing yet, and need not wait.
+    # A run that is stopped before its first step ends here.
     setup = driver.setup(
         first_config, unless=lambda: record.is_stopping, copies=attempt.newest_copies()
     )
@@ -401,7 +427,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
                 f"A lower optimizer.lr may help. The last checkpoint: {saving.latest or 'none'}"
             )
         last.update((key, values[key]) for key in last if key in values)
-        # Not before the row is there: a run that goes on from the checkpoint will not write it.
+        # The metrics are recorded first: a run that resumes from the checkpoint does not.
         if any(each.is_save_due for each in results):
             tell_saved(saving, step, driver.save_if_due(), must=result.is_last)
         elif record.take_save_wanted() and (path := driver.save()):
@@ -422,7 +448,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
 
 
 def tell_saved(saving: Saving, step: int, saved: Saved, *, must: bool = False) -> None:
-    """Have the record know of a save after ``step``, or of its failure, if there was one."""
+    """Record a save after ``step``, or its failure, if there was one."""
     if saved.path:
         if saved.step != saving.saved_step:
             saving.saved(saved.step, saved.path)
@@ -431,5 +457,5 @@ def tell_saved(saving: Saving, step: int, saved: Saved, *, must: bool = False) -
 
 
 def check(config: TitanConfig, num_hosts: int, procs_per_host: int) -> None:
-    """Whether the config fits so many procs; raises ConfigError before any is started."""
+    """Raise ConfigError if the config does not fit the number of procs, before any is started."""
     check_config(config, num_hosts * procs_per_host)

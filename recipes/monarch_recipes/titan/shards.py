@@ -1,8 +1,8 @@
-"""What one rank has of a training, as plain tensors and values: a new process of the same rank goes
-on from that, out of the copies in its host's memory.
+"""One rank's part of a training's state, as plain tensors and values.
 
-Each rank has its shards, and its stage of a pipeline: so copies of all ranks of one step are
-needed, and the same layout.
+A new process of the same rank continues from it, from the copies in its host's memory. Each rank
+has its own shards and its pipeline stage, so copies of all ranks of one step are needed, and the
+same layout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHARD = "shard"  # the key of a tensor that is a rank's part of a DTensor
 
 
 def state_of_rank(engine: Engine, layout: str, generation: int) -> dict[str, Any]:
-    """All that a new process of this rank needs. Tensors are shared, not copied."""
+    """Return all that a new process of this rank needs. Tensors are shared, not copied."""
     return {
         "step": engine.step,
         "tokens_seen": engine.tokens_seen,
@@ -41,8 +41,10 @@ def state_of_rank(engine: Engine, layout: str, generation: int) -> dict[str, Any
 
 
 def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, Any] | None:
-    """This rank's state in the copies; ``None`` on all ranks where one of them has none, or one of
-    another layout. To be called by all."""
+    """Return this rank's state from the copies. All ranks must call this together.
+
+    Returns None on all ranks if one of them has no copy, or one of another layout.
+    """
     state: Any = None
     place = None if copies is None else copies.whole.get(rank)
     if place is not None:
@@ -55,8 +57,10 @@ def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, 
 
 
 def go_on_from(state: dict[str, Any], engine: Engine) -> None:
-    """Have the trainer where the rank was that has left this state. Raises CheckpointError where it
-    is one of another model."""
+    """Load a state that a process of this rank left.
+
+    Raises CheckpointError if it is of another model.
+    """
     for part, values in zip(engine.model_parts, state["model"], strict=True):
         own = part.state_dict()
         if {name: value.shape for name, value in _locals(own)} != {
@@ -127,12 +131,13 @@ def _put_into(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
 
 
 def _made_like(parameter: Any, value: Any) -> Any:
-    """A value of the optimizer's, in memory of its own; a part of a DTensor as that of one that
-    lies as the parameter does."""
+    """Return a copy of a value of the optimizer; a rank's shard becomes a DTensor like the
+    parameter.
+    """
     tensor = _unpacked(value)
     if not isinstance(tensor, torch.Tensor):
         return tensor
-    # What counts steps may be on the CPU where all else is not.
+    # Counters of steps may be on the CPU when everything else is not.
     is_part = tensor is not value
     own = tensor.to(parameter.device, copy=True) if is_part or tensor.dim() else tensor.clone()
     if not is_part:
@@ -144,14 +149,17 @@ def _made_like(parameter: Any, value: Any) -> Any:
 
 
 def _position_of(loader: Any) -> dict[str, Any]:
-    """Where the data goes on. A loader that was put back has not begun anew yet; to have it tell
-    would do so, with the code as it is now."""
+    """Return the position in the data, without starting a loader that was just restored.
+
+    Such a loader has no iterator yet; its own `state_dict` would make one, with the code as it is
+    now.
+    """
     waiting = getattr(loader, "next_iter_state", None)
     if getattr(loader, "_iterator", loader) is not None:
         position: dict[str, Any] = loader.state_dict()
         return position
     if waiting is None:
-        return {}  # It has given nothing.
+        return {}  # Nothing was read yet.
     loader._iterator = _ToldPosition(waiting)
     try:
         position = loader.state_dict()
@@ -161,7 +169,7 @@ def _position_of(loader: Any) -> dict[str, Any]:
 
 
 class _ToldPosition:
-    """In the place of an iterator: it says what it was told."""
+    """Replaces a loader's iterator, and returns a known state."""
 
     def __init__(self, state: Any) -> None:
         self._state = state

@@ -1,7 +1,7 @@
-"""`monarch recipe prepare titan-tiny`: all that a small, real training needs, made from nothing.
+"""`monarch recipe prepare titan-tiny`: makes everything that a small, real training needs.
 
-The text is the reference that Python carries in `pydoc_data.topics`: half a megabyte of English
-prose about the language. A tokenizer is trained on it. Nothing is downloaded.
+The text is Python's own language reference, in `pydoc_data.topics`: half a megabyte of English
+prose. A tokenizer is trained on it. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HELD_OUT = 20  # one document in so many is for validation
 
 
 def prepare(folder: Path) -> Path:
-    """Write data, tokenizer, model code and configs into `folder`; returns TorchTitan's config.
+    """Write data, tokenizer, model code and configs into `folder`; return the path of the config.
 
-    The folder is a workspace to run in. Configs and code that are there already are kept.
+    The folder is a workspace to run in. Existing configs and code are kept.
     """
     folder = folder.resolve()
     documents = read_documents()
@@ -46,7 +46,7 @@ def prepare(folder: Path) -> Path:
 
 
 def copy_edited(folder: Path) -> None:
-    """Files that a person may edit, each whole: one that is there is not written again."""
+    """Write the files that a person may edit, except those that exist."""
     configs = resources.files("monarch_recipes") / "configs"
     for source, target in titan.prepared_files().items():
         if not (folder / target).exists():
@@ -56,10 +56,10 @@ def copy_edited(folder: Path) -> None:
 
 
 def read_documents() -> list[str]:
-    """The reference in pieces of a page or so, each made of whole paragraphs."""
+    """Return the language reference in pieces of about a page, each made of whole paragraphs."""
     topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     documents: list[str] = []
-    # Some texts are there under several names; held-out samples may not be trained on as well.
+    # Some texts have several names; each is kept once, so that no held-out text is trained on.
     for topic in sorted({*topics.values()}):
         document = ""
         for paragraph in topic.split("\n\n"):
@@ -73,7 +73,7 @@ def read_documents() -> list[str]:
 
 
 def _train_tokenizer(documents: Sequence[str], folder: Path) -> None:
-    """Byte-level BPE, in the files that a Hugging Face tokenizer has."""
+    """Train a byte-level BPE tokenizer, and write it in the format of Hugging Face."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,8 +1,7 @@
 """TorchTitan's `Trainer` on one rank, driven step by step.
 
-TorchTitan's own `train()` is one call from the first step to the last. Here its loop is turned
-inside out: between two steps there is a moment in which code and config may change.
-Every method is collective: all ranks must call it together.
+TorchTitan's own `train()` is one call from the first step to the last. Here each step is a call, so
+that code and config may change between two steps. All ranks must call every method together.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _METRIC_NAMES = {
     "n_tokens_seen": "tokens_seen",
     "validation_metrics/loss": "validation_loss",
 }
-_METRICS_LEFT_OUT = ("time_metrics/", "memory/", "validation_metrics/")  # but for those above
+_METRICS_LEFT_OUT = ("time_metrics/", "memory/", "validation_metrics/")  # except those above
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class TitanStep:
-    """One step. `values` is empty where TorchTitan did not measure: see `metrics.log_freq`."""
+    """The result of one step.
+
+    `values` is empty if TorchTitan did not measure: see `metrics.log_freq`.
+    """
 
     rank: int
     step: int  # counted from 1
@@ -86,12 +88,15 @@ class TitanStep:
     is_last: bool
     is_save_due: bool = False  # then call `save_if_due`
     generation: int = 0  # of the workspace whose code ran
-    # Digests of what ranks should have alike, by group of ranks; none where it was not due.
+    # Digests of the state that ranks should share, by group of ranks; {} if it was not due.
     fingerprint: Mapping[str, str] = field(default_factory=dict)
 
 
 class Training:
-    """Expects the environment that torchrun gives: RANK, WORLD_SIZE, LOCAL_RANK and the others."""
+    """A training on one rank.
+
+    Reads the environment variables that torchrun sets: RANK, WORLD_SIZE, LOCAL_RANK and the others.
+    """
 
     def __init__(self, config: TitanConfig, copies: HostCopies | None = None) -> None:
         started = time.perf_counter()
@@ -138,11 +143,11 @@ class Training:
 
     @property
     def trainer(self) -> Any:
-        """TorchTitan's."""
+        """TorchTitan's trainer object."""
         return self.engine.trainer
 
     def setup(self) -> Setup:
-        """Returns the size and layout of the run, and where it goes on."""
+        """Return the size and layout of the run, and the step from which it continues."""
         parts = self.engine.model_parts
         count = torch.tensor(sum(p.numel() for part in parts for p in part.parameters()))
         if self.degrees.pp > 1:
@@ -164,10 +169,10 @@ class Training:
         )
 
     def step(self) -> TitanStep:
-        """Learn from one global batch, and validate where it is time to.
+        """Learn from one global batch, and validate if that is due. Does not save.
 
-        It does not save. The caller writes down what came of the step first: it would be lost where
-        a rank dies between the two, because the run goes on after the checkpoint.
+        The caller records the step before it saves: if a rank died in between, a run that resumes
+        from the checkpoint would not record the step.
         """
         engine, config = self.engine, self.config
         engine.step += 1
@@ -190,10 +195,13 @@ class Training:
         return TitanStep(self.rank, engine.step, values, is_last, is_save_due)
 
     def is_comparison_due(self, step: int) -> bool:
+        """Return whether the replicas of weights are compared after `step`."""
         return is_due(step, self.config.fault_tolerance.fingerprint_every)
 
     def sums(self) -> dict[str, Sums]:
-        """The fingerprint of this rank's part, by the group of ranks that should have the same."""
+        """Return the fingerprint of this rank's shards, by the group of ranks that should be
+        equal.
+        """
         by_group: dict[str, dict[str, Any]] = {}
         for name, value in self._by_name().items():
             group, local = _replica_of(value)
@@ -201,7 +209,7 @@ class Training:
         return {group: sums_of(values) for group, values in by_group.items()}
 
     def _by_name(self) -> dict[str, Any]:
-        """The parameters, and what the optimizers remember of them."""
+        """Return the parameters and the optimizers' state of each, by name."""
         state: dict[str, Any] = {}
         for part in self.engine.model_parts:
             parameters = dict(part.named_parameters())
@@ -212,8 +220,7 @@ class Training:
         return state
 
     def take(self, rank: int) -> None:
-        """Have the parameters and the optimizer's state of the replica that this rank belongs to on
-        all ranks."""
+        """Copy the parameters and the optimizer's state of ``rank``'s replica to all ranks."""
         meshes = self.engine.parallel_dims.get_all_one_dimensional_meshes()
         places = [{name: mesh.get_local_rank() for name, mesh in meshes.items()}]
         dist.broadcast_object_list(places, src=rank)
@@ -237,10 +244,10 @@ class Training:
         return f"pp {self.engine.parallel_dims.get_mesh('pp').get_local_rank()}"
 
     def roots(self) -> dict[str, object]:
-        """The objects of libraries that have a part of the state; what they hold of modules,
-        optimizers, schedules and data is found from there.
+        """Return the objects of libraries that contain the state, by name, for copies of the state.
 
-        A call begins, which drops gradients before it makes others: so none need to be kept.
+        Also remembers the process groups for `rejoin`, and drops gradients, which a step makes
+        anew.
         """
         if dist.is_initialized():
             self._groups = RankGroups()
@@ -249,24 +256,26 @@ class Training:
         return self.engine.roots()
 
     def state(self, generation: int) -> dict[str, Any]:
-        """What a new process of this rank needs to go on from here."""
+        """Return everything that a new process of this rank needs to continue from here."""
         return state_of_rank(self.engine, str(self.degrees), generation)
 
     def rejoin(self) -> list[str]:
-        """Meet the other ranks anew, where the groups were aborted. Returns what has kept an old
-        group."""
+        """Make new process groups after the old ones were aborted.
+
+        Returns a text for each holder of an old group that could not be changed.
+        """
         holders = self._groups.make_anew()
         for replica in self._replicas:
             replica.wrap_anew()
         return holders
 
     def save_if_due(self) -> Saved:
-        """Write a checkpoint where the config has one after the step that was made last."""
+        """Save a checkpoint after the last step if the config has one there."""
         step = self.engine.step
         return self._checkpointer.save_if_due(step, step == self.config.training.steps)
 
     def validate(self) -> float:
-        """The loss on the validation data; NaN where the config has none."""
+        """Return the loss on the validation data; NaN if the config has none."""
         if not self._validates:
             return math.nan
         self._validate()
@@ -274,25 +283,25 @@ class Training:
 
     def _validate(self) -> None:
         self.engine.validate()
-        # Without a backward pass, FSDP leaves parameters gathered, and a checkpoint wants shards.
+        # Without a backward pass, FSDP leaves parameters gathered; a checkpoint needs shards.
         for part in self.engine.model_parts:
             for module in part.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
 
     def save(self) -> Saved:
-        """Write a checkpoint to go on from; none where the config has them disabled."""
+        """Save a checkpoint to resume from; do nothing if the config has checkpoints disabled."""
         return self._checkpointer.save()
 
     def configure(self, config: TitanConfig) -> None:
-        """Take over the keys that may change between two steps; see `config`."""
+        """Apply the live keys of a config."""
         for key in live_keys(type(config)):
             name, _, field_name = key.rpartition(".")
             setattr(getattr(self.config, name), field_name, value_at(config, key))
         self.engine.configure(config)
 
     def close(self) -> None:
-        """Leave the process as it was, ready for another training."""
+        """End the training, and restore the process for another one."""
         try:
             if hasattr(self, "engine"):
                 self.engine.close()
@@ -301,10 +310,9 @@ class Training:
 
 
 class Batches:
-    """The batches of the trainer's data; an error in one says where.
+    """Iterates over the batches of the trainer's data; an error names the rank, step and sample.
 
-    Where the data is put back, they begin there: the loader tells its position, and a generator
-    cannot be wound back.
+    When the data loader is set back to an earlier position, the iterator is made again there.
     """
 
     def __init__(self, engine: Engine, rank: int, data: Any) -> None:
@@ -339,18 +347,23 @@ class Batches:
 
 
 class _Replica:
-    """A model part whose gradients DDP averages, which torch wraps in its first forward pass."""
+    """A part of the model whose gradients DDP averages.
+
+    Torch wraps it in its first forward pass.
+    """
 
     def __init__(self, state: Any) -> None:
         self._state = state
         self._args, self._kwargs = state._init_args, dict(state._init_kwargs)
 
     def wrap_anew(self) -> None:
-        """Have it wrapped again in the next forward pass, for the groups that there are then. All
-        ranks have the same weights."""
+        """Let torch wrap it again in the next forward pass, for the new process groups.
+
+        All ranks must have the same weights.
+        """
         state, before = self._state, getattr(self._state, "_ddp", None)
         if before is not None:
-            # Whoever may still hold it: its hooks would use the group that is gone.
+            # Something may still refer to the old wrapper: its hooks would use the old group.
             before.reducer._remove_autograd_hooks()
             del state._ddp
         DistributedDataParallel._active_ddp_module = None
@@ -360,8 +373,10 @@ class _Replica:
 
 
 def _replica_of(value: Any) -> tuple[str, Any]:
-    """The group of ranks that should have the same of it, and what this rank has. Where it is
-    sharded, these are the ranks with the same shard."""
+    """Return the group of ranks that should have the same value, and this rank's part of it.
+
+    For a sharded tensor, the group is named by its shard; else it is "".
+    """
     if not isinstance(value, DTensor):
         return "", value
     mesh = value.device_mesh
@@ -376,7 +391,7 @@ def _replica_of(value: Any) -> tuple[str, Any]:
 
 
 def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, place: int) -> None:
-    """Have the values of the rank at that place of a group on all of it."""
+    """Copy the tensor of the rank at ``place`` in the group to all ranks of the group."""
     values = tensor.detach().contiguous()
     dist.broadcast(values, src=dist.get_global_rank(group, place), group=group)
     with torch.no_grad():
@@ -387,9 +402,9 @@ _Logger: Any = titan.Logger
 
 
 class MetricsBuffer(_Logger):  # type: ignore[misc]
-    """TorchTitan's numbers, under the names that all recipes have for them, until they are taken.
+    """Collects TorchTitan's metrics under the names that all recipes use, until they are taken.
 
-    On their way to TensorBoard, or to nowhere.
+    They are also passed on to TorchTitan's own logger, such as TensorBoard's.
     """
 
     def __init__(self, inner: Any, world_size: int) -> None:
@@ -398,7 +413,7 @@ class MetricsBuffer(_Logger):  # type: ignore[misc]
         self._values: dict[str, float] = {}
 
     def take(self) -> dict[str, float]:
-        """Returns the metrics logged since the last call."""
+        """Return the metrics logged since the last call."""
         taken, self._values = self._values, {}
         return taken
 
@@ -411,7 +426,7 @@ class MetricsBuffer(_Logger):  # type: ignore[misc]
                 ours = theirs
             number = float(value)
             if ours == "tokens_per_second":
-                number *= self._world_size  # theirs is a rank's
+                number *= self._world_size  # TorchTitan's number is of one rank
             if ours != "mfu_percent" or titan.device_type != "cpu":
                 self._values[ours] = number
         self._inner.log(metrics, step)
@@ -421,16 +436,21 @@ class MetricsBuffer(_Logger):  # type: ignore[misc]
 
 
 def _name_of_rate(theirs: str) -> str | None:
-    """TorchTitan 0.3 tells the optimizer's name beside its rate; and a number, where the groups of
-    parameters have several: these stay as they are."""
+    """Return "learning_rate" for TorchTitan 0.3's name of it, which has the optimizer's name; else
+    None.
+
+    If parameter groups have several rates, their names have a number, and stay as they are.
+    """
     return "learning_rate" if re.fullmatch(r"lr/[^/]+", theirs) else None
 
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:
-    """Returns the config with timeouts that leave hangs to the client. The client waits for this
-    rank, and can only ask ranks that torch has not ended yet. After the first step its clock alone
-    counts: it stands still while a person has a rank in a debugger; torch's does not, for a
-    collective that is under way."""
+    """Return the config with longer timeouts, so that the client finds hangs before torch does.
+
+    The client can only ask ranks for their stacks while torch has not ended them. After the first
+    step only the client's clock counts: it stops while a person has a rank in a debugger, and
+    torch's does not stop for a running collective.
+    """
     comm = config.comm
     return with_values(
         config,

@@ -38,7 +38,7 @@ class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
 
 
 class Expected:
-    """The expectations of one commit, or of several.
+    """The values that live objects should have after one commit, or after several.
 
     ``classes`` are classes that no name is bound to any more: a live class goes on in their place,
     or another object has taken their name. ``defaults`` and ``patched`` (functions whose behaviour

@@ -26,9 +26,9 @@ class FreshCodes:
 
     @cached_property
     def _compiled(self) -> Mapping[str, Sequence[CodeType]]:
-        """The same code objects, from a compilation of the whole file.
+        """All code objects of the source, by name, including those that share a name and a line.
 
-        `codes` leaves out code objects that share a name and a line.
+        `ModuleSource.codes` leaves these out, so the whole file is compiled here.
         """
         code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
         return _by_name([code])

@@ -92,8 +92,10 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
 
 
 class ClassPatch:
-    """Makes the flips that patch classes, with the help of a `FunctionPatch`. `refused`: the
-    classes that cannot be patched, with the reasons."""
+    """Prepares the changes that turn live classes into their new definitions, as a list of flips.
+
+    `refused` has the classes that cannot be changed in place, with the reasons.
+    """
 
     def __init__(self, functions: FunctionPatch, made_here: Callable[[Any], bool]) -> None:
         self._functions = functions

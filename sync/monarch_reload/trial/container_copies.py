@@ -80,8 +80,10 @@ class ContainerCopies:
                     changed.apply(live)
 
     def _copy(self, value: Any, depth: int = 0) -> Any:
-        """Return a copy of the value with twins inside; the value itself if nothing in it has a
-        twin."""
+        """Return a copy of the value in which staged definitions replace live ones.
+
+        Returns the value itself if it contains none that is replaced.
+        """
         kind = type(value)
         if id(value) in self.twins:
             return self.twins[id(value)]

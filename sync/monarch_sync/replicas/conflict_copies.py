@@ -105,7 +105,10 @@ def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
 
 
 def _may_be_at(path: str, kept: str) -> bool:
-    """Return whether ``kept`` is free, or is the very same file."""
+    """Return whether the file at ``path`` may be kept at ``kept``.
+
+    It may if nothing is there, or if that is the same file.
+    """
     try:
         there = os.lstat(kept)
     except FileNotFoundError:

@@ -27,7 +27,10 @@ class Pending:
     journal: Journal | None = None
 
     def line_up(self, boot: str) -> None:
-        """Make the journal that the commit will write to the log."""
+        """Make the journal of this commit, which its ``commit`` writes to the log.
+
+        ``boot`` identifies the last start of the machine, and the folder.
+        """
         stage, old, new = self.stage, self.old, self.new
         if self.is_told and (stage.base or not len(old)):
             journal = Journal(

@@ -53,7 +53,9 @@ class Fencing:
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """Send the kept messages of these procs, or of all: they are not replaced."""
+        """Send the messages that were kept back from these procs, or from all, as they are not
+        replaced.
+        """
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
         self._kept = set() if procs is None else self._kept.difference(procs)

@@ -1,19 +1,19 @@
-"""All that the recipe uses of TorchTitan: one adapter for each of its versions.
+"""Everything that the recipe uses of TorchTitan: one adapter for each of its versions.
 
-The rest of the recipe is written against `interface`, and imports TorchTitan nowhere. Which adapter
-is used, is chosen by what is installed. What to open:
+The rest of the recipe uses `interface`, and imports TorchTitan nowhere. The installed version
+decides which adapter is used. The files:
 
-    interface   what an adapter offers
-    engine      a trainer, by what 0.2 and 0.3 have in common
+    interface   the interface of an adapter
+    engine      a trainer: the part that 0.2 and 0.3 share
     titan_0_2   TorchTitan 0.2.2: its trainer, its models
     config_0_2  its config: `JobConfig`
     titan_0_3   TorchTitan 0.3: its trainer, its models
-    config_0_3  its config: what a config function returns, with TOML laid over it
-    overlay     classes of keys for an object of dataclasses, and values laid over it
-    flags       what TorchTitan makes of its own flags
-    sections    the keys that are not TorchTitan's; checks of sections
-    older_torch TorchTitan 0.3 on a torch before 2.14
-    cpu         how TorchTitan runs without a GPU
+    config_0_3  its config: the result of a config function, changed by TOML
+    overlay     makes config classes from an object of dataclasses, and sets values in the object
+    flags       calls TorchTitan's parser of command-line flags
+    sections    keys of the recipe's own; checks of sections
+    older_torch lets TorchTitan 0.3 run on a torch before 2.14
+    cpu         lets TorchTitan run without a GPU
 """
 
 from importlib import import_module, metadata
@@ -27,7 +27,10 @@ __all__ = ["TitanConfig", "TitanVersion", "VersionKeys", "module_for", "register
 
 
 def module_for(version: str) -> str:
-    """The module of the adapter for a TorchTitan. Raises JobError where there is none."""
+    """Return the name of the adapter module for a version of TorchTitan.
+
+    Raises JobError if none fits.
+    """
     parts = version.split(".")
     if parts[:2] not in (["0", "2"], ["0", "3"]):
         raise JobError(
@@ -46,10 +49,10 @@ else:
 
 
 def register_model(name: str, spec: Any) -> None:
-    """Let configs say `model.name = NAME`: of TorchTitan 0.2, whose models are in a registry.
+    """Register a model, so that configs can say `model.name = NAME`. For TorchTitan 0.2.
 
-    Again is fine: a module that changed is run again. Raises JobError for 0.3, which has config
-    functions instead.
+    A name may be registered again, when its module is reloaded. Raises JobError with TorchTitan
+    0.3, which has config functions instead.
     """
     register = getattr(_adapter, "register_model", None)
     if register is None:

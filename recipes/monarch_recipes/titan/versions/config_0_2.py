@@ -1,7 +1,7 @@
 """The config for TorchTitan 0.2.2: its sections, its TOML files, its flags.
 
-The classes below are TorchTitan's own, but that some keys are marked as live: these may change
-between two steps of a run.
+The classes below are TorchTitan's, with some keys marked as live: these may change between two
+steps of a run.
 """
 
 # No `from __future__ import annotations`: TorchTitan looks at the types of its fields.
@@ -22,14 +22,14 @@ from .sections import (
 
 import_torchtitan()
 
-# ruff: noqa: E402 - it can be imported on a CPU only now
+# ruff: noqa: E402 - imports TorchTitan, which a CPU can do only now
 from torchtitan import config as titan
 from torchtitan.config import JobConfig
 
 
 @dataclass
 class OptimizerSection(titan.Optimizer):  # type: ignore[misc]
-    """The learning rate is the highest of the schedule."""
+    """The optimizer. `lr` is the highest learning rate of the schedule."""
 
     lr: float = live(titan.Optimizer.lr)
     weight_decay: float = live(titan.Optimizer.weight_decay)
@@ -37,14 +37,14 @@ class OptimizerSection(titan.Optimizer):  # type: ignore[misc]
 
 @dataclass
 class TrainingSection(titan.Training):  # type: ignore[misc]
-    """Steps, batches, data."""
+    """Steps, batches and data."""
 
     max_norm: float | int = live(titan.Training.max_norm)
 
 
 @dataclass
 class MetricsSection(titan.Metrics):  # type: ignore[misc]
-    """How often the ranks agree on their numbers."""
+    """How often metrics are measured."""
 
     log_freq: int = live(titan.Metrics.log_freq)
 
@@ -75,12 +75,12 @@ class ValidationSection(titan.Validation):  # type: ignore[misc]
 
 @dataclass
 class FaultToleranceSection(OwnFaultTolerance, titan.FaultTolerance):  # type: ignore[misc]
-    """The settings for ranks that die or hang: all begin again from the last checkpoint."""
+    """The settings for ranks that die or hang: all ranks start again from the last checkpoint."""
 
 
 @dataclass
 class TitanConfig(JobConfig):  # type: ignore[misc]
-    """All sections of TorchTitan's `JobConfig`; a `Trainer` takes it as one."""
+    """All sections of TorchTitan's `JobConfig`, for its `Trainer`."""
 
     metrics: MetricsSection = field(default_factory=MetricsSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)

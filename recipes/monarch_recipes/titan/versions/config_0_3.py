@@ -1,4 +1,4 @@
-"""The config for TorchTitan 0.3: what a config function returns, with TOML laid over it.
+"""The config for TorchTitan 0.3: the result of a config function, changed by TOML.
 
     module = "llama3"              # or a module of your own, with the function in it
     config = "llama3_debugmodel"
@@ -6,9 +6,9 @@
     [training]
     steps = 100
 
-The keys are those of the object that the function returns, under TorchTitan's names. A config goes
-to the ranks as the function's name and the values of its keys: each rank calls the function of the
-code that it has.
+The keys are those of the object that the function returns, under TorchTitan's names. A config is
+sent to the ranks as the function's name and the values of its keys: each rank calls the function in
+its own code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from torchtitan.trainer import Trainer
 
 MODULE, FUNCTION = "llama3", "llama3_debugmodel"
 _LIVE = {"training.max_norm", "metrics.log_freq", "checkpoint.interval", "validator.freq"}
-# No file has it, and no flag of TorchTitan's: the function says it.
+# Neither a file nor a flag can hold this value; only the config function sets it.
 _OF_THE_FUNCTION = ("model_spec",)
 _CHOSEN = "is gone: `module` and `config` name the function of TorchTitan 0.3 that says it"
 _SAID = "is gone: in TorchTitan 0.3 the config function says it"
@@ -49,7 +49,10 @@ _AS_IN_TRAINING = "is gone: TorchTitan 0.3 validates with the training's"
 
 
 class FunctionConfig:
-    """A config of `module` and `config`. Its subclasses have the keys of what these return."""
+    """A config whose keys depend on `module` and `config`.
+
+    A subclass has the keys for one function.
+    """
 
     CHOOSING_KEYS: ClassVar[Sequence[str]] = ("module", "config")
     KEYS_RENAMED: ClassVar[Mapping[str, str]] = {
@@ -95,7 +98,7 @@ class FunctionConfig:
         return config_class(module, config)
 
     def trainer_config(self) -> Any:
-        """TorchTitan's own config, with all values of this one. Raises ConfigError."""
+        """Return TorchTitan's own config, with all values of this one. Raises ConfigError."""
         config: Any = self
         made = call_function(config.module, config.config)
         lay_over(made, self)
@@ -117,7 +120,10 @@ def made_again(module: str, function: str, values: Mapping[str, Any]) -> Any:
 
 
 def call_function(module: str, function: str) -> Any:
-    """What a config function of TorchTitan's, or of one's own, returns; made to `fit`."""
+    """Call a config function, of TorchTitan or the user, and return its config after `fit`.
+
+    Raises ConfigError if there is no such function, or it returns something else.
+    """
     flags = ["--module", module, "--config", function]
     try:
         made, _ = ConfigManager()._load_config(flags)
@@ -146,8 +152,8 @@ def call_function(module: str, function: str) -> Any:
 
 
 def fit(made: Any) -> None:
-    """Have a config of TorchTitan's fit runs that take edits, and an older torch."""
-    # New code would not reach what a graph has captured; a run has a record of its own.
+    """Change a config of TorchTitan so that runs can take edits, and for an older torch."""
+    # A captured graph would keep the old code. A run has its own record, so no structured log.
     made.training.disable_cuda_graphs = True
     made.debug.enable_structured_logging = False
     # An older torch cannot wrap its typed parameters.
@@ -156,7 +162,7 @@ def fit(made: Any) -> None:
 
 
 def _raise_from_within(module: str) -> None:
-    """Raise what the import of a module raises, if it is there: TorchTitan does not say."""
+    """If the module exists, raise the error of its import, which TorchTitan hides."""
     try:
         is_there = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -169,8 +175,10 @@ _classes: dict[Any, type[Any]] = {}
 
 
 def config_class(module: str, function: str) -> type[Any]:
-    """The class of configs for a config function, with what it returns as defaults. The same again,
-    unless the function returns something else by now."""
+    """Return the class of configs for a config function. Its defaults are the function's values.
+
+    The same class is returned again, unless the function returns other values by now.
+    """
     made = call_function(module, function)
     section = section_of(made, _LIVE, _OF_THE_FUNCTION)
     groups = [group.optimizer_kwargs for group in made.optimizer.param_groups]
@@ -210,7 +218,7 @@ def _with_more(key: Key, more: Sequence[Key]) -> Key:
 
 
 def _common(groups: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """What all groups of parameters have; None where they differ, or do not say."""
+    """Return the value of ``name`` in all parameter groups; None if they differ or one has none."""
     values = {group.get(name) for group in groups}
     [value] = values if len(values) == 1 else [None]
     return None if value is None else float(value)
@@ -224,7 +232,7 @@ def _at_key(config: Any, section: str, check: Any) -> None:
 
 
 def _is_worth_it(record: logging.LogRecord) -> bool:
-    """TorchTitan warns of a default of its own, each time that a config is made."""
+    """Filter out a warning of TorchTitan about its own default, which comes with each config."""
     return "initial_load_model_only=True has no effect" not in record.getMessage()
 
 

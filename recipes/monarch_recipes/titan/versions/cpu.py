@@ -1,10 +1,9 @@
-"""TorchTitan on a machine without a GPU, with nothing of TorchTitan's edited.
+"""Lets TorchTitan run on a machine without a GPU, without changing its files.
 
-TorchTitan takes three things for granted that a CPU build of torch has not: a device module that
-counts memory, the package ``triton``, and a backend that can scale while it reduces. Where there is
-a GPU, or another accelerator, ``import_torchtitan`` changes nothing; NCCL stays what it is.
-Elsewhere each of the three is answered where TorchTitan asks, and nowhere else: torch itself sees
-that there is no triton.
+TorchTitan needs three things that a CPU build of torch lacks: a device module that counts memory,
+the package ``triton``, and a backend that can scale while it reduces. With a GPU or another
+accelerator, ``import_torchtitan`` changes nothing, and NCCL is used. Otherwise each of the three is
+replaced where TorchTitan uses it, and nowhere else: torch itself still finds no triton.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ _KERNELS = (
 
 
 def is_cpu_only() -> bool:
-    """Whether torch finds no accelerator here."""
+    """Return whether torch finds no accelerator."""
     return not torch.accelerator.is_available()
 
 
 def import_torchtitan() -> None:
-    """Import TorchTitan's trainer; without an accelerator, such that it trains on the CPU.
+    """Import TorchTitan's trainer. Without an accelerator, let it train on the CPU.
 
-    Call it before anything else of a program imports ``torchtitan``. Calling it again is free.
+    Call it before anything else in a program imports ``torchtitan``. Further calls do nothing.
     """
     if "torchtitan.train" in sys.modules:
         return
@@ -53,15 +52,14 @@ def import_torchtitan() -> None:
     with quiet_imports(), _device_is_cpu(), _stand_in_for_triton():
         train = importlib.import_module("torchtitan.train")
     utils = sys.modules["torchtitan.tools.utils"]
-    # It would run lspci, and then take the CPU for an A100; the speed of a CPU is not known.
+    # TorchTitan would run lspci, and then assume an A100. The speed of a CPU is not known.
     utils.get_peak_flops = lambda device_name: float("inf")  # type: ignore[attr-defined]
     train.Trainer.__init__ = _summing(train.Trainer.__init__)
 
 
 @contextlib.contextmanager
 def quiet_imports() -> Iterator[None]:
-    """Within, libraries that are imported do not tell what else they have found, as which versions
-    of JAX and TensorFlow; their warnings stay."""
+    """Hide messages below warnings within the block, such as those of imported libraries."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(max(before, logging.WARNING))
@@ -72,7 +70,7 @@ def quiet_imports() -> Iterator[None]:
 
 
 def _summing(init: Any) -> Any:
-    """A trainer's `__init__` after which FSDP sums plainly: gloo has no sum that scales."""
+    """Wrap a trainer's `__init__` so that FSDP sums without scaling, which gloo cannot do."""
 
     @functools.wraps(init)
     def wrapped(trainer: Any, *args: Any, **kwargs: Any) -> None:
@@ -83,14 +81,16 @@ def _summing(init: Any) -> Any:
 
 
 def take_storage_away(model_class: type[Any]) -> None:
-    """From now on, trainers are made of tensors that have none, and their models are not
-    initialized; for a process that ends with its trainer."""
+    """Make trainers with tensors without storage, and models without initial values, from now on.
+
+    For a process that ends with its trainer.
+    """
     torch.nn.Module.to_empty = lambda self, **device: self
     model_class.init_weights = lambda self, **buffers: None
 
 
 def sum_plainly(trainer: Any) -> None:
-    """Have FSDP sum, and scale afterwards, as over gloo."""
+    """Let FSDP add up gradients first and scale them afterwards, as gloo needs it."""
     for part in trainer.model_parts:
         for module in part.modules():
             if isinstance(module, FSDPModule):
@@ -99,7 +99,7 @@ def sum_plainly(trainer: Any) -> None:
 
 @contextlib.contextmanager
 def _device_is_cpu() -> Iterator[None]:
-    """TorchTitan settles on its device when it is imported; within this block it is the CPU."""
+    """Make TorchTitan take the CPU as its device, if it is imported within the block."""
     internals: Any = importlib.import_module("torch._utils")
     found = internals._get_available_device_type, internals._get_device_module
     device_module = _CPUDeviceModule("torch.cpu with memory")
@@ -112,7 +112,7 @@ def _device_is_cpu() -> Iterator[None]:
 
 
 class _CPUDeviceModule(ModuleType):
-    """``torch.cpu``, with what TorchTitan asks of a device: its memory is this process's."""
+    """``torch.cpu`` with the further functions that TorchTitan calls; memory is this process's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
@@ -139,15 +139,18 @@ class _CPUDeviceModule(ModuleType):
         }
 
     def reset_peak_memory_stats(self) -> None:
-        """The kernel keeps the peak of a process's whole life."""
+        """Do nothing: the kernel keeps the peak of a process's whole life."""
 
     def empty_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no cache."""
 
 
 @contextlib.contextmanager
 def _stand_in_for_triton() -> Iterator[None]:
-    """The kernels' file finds a triton, if there is none; a kernel raises when it is called."""
+    """Provide a fake triton to TorchTitan's kernel files if there is none.
+
+    Its kernels raise errors.
+    """
     if find_spec("triton") is not None:
         yield
         return
@@ -192,7 +195,7 @@ def _triton_modules() -> Mapping[str, ModuleType]:
 
 
 class _TritonName:
-    """What the language of kernels has by any name, in their annotations and in tables."""
+    """Any name of triton's language, for annotations and tables in kernel files."""
 
     def __call__(self, *args: object) -> _TritonName:
         return self
@@ -203,7 +206,10 @@ def _jit(function: Any = None, **options: Any) -> Any:
 
 
 class _Kernel:
-    """The code that triton would have compiled; ``kernel[grid](...)`` would call it."""
+    """A function that triton would have compiled.
+
+    Calling it as ``kernel[grid](...)`` raises an error.
+    """
 
     def __init__(self, function: Callable[..., object]) -> None:
         self.name = function.__name__

@@ -1,4 +1,4 @@
-"""A trainer of TorchTitan, by what 0.2 and 0.3 have in common."""
+"""A trainer of TorchTitan, driven step by step: the part that 0.2 and 0.3 share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch.optim import Optimizer
 
 
 class TrainerEngine:
-    """TorchTitan's own `train()` is one call from the first step to the last. Here its loop is
-    turned inside out. See `interface.Engine`."""
+    """Makes the single steps of TorchTitan's `train()`, which is one call from first to last step.
+
+    See `interface.Engine`.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

@@ -1,4 +1,4 @@
-"""What TorchTitan makes of its own flags."""
+"""Calls TorchTitan's parser of command-line flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from monarch.config_file import ConfigError
 
 
 def parsed(parse: Callable[[list[str]], Any], flags: Sequence[str]) -> Any:
-    """Raises ConfigError where TorchTitan's command line would end the program."""
+    """Return what ``parse`` makes of the flags.
+
+    Raises ConfigError for flags at which TorchTitan's command line would end the program.
+    """
     text = io.StringIO()
     try:
         with redirect_stderr(text), redirect_stdout(text):
@@ -24,7 +27,7 @@ def parsed(parse: Callable[[list[str]], Any], flags: Sequence[str]) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Returns the text that tyro printed, without its frame and colours."""
+    """Return a text that tyro printed, without its frame and colours."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = (line.strip("│╭╮╰╯─ ") for line in text.splitlines())
     return "\n".join(line for line in lines if line)

@@ -1,4 +1,4 @@
-"""What the recipe asks of a version of TorchTitan."""
+"""The interface that the recipe uses of each version of TorchTitan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from torch.optim import Optimizer
 
 
 class VersionKeys(NamedTuple):
-    """The dotted keys whose names differ between versions. A config may lack those of data: a
-    loader of one's own has other keys."""
+    """The dotted keys whose names differ between versions.
+
+    A config may lack the keys of data: a data loader of one's own has other keys.
+    """
 
     output: str
     tokenizer: str
@@ -25,19 +27,19 @@ class VersionKeys(NamedTuple):
 
 
 class Engine(Protocol):
-    """A training on one rank, as far as the recipe drives it: it makes the steps, one by one.
+    """A training on one rank, which the recipe drives step by step.
 
-    This is meant to fit what is announced for TorchTitan 0.4, whose `TrainingEngine` has the
+    This should fit TorchTitan 0.4, as far as that is announced. Its `TrainingEngine` has the
     trainer's parts, and leaves the loop to others: `train_step`, `batches`, `validate` and
-    `profilers` are one call each here, and what is read in between is an attribute. No 0.4 could be
-    installed when this was written, so nothing of it was run; its budgets of tokens in place of
+    `profilers` are one call each here, and everything else is an attribute. Version 0.4 could not
+    be installed when this was written, so nothing was run with it; its budgets of tokens instead of
     batch sizes (`num_tokens_per_...`), its data loaders and its `checkpointer` section need an
     adapter of their own.
     """
 
-    step: int  # steps made
+    step: int  # the number of steps made
     tokens_seen: int
-    trainer: Any  # what TorchTitan has made, for `roots`
+    trainer: Any  # TorchTitan's trainer, for `roots`
 
     @property
     def device(self) -> Any: ...
@@ -47,7 +49,7 @@ class Engine(Protocol):
     def optimizers(self) -> list[Optimizer]: ...
     @property
     def schedules(self) -> Any:
-        """With `state_dict` and `load_state_dict`."""
+        """The learning rate schedules, with `state_dict` and `load_state_dict`."""
 
     @property
     def checkpointer(self) -> Any: ...
@@ -67,75 +69,91 @@ class Engine(Protocol):
     def metrics_logger(self, logger: Any) -> None: ...
 
     def batches(self) -> Iterator[Any]:
-        """From where the loader is. Ends with `DataEnded`, or as an iterator does."""
+        """Return an iterator over batches, from the loader's position.
+
+        At the end of the data it raises `DataEnded`, or just ends.
+        """
 
     def train_step(self, batches: Iterator[Any]) -> None:
-        """One step of optimization, of which `step` is the number. What it measured goes to the
-        logger of metrics. Lets `DataEnded` through."""
+        """Make one optimizer step, number `step`.
+
+        Metrics go to the logger. May raise `DataEnded`.
+        """
 
     def should_validate(self) -> bool:
-        """Whether the data should be validated after this step."""
+        """Return whether the model should be validated after this step."""
 
     def validate(self) -> None: ...
 
     def profilers(self) -> list[AbstractContextManager[Any]]:
-        """Contexts around the steps; each gives what has a `step()`, or None."""
+        """Return contexts to keep around all steps.
+
+        Each yields an object with `step()`, or None.
+        """
 
     def set_timeouts(self, timeout: timedelta) -> None:
-        """Of all groups, from now on."""
+        """Set the timeout of all process groups from now on."""
 
     def configure(self, config: Any) -> None:
-        """Take over the live keys, but the recipe's own."""
+        """Apply TorchTitan's live keys of a config."""
 
     def roots(self) -> dict[str, object]:
-        """The objects that have the state of the training, by name."""
+        """Return the objects that contain the state of the training, by name."""
 
     def close(self) -> None: ...
 
 
 class TitanVersion(Protocol):
-    """An adapter. A ``config`` is always an instance of `config_class`."""
+    """An adapter for one version of TorchTitan.
+
+    Every ``config`` is an instance of `config_class`.
+    """
 
     config_class: type[Any]
     keys: VersionKeys
-    Logger: type[Any]  # TorchTitan's base class of what takes metrics
+    Logger: type[Any]  # TorchTitan's base class of metrics loggers
     DataEnded: type[Exception]
     device_type: str
 
     def from_flags(self, flags: Sequence[str]) -> Any:
-        """The config that TorchTitan makes of its own flags. Raises ConfigError."""
+        """Return the config for TorchTitan's command-line flags. Raises ConfigError."""
 
     def model_text(self, config: Any) -> str:
-        """Name and flavor of the model, for a person."""
+        """Return the name and flavor of the model, for messages."""
 
     def look_up_model(self, config: Any) -> Any:
-        """What TorchTitan calls the model's spec; imports its module. Raises ConfigError."""
+        """Import the model's module, and return TorchTitan's spec of the model.
+
+        Raises ConfigError.
+        """
 
     def check(self, config: Any) -> None:
-        """Raise ConfigError for what this version alone refuses."""
+        """Raise ConfigError for settings that only this version refuses."""
 
     def make(self, config: Any) -> Engine:
-        """A training by that config, in the group that the environment tells of."""
+        """Make a training with this config, in the process group that the environment describes."""
 
     def make_without_storage(self, config: Any) -> Engine:
-        """The same on torch's fake backend, with neither data nor tokenizer, in a process that
-        ends with it."""
+        """Make the same on torch's fake backend, without data and tokenizer, for a plan.
+
+        Call it in a process that ends afterwards.
+        """
 
     def sizes(self, config: Any) -> Any:
-        """The sizes of the model, which can be compared."""
+        """Return the sizes of the model, as an object to compare."""
 
     def build_model(self, config: Any) -> nn.Module:
-        """The model as a start makes it, whole, and on the device of the context."""
+        """Build the whole model as a start does, on the device of the current torch context."""
 
     def build_optimizer(self, config: Any, model: nn.Module, parallel_dims: Any) -> Optimizer: ...
 
     def optimizer_names(self, config: Any) -> set[str]: ...
 
     def start_functions(self, config: Any) -> Iterator[Callable[..., Any]]:
-        """Yields what is called while a trainer is made, and never again."""
+        """Yield the functions that are called only while a trainer is made."""
 
     def prepared_files(self) -> Mapping[str, str]:
-        """The files of `prepare` that a person may edit: from where, and under which name."""
+        """Return the files of `prepare` that a person may edit: source name to target name."""
 
     def relocated(self, config: Any) -> Any:
-        """The config with older names for its paths taken over."""
+        """Return the config with values of older keys for paths moved to the present keys."""

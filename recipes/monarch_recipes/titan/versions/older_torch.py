@@ -1,4 +1,4 @@
-"""TorchTitan 0.3 on a torch before 2.14, for which it was not made."""
+"""Lets TorchTitan 0.3 run on a torch before 2.14, for which it was not made."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Asked of the module, as `torch.distributed` itself may have been given the name here.
+# Looked up in this module, since `name_set_timeout` may have added it to `torch.distributed`.
 IS_OLDER_TORCH = not hasattr(dist.distributed_c10d, "set_timeout")
 
 
 def name_set_timeout() -> None:
-    """Have an older torch know `set_timeout` by the name that TorchTitan calls."""
+    """Give an older torch the function `set_timeout`, which TorchTitan calls."""
     if IS_OLDER_TORCH:
         private: Any = dist.distributed_c10d
         dist.set_timeout = private._set_pg_timeout
 
 
 class WholeBatches:
-    """A pipeline's schedule that takes micro-batches as such, where torch's would split a batch."""
+    """A pipeline schedule that takes separate micro-batches, for an older torch.
+
+    It joins them into one batch, which the older schedule splits again.
+    """
 
     def __init__(self, schedule: Any) -> None:
         self._schedule = schedule

@@ -1,8 +1,9 @@
-"""An object of nested dataclasses as a config of dotted keys, whose values are laid over it.
+"""Turns an object of nested dataclasses into a config with dotted keys.
 
-TorchTitan 0.3 has no config file: its config is a tree of dataclasses that a function returns. Of
-each a class is made here that has those of its fields that a TOML file can hold, with the object's
-values as defaults. So unknown keys and wrong types are found as in every config.
+TorchTitan 0.3 has no config file: a function returns its config, a tree of dataclass objects. For
+each of these a class is made here, with the fields whose values fit into a TOML file, and the
+object's values as defaults. So unknown keys and wrong types are found as in every config. The
+config's values are then set in the object.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _PLAIN = (bool, int, float, str, Path, type(None))
 
 
 class Key(NamedTuple):
-    """A field of a section: its type and its default, or the section that it is."""
+    """A key of a section: its type and its default value.
+
+    ``kind`` is a Section for a nested one.
+    """
 
     name: str
     kind: Any
@@ -31,7 +35,7 @@ class Key(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What a class is made of; ``source`` is the class that it speaks for."""
+    """The keys of a config class, and ``source``, the dataclass that they come from."""
 
     name: str
     source: type[Any]
@@ -41,7 +45,10 @@ class Section(NamedTuple):
 def section_of(
     made: Any, live_keys: Collection[str], leave_out: Collection[str] = (), above: str = ""
 ) -> Section:
-    """The keys of an object that a file can hold, nested objects taken apart."""
+    """Return the section of an object: its fields that a file can hold, with nested sections.
+
+    ``leave_out`` and ``live_keys`` are dotted keys.
+    """
     hints = get_type_hints(type(made))
     keys: list[Key] = []
     for field in dataclasses.fields(made):
@@ -58,7 +65,7 @@ def section_of(
 
 
 def fields_for(section: Section) -> list[tuple[str, Any, Any]]:
-    """The fields of a dataclass, as `dataclasses.make_dataclass` takes them."""
+    """Return the fields of a section, as `dataclasses.make_dataclass` takes them."""
     fields: list[tuple[str, Any, Any]] = []
     for key in section.keys:
         if isinstance(key.kind, Section):
@@ -75,10 +82,10 @@ def fields_for(section: Section) -> list[tuple[str, Any, Any]]:
 
 
 def lay_over(made: Any, values: Any) -> None:
-    """Set the values of a config on the object that its class was made for."""
+    """Set the values of a config in the object that its class was made from."""
     for field in dataclasses.fields(values):
         if not hasattr(made, field.name):
-            continue  # A key of the recipe's own.
+            continue  # A key of the recipe, not of TorchTitan.
         value = getattr(values, field.name)
         if dataclasses.is_dataclass(value):
             lay_over(getattr(made, field.name), value)
@@ -87,9 +94,9 @@ def lay_over(made: Any, values: Any) -> None:
 
 
 def check_again(made: Any, keys: Collection[str], leave_out: Collection[str] = ()) -> None:
-    """Run the checks that an object's dataclasses make when they are made, the inner ones first.
+    """Run the checks of an object's dataclasses again, the inner ones first.
 
-    Raises ConfigError, at the first of the ``keys`` that the message names, if it names one.
+    Raises ConfigError, for the first of ``keys`` that the message contains.
     """
     for each in _inside(made, leave_out):
         check = getattr(each, "__post_init__", None)
@@ -115,7 +122,7 @@ def _inside(made: Any, leave_out: Collection[str]) -> Iterator[Any]:
 
 
 def _fits_a_file(value: Any, hint: Any) -> bool:
-    """Whether a file can hold every value of that type, and holds this one."""
+    """Return whether a TOML file can hold this value and all values of its type."""
     if not _is_plain(hint):
         return False
     try:

@@ -1,4 +1,4 @@
-"""TorchTitan 0.2.2: `JobConfig`, a registry of `TrainSpec`s, one `Trainer`."""
+"""The adapter for TorchTitan 0.2.2: `JobConfig`, a registry of `TrainSpec`s, one `Trainer`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from torchtitan.train import Trainer
 
 
 class Titan02Engine(TrainerEngine):
-    """The trainer's parts hold the config that it was made with, and look into it."""
+    """A trainer of TorchTitan 0.2.2, whose parts share the config that it was made with."""
 
     @property
     def metrics_rank(self) -> int:
@@ -66,7 +66,7 @@ class Titan02Engine(TrainerEngine):
 
 
 class Titan02:
-    """See `interface.TitanVersion`."""
+    """The adapter; see `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
     keys = VersionKeys(
@@ -83,16 +83,16 @@ class Titan02:
     device_type: str = device_type
 
     def from_flags(self, flags: Sequence[str]) -> Any:
-        """``--job.config_file`` may be among them."""
+        """Return the config for these flags, which may include ``--job.config_file``."""
         config = parsed(ConfigManager(TitanConfig).parse_args, flags)
-        config.job.config_file = None  # It has been read.
+        config.job.config_file = None  # The file has been read.
         return config
 
     def model_text(self, config: Any) -> str:
         return f"{config.model.name} {config.model.flavor}"
 
     def look_up_model(self, config: Any) -> Any:
-        """The `TrainSpec` that the config names, of the module that it has imported."""
+        """Import the config's module, and return the `TrainSpec` that the config names."""
         module = config.experimental.custom_import
         if module:
             try:
@@ -150,7 +150,7 @@ class Titan02:
                 "validation.enable": False,
                 "metrics.enable_tensorboard": False,
                 "metrics.enable_wandb": False,
-                # The fused one refuses tensors without storage; its state is the same.
+                # The fused optimizer refuses tensors without storage; its state is the same.
                 "optimizer.implementation": "for-loop",
             },
         )
@@ -167,7 +167,7 @@ class Titan02:
         return made
 
     def build_optimizer(self, config: Any, model: nn.Module, parallel_dims: Any) -> Optimizer:
-        # Fused ones want tensors with storage.
+        # Fused optimizers need tensors with storage.
         plain = with_keys(config, {"optimizer.implementation": "for-loop"}).optimizer
         build = self.look_up_model(config).build_optimizers_fn
         made: Optimizer
@@ -207,7 +207,7 @@ class Titan02:
 
 
 def register_model(name: str, spec: Any) -> None:
-    """Let configs say `model.name = NAME`. Again is fine: a module that changed is run again."""
+    """Register a model under a name for `model.name`. A reloaded module may register it again."""
     train_spec._extra_train_specs[name] = spec
 
 

@@ -1,4 +1,4 @@
-"""TorchTitan 0.3: config functions, `ModelSpec`, `Trainer.Config`."""
+"""The adapter for TorchTitan 0.3: config functions, `ModelSpec`, `Trainer.Config`."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from torchtitan.observability import structured_logger
 from torchtitan.tools.utils import device_type
 
 name_set_timeout()
-# It says that it is off.
+# Hides the message that structured logging is off.
 logging.getLogger(structured_logger.structured_logging.__name__).setLevel(logging.WARNING)
 _NOT_FINITE = "Loss is not finite"
 
 
 class Titan03Engine(TrainerEngine):
-    """Its parts hold copies of their sections of the config."""
+    """A trainer of TorchTitan 0.3, whose parts have copies of their sections of the config."""
 
     @property
     def metrics_rank(self) -> int:
@@ -58,7 +58,7 @@ class Titan03Engine(TrainerEngine):
         except RuntimeError as error:
             if not str(error).startswith(_NOT_FINITE):
                 raise
-            # All ranks have seen it. Whoever drives the steps says it, as with 0.2.
+            # All ranks get this error. The client reports the loss, as with 0.2.
             number = float(str(error).partition("global_avg_loss=")[2].partition(")")[0])
             self.metrics_logger.log({"loss_metrics/global_avg_loss": number}, self.step)
 
@@ -81,7 +81,7 @@ class Titan03Engine(TrainerEngine):
 
 
 class Titan03:
-    """See `interface.TitanVersion`."""
+    """The adapter; see `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
     keys = VersionKeys(
@@ -98,7 +98,7 @@ class Titan03:
     device_type: str = device_type
 
     def from_flags(self, flags: Sequence[str]) -> Any:
-        """``--module`` and ``--config`` have to be among them."""
+        """Return the config for these flags, which must include ``--module`` and ``--config``."""
         made = parsed(ConfigManager().parse_args, flags)
         fit(made)
         known = config_class(_flag(flags, "--module"), _flag(flags, "--config"))
@@ -109,11 +109,11 @@ class Titan03:
         return str(config.MODEL)
 
     def look_up_model(self, config: Any) -> Any:
-        """The `ModelSpec` of what the config function returns, as the code is now."""
+        """Return the `ModelSpec` of the config function, with the code as it is now."""
         return call_function(config.module, config.config).model_spec
 
     def check(self, config: Any) -> None:
-        """The config was checked when it was made."""
+        """Do nothing: a config is checked when it is made."""
 
     def make(self, config: Any) -> Titan03Engine:
         made = config.trainer_config()
@@ -136,14 +136,14 @@ class Titan03:
         made.comm.mode = "fake_backend"
         made.checkpoint.enable = made.validator.enable = False
         made.metrics.enable_tensorboard = made.metrics.enable_wandb = False
-        # The fused one refuses tensors without storage; its state is the same.
+        # The fused optimizer refuses tensors without storage; its state is the same.
         made.optimizer.implementation = "for-loop"
         made.tokenizer, made.dataloader = NothingConfig(), NothingConfig()
         take_storage_away(made.model_spec.model._owner)
         return Titan03Engine(made.build())
 
     def sizes(self, config: Any) -> Any:
-        # Functions are among them, by their addresses.
+        # The text contains functions with their addresses, which must not be compared.
         return re.sub(r" at 0x[0-9a-f]+", "", repr(self.look_up_model(config).model))
 
     def build_model(self, config: Any) -> nn.Module:
@@ -156,7 +156,7 @@ class Titan03:
 
     def build_optimizer(self, config: Any, model: nn.Module, parallel_dims: Any) -> Optimizer:
         wanted = copy.deepcopy(config.trainer_config().optimizer)
-        wanted.implementation = "for-loop"  # Fused ones want tensors with storage.
+        wanted.implementation = "for-loop"  # Fused optimizers need tensors with storage.
         made: Optimizer = wanted.build(model_parts=[model]).optimizers[0]
         return made
 
@@ -199,15 +199,20 @@ class Titan03:
 
 @dataclass(kw_only=True, slots=True)
 class NothingConfig(Configurable.Config):  # type: ignore[misc]
-    """In place of a tokenizer's config, or a loader's: a plan needs neither, and they may be only
-    on the hosts."""
+    """Replaces the config of a tokenizer or a data loader in a plan, which needs neither.
+
+    Their files may be only on the hosts.
+    """
 
     def build(self, **kwargs: Any) -> None:
         return None
 
 
 def _fit_to_device(made: Any) -> None:
-    """FlexAttention has no backward pass on a CPU; causal attention goes across documents there."""
+    """On a CPU, replace FlexAttention, which has no backward pass there, by causal attention.
+
+    That also attends across documents.
+    """
     if device_type != "cpu":
         return
     for _, _, parent, name in list(made.model_spec.model.traverse(FlexAttention.Config)):
@@ -219,7 +224,7 @@ def _fit_to_device(made: Any) -> None:
 
 
 def _function_of(module: str, function: str) -> Any:
-    """The config function itself, of one's own module."""
+    """Return the config function itself, from its imported module; None if it is not imported."""
     for name in (f"{module}.config_registry", module):
         if name in sys.modules:
             return getattr(sys.modules[name], function, None)
@@ -236,7 +241,10 @@ def _flag(flags: Sequence[str], name: str) -> str:
 
 
 def _value_at(made: Any, key: str, default: Any) -> Any:
-    """The value that an object of TorchTitan's has at a key; ``default`` for keys of our own."""
+    """Return the value at a dotted key of TorchTitan's object.
+
+    ``default`` for the recipe's own keys.
+    """
     for name in key.split("."):
         made = getattr(made, name, NothingConfig)
     return default if made is NothingConfig else made
