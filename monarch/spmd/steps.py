@@ -85,7 +85,8 @@ class ScriptThread:
             self._main()
         except BaseException as raised:  # SystemExit, too: it is the script's, not the actor's
             error = raised
-        self.is_ended, _script = True, None
+        self.is_ended = True
+        _script = None
         self._answers.put(error)
 
     def arrive(self, work: Callable[[], T] | None, figures: dict[str, float]) -> T | None:
