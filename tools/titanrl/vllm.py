@@ -88,6 +88,7 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: list[int] | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
 
@@ -124,8 +125,6 @@ class Sequence:
     def take(self, logits: torch.Tensor, max_model_len: int) -> None:
         """Sample the next token from its logits, and say if the sequence ends with it."""
         params = self.params
-        if params.top_p < 1.0:
-            raise NotImplementedError("this engine samples from all tokens: top_p has to be 1")
         logprobs = logits.float().log_softmax(-1)
         if params.temperature == 0.0:
             token = int(logprobs.argmax())
@@ -175,6 +174,8 @@ class LLMEngine:
     def add_request(
         self, *, request_id: str, prompt: dict[str, list[int]], params: SamplingParams
     ) -> None:
+        if params.n != 1 or params.top_p < 1.0 or params.prompt_logprobs is not None:
+            raise NotImplementedError("this engine takes one sample, of all tokens, and no more")
         token_ids = list(prompt["prompt_token_ids"])
         # Ranks that share a model must draw the same tokens.
         seed = zlib.crc32(request_id.encode()) if params.seed is None else params.seed
