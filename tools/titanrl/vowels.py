@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
-from torchtitan.config import CompileConfig, OverrideConfig, TrainingConfig, derive, override
+from torchtitan.config import (
+    CompileConfig,
+    DebugConfig,
+    OverrideConfig,
+    TrainingConfig,
+    derive,
+    override,
+)
 from torchtitan.config.configurable import Configurable
 from torchtitan.experiments.rl.actors.generator import (
     SamplingConfig,
@@ -156,6 +163,7 @@ def small() -> Controller.Config:
             lr_scheduler=LRSchedulersContainer.Config(warmup_steps=0),
             training=TrainingConfig(mixed_precision_param="float32"),
             loss=GRPOLoss.Config(),
+            debug=DebugConfig(seed=0),
             override=OverrideConfig(imports=["vowels.cpu_attention"]),
         ),
         generator=VLLMGenerator.Config(
