@@ -14,7 +14,9 @@ are run: ``titanrl_loop/*``, ``test_keys.py``.
 TitanRL needs vLLM, and torchtitan an accelerator: ``tools/titanrl`` has a ``vllm`` of a few hundred
 lines, which samples from torchtitan's model on a CPU, and has torchtitan compute there. Its
 ``test_loop.py`` runs TitanRL's training program, from rollouts to weights that are synced, on a
-small task (``vowels.py``); all that it runs besides is TitanRL's own code, as it is.
+small task (``vowels.py``); all that it runs besides is TitanRL's own code, as it is. It imports
+spmd_types 0.2.3, torch_checkpointing, grain, renderers, transformers, math-verify and
+flash-linear-attention.
 """
 
 from __future__ import annotations

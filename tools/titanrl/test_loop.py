@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,7 @@ def train(folder: Path, *options: str, first: int = 1) -> list[dict[str, float]]
         [sys.executable, "-m", TRAIN, "--module=vowels", "--config=small"]
         + [f"--hf_assets_path={tokenizer}", f"--dump_folder={folder}", *options],
         cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # the model is small, and processes are many
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
