@@ -8,7 +8,15 @@ file of tests has a pytest of its own, which runs outside of the tree, so that t
 Python that has the project and what these suites import besides (pytest-asyncio, pytest-timeout,
 pytest-unordered, expecttest, torchx, ...). In ``PROGRAMS_OUT`` are a junit file and the output of
 each file of tests, and ``table.md``, with the counts, the most memory that all processes of a file
-had together, and the first line of each failure.
+had together, and the first line of each failure. ``PROGRAMS_ONLY`` is a pattern of the files that
+are run: ``titanrl_loop/*``, ``test_keys.py``.
+
+TitanRL needs vLLM, and torchtitan an accelerator: ``tools/titanrl`` has a ``vllm`` of a few hundred
+lines, which samples from torchtitan's model on a CPU, and has torchtitan compute there. Its
+``test_loop.py`` runs TitanRL's training program, from rollouts to weights that are synced, on a
+small task (``vowels.py``); all that it runs besides is TitanRL's own code, as it is. It imports
+spmd_types 0.2.3, torch_checkpointing, grain, renderers, transformers, math-verify and
+flash-linear-attention.
 """
 
 from __future__ import annotations
@@ -30,6 +38,8 @@ from xml.etree import ElementTree
 import psutil
 
 OUTCOMES = ("passed", "failed", "error", "skipped")
+# In place of vLLM, and a run of TitanRL's whole loop with it.
+TITANRL = str(Path(__file__).parent / "titanrl")
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,19 @@ PROGRAMS = (
         "titanrl",
         "TITAN_TREE",
         "torchtitan/experiments/rl/tests",
-        on_path=(".",),
+        on_path=(".", TITANRL),
         needs=(("TORCHSTORE_TREE", "."),),
+    ),
+    Program(
+        "titanrl_loop",
+        "TITAN_TREE",
+        TITANRL,
+        on_path=(".", TITANRL),
+        needs=(("TORCHSTORE_TREE", "."),),
+        # Not with the settings of this project's own tests.
+        options=("-s", f"--config-file={os.devnull}", f"--rootdir={TITANRL}"),
+        test_timeout_seconds=1200,
+        file_timeout_seconds=3600,
     ),
 )
 
@@ -224,10 +245,11 @@ def _memory_of(pid: int) -> float:
 
 
 def test_files(tree: Path, program: Program, only: str) -> Iterator[Path]:
-    """The files of tests, by name; ``only`` is a pattern of paths below the folder of tests."""
+    """The files of tests, by name; ``only`` is a pattern of PROGRAM/PATH, or of the path alone."""
     folder = tree / program.tests
     for file in sorted(folder.rglob("test_*.py")):
-        if fnmatch.fnmatch(str(file.relative_to(folder)), only):
+        path = str(file.relative_to(folder))
+        if any(fnmatch.fnmatch(name, only) for name in (path, f"{program.name}/{path}")):
             yield file
 
 

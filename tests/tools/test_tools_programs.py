@@ -44,6 +44,18 @@ def test_an_end_without_counts_has_a_reason(programs: dict[str, Any]) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [("*", 1), ("titanrl_loop/*", 1), ("test_loop.py", 1), ("titanrl/*", 0), ("test_one.py", 0)],
+)
+def test_files_are_chosen_by_their_path_or_their_program(
+    programs: dict[str, Any], tmp_path: Path, only: str, chosen: int
+) -> None:
+    (loop,) = (program for program in programs["PROGRAMS"] if program.name == "titanrl_loop")
+    found = list(programs["test_files"](tmp_path, loop, only))
+    assert found == [PATH.parent / "titanrl/test_loop.py"] * chosen
+
+
 @pytest.mark.long
 def test_a_tree_is_run_file_by_file_from_outside_of_it(
     programs: dict[str, Any],
