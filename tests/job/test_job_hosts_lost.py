@@ -17,6 +17,7 @@ from monarch.config import configured
 from monarch.errors import JobError, MonarchError
 from monarch.job import LocalJob, ProcessJob, job_load
 from monarch.job.places import has_state
+from monarch.runtime.client_agent import client
 from tests.actors import Echo
 from tests.support import GUARD_FOLDER, Program, is_running, wait_for
 
@@ -45,6 +46,16 @@ def job() -> Iterator[ProcessJob]:
 def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     os.kill(pid, number)
     wait_for(lambda: not is_running(pid), what="the host's end")
+
+
+def _how_attached(job: ProcessJob) -> list[tuple[object, ...]]:
+    """Whether each host runs, and what became of the attachment to it."""
+    links = client().links
+    return [
+        (host.is_running, link.ready.is_set, link.ready.is_set and link.ready.value)
+        for host in job.hosts
+        if (link := links.get(host.url)) is not None
+    ]
 
 
 # An end is known at once.
@@ -105,7 +116,10 @@ def test_a_host_that_is_merely_slow_is_waited_for(
     try:
         with configured(attach_timeout_seconds=0.1), caplog.at_level(logging.WARNING):
             hosts = job._state().trainers
-            wait_for(lambda: "its process lives, so it is waited for" in caplog.text)
+            wait_for(
+                lambda: "its process lives, so it is waited for" in caplog.text,
+                what=lambda: f"a warning of {job.hosts}; {_how_attached(job)}; {caplog.text!r}",
+            )
     finally:
         os.kill(slow, signal.SIGCONT)
     assert hosts.initialized.get(timeout=SECONDS) is True
