@@ -91,7 +91,10 @@ class PollTurn:
         if not self._turn.acquire(blocking=False):
             self.is_wanted = True
             # A callback that blocks is a fault, but must not take the guest with it.
-            if not wake() or not self._turn.acquire(timeout=_TAKEOVER_SECONDS):
+            has_turn = wake() and self._turn.acquire(timeout=_TAKEOVER_SECONDS)
+            # Also where it was free for a moment, and not lent: it would be lent in vain later.
+            self.is_wanted = False
+            if not has_turn:
                 self._guest.release()
                 return False
         if self._has_ended:

@@ -139,7 +139,12 @@ def test_a_job_with_a_program_of_its_own_ends_with_that(
     job = SlurmJob({"a": 2}, sys.executable, monarch_port=port, env=env)
     job.apply(str(script))
     wait_for(lambda: not job._look().is_live, 60.0, what="the program's end")
-    assert job._look().state == "COMPLETED", job._last_words()
+    # Slurm says "COMPLETING" until all nodes have told it of their ends.
+    wait_for(
+        lambda: job._look().state == "COMPLETED",
+        60.0,
+        what=lambda: f"{job._look().state}: {job._last_words()}",
+    )
     assert "answers 7 7" in Path(f"{job._logs}.out").read_text()
 
 

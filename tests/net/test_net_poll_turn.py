@@ -12,6 +12,7 @@ import pytest
 from monarch.net.guest import invite
 from monarch.net.io_loop import IoLoop
 from monarch.net.lent_selector import LentSelector
+from monarch.net.poll_turn import PollTurn, has_alarms
 from monarch.runtime.promise import Promise
 from tests.support import wait_for
 
@@ -57,6 +58,26 @@ def test_a_guest_polls_and_the_own_thread_goes_on_after_it(loop: IoLoop) -> None
     wait_for(guest.polls)
     guest.leave()
     assert guest.thread_of_the_loop() == loop._thread.ident
+
+
+@pytest.mark.skipif(not has_alarms(), reason="the turn is lent on Linux only")
+@pytest.mark.parametrize("is_let_in", [True, False])
+def test_a_wish_for_the_turn_is_over_with_its_guest(is_let_in: bool) -> None:
+    """A later lending would be in vain: nobody polls until its alarm goes off."""
+    turn = PollTurn(lends=True)
+    turn.begin()
+
+    def own_thread_lets_go_for_a_look() -> bool:
+        assert turn.is_wanted
+        if is_let_in:
+            turn._turn.release()
+        return is_let_in
+
+    has_turn = turn.take(own_thread_lets_go_for_a_look)
+    assert turn._alarm is not None
+    turn._alarm.close()
+    assert has_turn == is_let_in
+    assert not turn.is_wanted
 
 
 def test_a_guest_that_is_away_stops_nobody(loop: IoLoop) -> None:
