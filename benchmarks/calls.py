@@ -5,7 +5,10 @@
 The peer's interpreter has `torchmonarch`; ours is the one that runs this. The same file measures
 both, through the public API, each in a process of its own, one after the other in each round, so
 that what else the machine does meets both alike. The steps: `calls` (round trip of `call_one`
-with a small argument, microseconds, medians), `start1` and `start8` (from before the program
+with a small argument, microseconds, medians), `ladder` (the same with bytes that come back, from
+none to 16 MiB), `ways` (a call from actor to actor in microseconds, and microseconds for each of
+a thousand calls that are outstanding at once), `detection` (seconds from SIGKILL of a process to
+the error of a call that waits for it), `start1` and `start8` (from before the program
 starts to the first answers of so many procs, seconds), `program1` (a whole program: one proc,
 called and stopped, start to exit, seconds). Prints a JSON object a line: the median over rounds of
 each side, its lowest and highest round, and the median of the rounds' ratios. Without `--peer`
@@ -20,6 +23,7 @@ import asyncio
 import compileall
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,7 +32,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-STEPS = ("calls", "start1", "start8", "program1")
+STEPS = ("calls", "ladder", "ways", "detection", "start1", "start8", "program1")
+_SIZES = {"0 B": 0, "64 B": 64, "1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20,
+          "16 MiB": 1 << 24}  # fmt: skip
+_NUM_OUTSTANDING = 1000
+_NUM_DEATHS = 5
 _NUM_CALLS = 2000
 _NUM_WARM = 300
 _NUM_STARTS = 3
@@ -73,6 +81,99 @@ def calls() -> dict[str, float]:
     return found
 
 
+def ladder() -> dict[str, float]:
+    """Microseconds until bytes have come back, by their number."""
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Echo(Actor):
+        @endpoint
+        def echo(self, value: bytes) -> bytes:
+            return value
+
+    procs = this_host().spawn_procs({"gpus": 1})
+    echo = procs.spawn("echo", Echo).echo
+    found = {}
+    for name, size in _SIZES.items():
+        value = bytes(size)
+        num = 30 if size > 1 << 18 else 500
+        times = []
+        for _ in range(num + num // 5):
+            began = time.perf_counter()
+            echo.call_one(value).get()
+            times.append(time.perf_counter() - began)
+        found[f"echo.{name}"] = statistics.median(times[num // 5 :]) * 1e6
+    procs.stop().get()
+    return found
+
+
+def ways() -> dict[str, float]:
+    """Microseconds of a call between two actors' processes, and of one of many at once."""
+    from monarch.actor import Actor, endpoint, this_host
+
+    class Echo(Actor):
+        @endpoint
+        async def echo(self, value: int) -> int:
+            return value
+
+    class Asks(Actor):
+        def __init__(self, echo: Any) -> None:
+            self.echo = echo
+
+        @endpoint
+        async def ask(self) -> float:
+            times = []
+            for _ in range(_NUM_WARM + _NUM_CALLS):
+                began = time.perf_counter()
+                await self.echo.echo.call_one(1)
+                times.append(time.perf_counter() - began)
+            return statistics.median(times[_NUM_WARM:]) * 1e6
+
+    first = this_host().spawn_procs({"gpus": 1})
+    second = this_host().spawn_procs({"gpus": 1})
+    echo = first.spawn("echo", Echo)
+    found = {"actor to actor": second.spawn("asks", Asks, echo).ask.call_one().get()}
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        for answer in [echo.echo.call_one(1) for _ in range(_NUM_OUTSTANDING)]:
+            answer.get()
+        times.append((time.perf_counter() - began) / _NUM_OUTSTANDING)
+    found["outstanding"] = statistics.median(times[1:]) * 1e6
+    first.stop().get()
+    second.stop().get()
+    return found
+
+
+def detection() -> dict[str, float]:
+    """Seconds from SIGKILL of a process until the call that waits for it raises."""
+    import monarch.actor
+    from monarch.actor import Actor, endpoint, this_host
+
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+
+    class Sleeps(Actor):
+        @endpoint
+        def pid(self) -> int:
+            return os.getpid()
+
+        @endpoint
+        def sleep(self) -> None:
+            time.sleep(_PATIENCE_SECONDS)
+
+    times = []
+    for _ in range(_NUM_DEATHS):
+        sleeps = this_host().spawn_procs({"gpus": 1}).spawn("sleeps", Sleeps)
+        pid = sleeps.pid.call_one().get()
+        waits = sleeps.sleep.call_one()
+        began = time.perf_counter()
+        os.kill(pid, signal.SIGKILL)
+        try:
+            waits.get()
+        except Exception:
+            times.append(time.perf_counter() - began)
+    return {"detection": statistics.median(times)}
+
+
 def first_answers(num_procs: int) -> float:
     """When all have answered, by the clock of the wall."""
     from monarch.actor import Actor, endpoint, this_host
@@ -91,8 +192,9 @@ def first_answers(num_procs: int) -> float:
 
 def measure(step: str) -> None:
     """In a process of its own: what is found goes to the standard output."""
-    if step == "calls":
-        found = calls()
+    measures = {"calls": calls, "ladder": ladder, "ways": ways, "detection": detection}
+    if step in measures:
+        found = measures[step]()
     else:
         found = {"answered": first_answers(int(step.removeprefix("start").removeprefix("program")))}
     print(json.dumps(found), flush=True)
@@ -110,7 +212,7 @@ def measured(python: str, step: str) -> dict[str, float]:
     if not lines:
         raise SystemExit(f"{python} {step} ended with status {run.returncode}:\n{run.stderr}")
     found: dict[str, float] = json.loads(lines[-1])
-    if step == "calls":
+    if "answered" not in found:
         return found
     return {step: seconds if step == "program1" else found["answered"] - begun}
 
@@ -131,7 +233,7 @@ def main() -> None:
     rounds: dict[str, dict[str, list[float]]] = {}
     for _ in range(given.rounds):
         for step in given.steps or STEPS:
-            for _ in range(1 if step == "calls" else _NUM_STARTS):
+            for _ in range(_NUM_STARTS if step.startswith(("start", "program")) else 1):
                 for side, python in sides.items():
                     for metric, value in measured(python, step).items():
                         rounds.setdefault(metric, {}).setdefault(side, []).append(value)

@@ -23,6 +23,8 @@ from typing import Any
 import psutil
 
 from monarch.runs.record.folder import RunFolder, runs_in
+from monarch.runtime.hosts.agent_process import AGENT_PROGRAM
+from monarch.runtime.procs.zygote_process import ZYGOTE_ARGUMENTS
 
 MONARCH = (sys.executable, "-m", "monarch.cli.main")
 MARK = "MONARCH_SOAK_MARK"
@@ -69,6 +71,7 @@ _COMMANDS = {
 EVALUATE_EVERY = {"ddp": 25, "titan": 15, "fault_tolerant": 25}
 NUM_STEPS = {"ddp": 99, "titan": 28, "fault_tolerant": 100}
 FAILING = "    no_such_name\n"
+_ZYGOTE = ZYGOTE_ARGUMENTS[-1]
 _KEPT_FOLDERS = ("monarch-", "torchinductor_")
 _UNFINISHED = re.compile(r"\.(tmp|part|new|partial)\b|^tmp|^\.(?!monarch$|gitignore$|metadata$)")
 
@@ -237,7 +240,7 @@ class Scene:
         parents = {parent for _, parent in names.values()}
         for one in processes:
             name, parent = names.get(one.pid, ("", 0))
-            if "runtime.host_main" in name:
+            if AGENT_PROGRAM in name:
                 kinds["host"].append(one)
             elif self.run is not None and one.pid == self.run.pid:
                 kinds["client"].append(one)
@@ -245,8 +248,8 @@ class Scene:
                 kinds["watch"].append(one)
             elif one.pid in told:
                 kinds["lighthouse"].append(one)
-            elif "runtime.zygote" in name:
-                is_forked = "runtime.zygote" in names.get(parent, ("", 0))[0]
+            elif _ZYGOTE in name:
+                is_forked = _ZYGOTE in names.get(parent, ("", 0))[0]
                 kind = "template" if one.pid in parents else "rank" if is_forked else "zygote"
                 kinds[kind].append(one)
         return kinds
