@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     stop_timeout_seconds: float = 10.0
     # how long the end of a program waits for its procs to end
     exit_timeout_seconds: float = 1.0
-    # how long procs that nothing refers to or uses stay, where `stop()` was not called; 0: for ever
+    # how long unused procs stay without `stop()`; a fifth of it for five meshes or more; 0: always
     collect_dropped_seconds: float = 10.0
     # how long a failure may go unheard before it ends the program
     fault_patience_seconds: float = 5.0

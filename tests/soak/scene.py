@@ -127,6 +127,8 @@ class Scene:
         """The allocation, the watch and the run."""
         self._traces.start()
         self.say("apply")
+        if not self.kinds()["host"]:
+            raise RuntimeError("no host of the allocation is found: kills would meet nobody")
         self.begin_watch()
         self.begin_run()
 
