@@ -123,9 +123,7 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
     @property
     def who(self) -> str:
         """Return the names of the members that failed; if they are many, the first few."""
-        shown = ", ".join(self.members[:_MAX_NAMES]) or self.mesh_name
-        left = len(self.members) - _MAX_NAMES
-        return f"{shown} and {left} more" if left > 0 else shown
+        return _shortened(self.members) or self.mesh_name
 
     def with_reason(self, reason: str) -> MeshFailure:
         """Return the same failure with another reason."""
@@ -137,11 +135,11 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
         """
         many = "s" if len(self.crashed_ranks) > 1 else ""
         ranks = ", ".join(str(rank) for rank in self.crashed_ranks)
-        place = f" (rank{many} {ranks})" if ranks else ""
-        place += f" on {self.host}" if self.host else ""
+        where = f" (rank{many} {ranks})" if ranks else ""
+        where += f" on {self.host}" if self.host else ""
         if self.kind != "actor":
-            return f"The {self.kind}{many} {self.who}{place} failed: {self._story()}"
-        heading = f"The actor{many} {self.who}{place} and all its descendants have failed:"
+            return f"The {self.kind}{many} {self.who}{where} failed: {self._story()}"
+        heading = f"The actor{many} {self.who}{where} and all its descendants have failed:"
         if self.cause is None:
             return f"{heading}\nThis occurred because the actor itself failed.\n{self._error()}"
         if self.reason:
@@ -161,9 +159,7 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
     def _story(self) -> str:
         lines = [self.reason]
         if self.lost_actors:
-            names = ", ".join(self.lost_actors[:_MAX_NAMES])
-            left = len(self.lost_actors) - _MAX_NAMES
-            lines.append(f"  lost with it: {names}" + (f" and {left} more" if left > 0 else ""))
+            lines.append(f"  lost with it: {_shortened(self.lost_actors)}")
         if self.last_output:
             lines.append("  its last output was:")
             lines.extend(f"    {line}" for line in self.last_output)
@@ -177,6 +173,12 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
             f"MeshFailure(mesh_name={self.mesh_name}, crashed_ranks={list(self.crashed_ranks)}, "
             f"event={self.event}{rank})"
         )
+
+
+def _shortened(names: tuple[str, ...]) -> str:
+    """Return the first names as text, with the number of the others."""
+    num_more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {num_more} more" if num_more > 0 else "")
 
 
 class SupervisionError(MonarchError):

@@ -50,22 +50,22 @@ def check_folder(
         raise NotOurs(f"{path} is not in {below}")
     if name and not re.fullmatch(name, parts[-1]):
         raise NotOurs(f"{path} has no name that monarch gives")
-    place = os.path.realpath(root)
+    folder = os.path.realpath(root)
     for part in parts:
-        place = os.path.join(place, part)
-        status = os.lstat(place)
+        folder = os.path.join(folder, part)
+        status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode):
-            raise NotOurs(f"{place} is no folder, or a link")
+            raise NotOurs(f"{folder} is no folder, or a link")
         if status.st_uid != os.geteuid():
-            raise NotOurs(f"{place} belongs to another user (uid {status.st_uid})")
+            raise NotOurs(f"{folder} belongs to another user (uid {status.st_uid})")
     if mark:
         try:
-            status = os.lstat(os.path.join(place, mark))
+            status = os.lstat(os.path.join(folder, mark))
         except FileNotFoundError:
             raise NotOurs(f"{path} was not made by monarch: it has no {mark}") from None
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise NotOurs(f"{path}/{mark} is no file of this user's")
-    return place
+    return folder
 
 
 def remove_folder(
@@ -82,7 +82,7 @@ def remove_folder(
     raises ``OSError`` only without ``ignore_errors``.
     """
     try:
-        place = check_folder(path, below, mark=mark, name=name)
+        folder = check_folder(path, below, mark=mark, name=name)
     except FileNotFoundError:
         return
-    shutil.rmtree(place, ignore_errors=ignore_errors)
+    shutil.rmtree(folder, ignore_errors=ignore_errors)

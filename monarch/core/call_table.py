@@ -89,10 +89,10 @@ class CallTable:
         process of that uid.
         """
         # A copy, since other threads open and close ports meanwhile.
-        waiting = list(self._sinks.copy().items())
+        sinks = list(self._sinks.copy().items())
         if before is not None:
-            waiting = [(port, sink) for port, sink in waiting if port < before]
-        for port, sink in waiting:
+            sinks = [(port, sink) for port, sink in sinks if port < before]
+        for port, sink in sinks:
             if sink.down(uid, failure):
                 self._sinks.pop(port, None)
 

@@ -76,10 +76,10 @@ def mismatches(records: Mapping[int, Sequence[Collective]]) -> list[CollectiveMi
     """
     groups: dict[str, dict[int, dict[int, Collective]]] = defaultdict(dict)
     for rank, record in records.items():
-        for one in record:
-            groups[one.group].setdefault(rank, {})[one.seq] = one
-    found = [_first(group, by_rank) for group, by_rank in sorted(groups.items())]
-    return [one for one in found if one is not None]
+        for collective in record:
+            groups[collective.group].setdefault(rank, {})[collective.seq] = collective
+    firsts = (_first(group, by_rank) for group, by_rank in sorted(groups.items()))
+    return [mismatch for mismatch in firsts if mismatch is not None]
 
 
 def _first(
@@ -89,15 +89,15 @@ def _first(
     begin = max(min(record) for record in by_rank.values())
     end = max(max(record) for record in by_rank.values())
     for seq in range(begin, end + 1):
-        there = {rank: record[seq] for rank, record in sorted(by_rank.items()) if seq in record}
-        missing = [rank for rank in sorted(by_rank) if rank not in there]
+        reached = {rank: record[seq] for rank, record in sorted(by_rank.items()) if seq in record}
+        missing = [rank for rank in sorted(by_rank) if rank not in reached]
         kinds: dict[str, list[int]] = defaultdict(list)
-        for rank, one in there.items():
-            kinds[one.kind].append(rank)
-        waits = any(not one.is_done for one in there.values())
+        for rank, collective in reached.items():
+            kinds[collective.kind].append(rank)
+        waits = any(not collective.is_done for collective in reached.values())
         if len(kinds) > 1 or (missing and waits):
-            places = {one.kind: one.place for one in there.values()}
-            lasts = {rank: max(by_rank[rank].values(), key=lambda one: one.seq) for rank in missing}
+            places = {collective.kind: collective.place for collective in reached.values()}
+            lasts = {rank: by_rank[rank][max(by_rank[rank])] for rank in missing}
             return CollectiveMismatch(group, seq, dict(kinds), places, dict(lasts))
     return None
 

@@ -45,9 +45,9 @@ class DroppedMeshes:
         """The owning object of a mesh has gone."""
         self._meshes.setdefault(mesh, _Dropped(now + self._wait, self._seconds))
         if len(self._meshes) == _MANY:
-            for known in self._meshes.values():
-                if known.wait == self._seconds:
-                    known.due = min(known.due, now + self._wait)
+            for dropped in self._meshes.values():
+                if dropped.wait == self._seconds:
+                    dropped.due = min(dropped.due, now + self._wait)
 
     def forget(self, mesh: str) -> None:
         """A mesh has ended."""
@@ -66,17 +66,17 @@ class DroppedMeshes:
 
     def in_use(self, mesh: str, now: float) -> None:
         """Record that a look has found a mesh in use."""
-        if (known := self._meshes.get(mesh)) is not None:
-            known.seen = None
-            if known.due <= now:
-                known.wait = min(2 * known.wait, _LONGEST_SECONDS)
-                known.due = now + known.wait
+        if (dropped := self._meshes.get(mesh)) is not None:
+            dropped.seen = None
+            if dropped.due <= now:
+                dropped.wait = min(2 * dropped.wait, _LONGEST_SECONDS)
+                dropped.due = now + dropped.wait
 
     def look_again(self, now: float) -> None:
         """Garbage was collected: what was in use may no longer be."""
-        for known in self._meshes.values():
-            if known.wait > self._seconds:
-                known.wait, known.due = self._seconds, now
+        for dropped in self._meshes.values():
+            if dropped.wait > self._seconds:
+                dropped.wait, dropped.due = self._seconds, now
 
     def ends(
         self, unused: Mapping[str, Hashable], holds: Mapping[str, Collection[str]], now: float
@@ -94,21 +94,21 @@ class DroppedMeshes:
 
     def _is_ready(self, mesh: str, done: Hashable, now: float) -> bool:
         """Whether an earlier look has found a mesh unused as well, and it has rested since."""
-        known = self._meshes.get(mesh)
-        if known is None:
+        dropped = self._meshes.get(mesh)
+        if dropped is None:
             return False
-        if known.seen is None or known.seen != done:
-            known.seen, known.wait, known.due = done, self._seconds, now + self._wait / 2
+        if dropped.seen is None or dropped.seen != done:
+            dropped.seen, dropped.wait, dropped.due = done, self._seconds, now + self._wait / 2
             return False
-        return known.due <= now
+        return dropped.due <= now
 
 
 def spread(roots: Iterable[str], holds: Mapping[str, Collection[str]]) -> set[str]:
     """Return the meshes that can be reached from ``roots`` by what each mesh ``holds``."""
     reached = set(roots)
-    left = list(reached)
-    while left:
-        new = set(holds.get(left.pop(), ())) - reached
+    waiting = list(reached)
+    while waiting:
+        new = set(holds.get(waiting.pop(), ())) - reached
         reached |= new
-        left.extend(new)
+        waiting.extend(new)
     return reached

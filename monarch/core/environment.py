@@ -28,7 +28,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a variable's name matches a pattern: ``NCCL_*``, ``HOME``; no pattern matches
     all."""
     wanted = list(patterns)
-    return not wanted or any(fnmatch.fnmatchcase(name, one) for one in wanted)
+    return not wanted or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -77,11 +77,12 @@ class EnvRow(NamedTuple):
 
 def rows_of(env: Mapping[int, Mapping[str, str]], names: Iterable[str] = ()) -> list[EnvRow]:
     """Turn environments by rank into rows. Each of ``names`` has a row even if no rank sets it."""
-    found = sorted({*names, *(name for one in env.values() for name in one)})
-    return [
-        EnvRow(name, tuple(group({rank: one.get(name, UNSET) for rank, one in env.items()})))
-        for name in found
-    ]
+    all_names = sorted({*names, *(name for variables in env.values() for name in variables)})
+    rows = []
+    for name in all_names:
+        values = {rank: variables.get(name, UNSET) for rank, variables in env.items()}
+        rows.append(EnvRow(name, tuple(group(values))))
+    return rows
 
 
 _WIDEST_NAME = 28
@@ -94,15 +95,15 @@ def lines_of(rows: Iterable[EnvRow], notes: Mapping[str, str] | None = None) -> 
     """
     shown = list(rows)
     name_width = min(_WIDEST_NAME, max([len(row.name) for row in shown], default=0))
-    values = [one.answer for row in shown for one in row.values]
+    values = [same.answer for row in shown for same in row.values]
     width = min(_WIDEST_VALUE, max([len(value) for value in values], default=0))
     lines = []
     for row in shown:
-        for index, one in enumerate(row.values):
+        for index, same in enumerate(row.values):
             name = row.name if index == 0 else ""
-            mark = "    <- odd one out" if one.is_odd else ""
+            mark = "    <- odd one out" if same.is_odd else ""
             note = (notes or {}).get(row.name, "") if index == 0 else ""
             note = f"    ({note})" if note else ""
-            line = f"{name:<{name_width}}   {one.answer:<{width}}   {one.who}{mark}{note}"
+            line = f"{name:<{name_width}}   {same.answer:<{width}}   {same.who}{mark}{note}"
             lines.append(line.rstrip())
     return lines

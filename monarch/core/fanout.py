@@ -52,15 +52,15 @@ class Tree(NamedTuple):
         ]
 
 
-def proc_uid(mesh: Uid, place: int) -> Uid:
-    """Return the uid of the proc at the position ``place`` in a mesh with a tree."""
-    return f"{mesh}.{place}"
+def proc_uid(mesh: Uid, position: int) -> Uid:
+    """Return the uid of the proc at the position ``position`` in a mesh with a tree."""
+    return f"{mesh}.{position}"
 
 
 def place_of(uid: Uid) -> tuple[Uid, int] | None:
     """Return the mesh and the position of a proc with such a uid; ``None`` for other uids."""
-    mesh, dot, place = uid.partition(".")
-    return (mesh, int(place)) if dot and place.isdecimal() else None
+    mesh, dot, position = uid.partition(".")
+    return (mesh, int(position)) if dot and position.isdecimal() else None
 
 
 class Branch(NamedTuple):
@@ -72,17 +72,17 @@ class Branch(NamedTuple):
 
 def branches(start: int, stop: int, degree: int, dead: Sequence[int] = ()) -> list[Branch]:
     """Return the branches of a range of hosts; the first host of each is alive."""
-    found: list[Branch] = []
+    parts: list[Branch] = []
     size, rest = divmod(stop - start, degree)
     while start < stop:
         end = start + size + (rest > 0)
         rest -= 1
         if start in dead:
-            found.extend(branches(start + 1, end, degree, dead))
+            parts.extend(branches(start + 1, end, degree, dead))
         else:
-            found.append(Branch(start, end))
+            parts.append(Branch(start, end))
         start = end
-    return found
+    return parts
 
 
 def heads_above(
@@ -149,15 +149,15 @@ class Members:
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return (position, rank) of the members in a short range, in order of their positions."""
-        found = []
-        for place in range(start, stop):
+        positions = []
+        for position in range(start, stop):
             base = 0
             for part in self.parts:
-                if place in part:
-                    found.append((place, base + part.index(place)))
+                if position in part:
+                    positions.append((position, base + part.index(position)))
                     break
                 base += len(part)
-        return found
+        return positions
 
 
 class TreePlace:
@@ -224,10 +224,10 @@ def _count(offset: int, dims: list[tuple[int, int]], start: int, stop: int) -> i
     first_whole = max(0, -((offset - start) // stride))
     end_whole = min(size, (stop - 1 - inner - offset) // stride + 1)
     num_whole = max(0, end_whole - first_whole)
-    found = num_whole * (total // size)
+    total_inside = num_whole * (total // size)
     first_part = max(0, -((offset + inner - start) // stride))
     end_part = min(size, (stop - 1 - offset) // stride + 1)
     for step in range(first_part, end_part):
         if not (num_whole and first_whole <= step < end_whole):
-            found += _count(offset + step * stride, rest, start, stop)
-    return found
+            total_inside += _count(offset + step * stride, rest, start, stop)
+    return total_inside

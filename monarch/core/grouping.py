@@ -34,11 +34,11 @@ def group(answers: Mapping[int, A]) -> list[SameAnswer[A]]:
     ranks: dict[A, list[int]] = {}
     for rank in sorted(answers):
         ranks.setdefault(answers[rank], []).append(rank)
-    found = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    has_majority = len(answers) > 2 and len(found[0][1]) * 2 > len(answers) if found else False
+    by_size = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    has_majority = len(answers) > 2 and len(by_size[0][1]) * 2 > len(answers) if by_size else False
     return [
-        SameAnswer(answer, tuple(of), has_majority and index > 0)
-        for index, (answer, of) in enumerate(found)
+        SameAnswer(answer, tuple(ranks_of_answer), has_majority and index > 0)
+        for index, (answer, ranks_of_answer) in enumerate(by_size)
     ]
 
 
@@ -47,11 +47,11 @@ ODD = "<- odd one out"
 
 def table(groups: list[SameAnswer[str]], width: int = 10) -> list[str]:
     """Return lines of text: the ranks, their answer, and a mark at the ranks that differ."""
-    widest = max([width, *(len(one.who) for one in groups)])
+    widest = max([width, *(len(same.who) for same in groups)])
     lines = []
-    for one in groups:
-        mark = f"      {ODD}" if one.is_odd else ""
-        first, *more = one.answer.splitlines() or [""]
-        lines.append(f"    {one.who:<{widest}}  {first}{mark}")
+    for same in groups:
+        mark = f"      {ODD}" if same.is_odd else ""
+        first, *more = same.answer.splitlines() or [""]
+        lines.append(f"    {same.who:<{widest}}  {first}{mark}")
         lines.extend(f"    {'':<{widest}}  {line}" for line in more)
     return lines

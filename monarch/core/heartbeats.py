@@ -66,7 +66,7 @@ class Hangs:
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds
         self._asked: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def due(self, uids: Iterable[str], now: float) -> list[str]:
         """Return the peers of ``uids`` that have answered all questions; they count as asked
@@ -79,23 +79,23 @@ class Hangs:
         """Record that a peer has answered; return the seconds of its silence, if that was
         reported."""
         asked = self._asked.pop(uid, now)
-        if uid not in self._told:
+        if uid not in self._reported:
             return None
-        self._told.discard(uid)
+        self._reported.discard(uid)
         return now - asked
 
     def forget(self, uid: str) -> None:
         self._asked.pop(uid, None)
-        self._told.discard(uid)
+        self._reported.discard(uid)
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
         """Return the peers that have been silent for too long since they were last asked, with the
         seconds."""
         silent = [(uid, now - asked) for uid, asked in self._asked.items()]
-        late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._told]
-        self._told.update(uid for uid, _ in late)
+        late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._reported]
+        self._reported.update(uid for uid, _ in late)
         return late
 
     def silence(self, uid: str, now: float) -> float:
         """Return for how many seconds a peer has been too silent; 0 if it is not."""
-        return now - self._asked[uid] if uid in self._told else 0.0
+        return now - self._asked[uid] if uid in self._reported else 0.0

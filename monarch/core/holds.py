@@ -16,7 +16,7 @@ class HeldTime:
     """The seconds during which calls were held; holds at the same time count once."""
 
     def __init__(self) -> None:
-        self._before = 0.0
+        self._ended_seconds = 0.0
         self._since: float | None = None
 
     def hold(self, is_held: bool, now: float) -> None:
@@ -24,7 +24,7 @@ class HeldTime:
         if is_held and self._since is None:
             self._since = now
         elif not is_held and self._since is not None:
-            self._before += now - self._since
+            self._ended_seconds += now - self._since
             self._since = None
 
     @property
@@ -33,7 +33,7 @@ class HeldTime:
 
     def seconds(self, now: float) -> float:
         """Return the total time in seconds until ``now``."""
-        return self._before + (0.0 if self._since is None else now - self._since)
+        return self._ended_seconds + (0.0 if self._since is None else now - self._since)
 
 
 def begun(holds: Iterable[HoldNote]) -> list[str]:
@@ -72,7 +72,7 @@ def all_stand(holds: Iterable[HoldNote]) -> bool:
         key = hold.actor, hold.mesh
         ranks.setdefault(key, set()).add(hold.rank)
         sizes[key] = math.prod(hold.sizes)
-    return all(len(found) >= sizes[key] for key, found in ranks.items())
+    return all(len(held) >= sizes[key] for key, held in ranks.items())
 
 
 def named(holds: Sequence[HoldNote]) -> str:
@@ -80,4 +80,4 @@ def named(holds: Sequence[HoldNote]) -> str:
     ranks: dict[str, list[int]] = {}
     for hold in holds:
         ranks.setdefault(hold.actor, []).append(hold.rank)
-    return " and ".join(f"{actor} {in_ranges(found)}" for actor, found in ranks.items())
+    return " and ".join(f"{actor} {in_ranges(of_actor)}" for actor, of_actor in ranks.items())

@@ -93,7 +93,7 @@ class Aggregator:
 
     def _reset(self) -> None:
         self._groups: list[_Group] = []
-        self._known: dict[str, _Group] = {}
+        self._by_text: dict[str, _Group] = {}
         self._by_shape: dict[str, list[_Group]] = {}
         self._num_lines = 0
         self._num_comparisons = 0
@@ -105,7 +105,7 @@ class Aggregator:
 
     def add(self, text: str, source: LineSource) -> None:
         """Add one line, without its end."""
-        group = self._known.get(text)
+        group = self._by_text.get(text)
         if group is not None:
             group.again(source)
             return
@@ -124,8 +124,8 @@ class Aggregator:
         else:
             self._count(text, source)
             return
-        if len(self._known) < _MAX_KNOWN:
-            self._known[text] = group
+        if len(self._by_text) < _MAX_KNOWN:
+            self._by_text[text] = group
 
     def take(self) -> Summary:
         """Return the summary of all lines since the last call, groups in the order of their first
@@ -165,21 +165,21 @@ class Aggregator:
         return best
 
 
-def edit_distance(one: str, other: str) -> int:
-    """Return how many characters to insert, delete or replace to turn ``one`` into ``other``.
+def edit_distance(text: str, other: str) -> int:
+    """Return how many characters to insert, delete or replace to turn ``text`` into ``other``.
 
     A common beginning and end cost no time; the rest is computed a column at a time in the bits of
     one integer (Myers 1999, with Hyyro's correction).
     """
-    one, other = _strip_common(one, other)
-    if not one or not other:
-        return len(one) + len(other)
+    text, other = _strip_common(text, other)
+    if not text or not other:
+        return len(text) + len(other)
     where: dict[str, int] = {}
-    for position, character in enumerate(one):
+    for position, character in enumerate(text):
         where[character] = where.get(character, 0) | 1 << position
-    mask = (1 << len(one)) - 1
-    last = 1 << (len(one) - 1)
-    up, down, distance = mask, 0, len(one)
+    mask = (1 << len(text)) - 1
+    last = 1 << (len(text) - 1)
+    up, down, distance = mask, 0, len(text)
     for character in other:
         match = where.get(character, 0)
         diagonal = (((match & up) + up) ^ up) | match | down
@@ -195,21 +195,21 @@ def edit_distance(one: str, other: str) -> int:
     return distance
 
 
-def _strip_common(one: str, other: str) -> tuple[str, str]:
+def _strip_common(text: str, other: str) -> tuple[str, str]:
     """Return two texts without their common beginning and end."""
-    start = _num_common(one, other)
-    one, other = one[start:], other[start:]
-    end = _num_common(one[::-1], other[::-1])
-    return one[: len(one) - end], other[: len(other) - end]
+    start = _num_common(text, other)
+    text, other = text[start:], other[start:]
+    end = _num_common(text[::-1], other[::-1])
+    return text[: len(text) - end], other[: len(other) - end]
 
 
-def _num_common(one: str, other: str) -> int:
+def _num_common(text: str, other: str) -> int:
     """Return the length of the common beginning, found by halving, because comparing slices is
     fast."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if text[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1

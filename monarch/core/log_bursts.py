@@ -58,10 +58,10 @@ class SharedLines(NamedTuple):
         if len(self.sources) == 1:
             return self.lines
         ranks = [source.rank for source in self.sources]
-        told = ", ".join(part.replace("-", " to ") for part in ranges_of(ranks))
+        listed = ", ".join(part.replace("-", " to ") for part in ranges_of(ranks))
         if len(ranks) == 2:
-            told = f"{ranks[0]} and {ranks[1]}"
-        return f"{self.lines[0]} (on ranks {told})", *self.lines[1:]
+            listed = f"{ranks[0]} and {ranks[1]}"
+        return f"{self.lines[0]} (on ranks {listed})", *self.lines[1:]
 
 
 class Burst:
@@ -119,14 +119,14 @@ def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
             entries[key].sources.append(source)
         else:
             entries[key] = entry
-    said: list[SharedLines] = []
+    blocks: list[SharedLines] = []
     for entry in sorted(entries.values(), key=lambda entry: entry.at):
         sources = tuple(sorted(entry.sources))
-        if said and (said[-1].sources, said[-1].stream) == (sources, entry.stream):
-            said[-1] = said[-1]._replace(lines=(*said[-1].lines, entry.text))
+        if blocks and (blocks[-1].sources, blocks[-1].stream) == (sources, entry.stream):
+            blocks[-1] = blocks[-1]._replace(lines=(*blocks[-1].lines, entry.text))
         else:
-            said.append(SharedLines(sources, (entry.text,), entry.stream))
-    return said
+            blocks.append(SharedLines(sources, (entry.text,), entry.stream))
+    return blocks
 
 
 class _Condensed(NamedTuple):
@@ -142,8 +142,8 @@ def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))
-    for source, own in by_source.items():
-        for (_, stream), group in itertools.groupby(own, lambda pair: _kind(pair[1])):
+    for source, numbered in by_source.items():
+        for (_, stream), group in itertools.groupby(numbered, lambda pair: _kind(pair[1])):
             run = [(number, line.text) for number, line in group]
             if len(run) < _LEAST_ALIKE or stream == 1:
                 for number, text in run:

@@ -75,9 +75,9 @@ def drop_text(label: str, count: int, path: str, style: Style) -> str:
 def aggregate_text(summary: Summary, start: str, end: str, style: Style) -> str:
     """Return the lines of a window as text; ``start`` and ``end`` are its times, in words."""
     parts = [style.paint(_CYAN, f">>> Aggregated Logs ({start}) >>>")]
-    for one in summary.aggregates:
-        count = style.paint(_YELLOW, f"[{one.num_lines} similar log lines]")
-        parts.append(f"{count} {style.prefix(rank_list(one.sources))}{one.text}")
+    for aggregate in summary.aggregates:
+        count = style.paint(_YELLOW, f"[{aggregate.num_lines} similar log lines]")
+        parts.append(f"{count} {style.prefix(rank_list(aggregate.sources))}{aggregate.text}")
     if summary.num_more:
         count = style.paint(_YELLOW, f"[{summary.num_more:,} other log lines]")
         parts.append(f"{count} ... too many to compare; they are in the log files")

@@ -125,13 +125,13 @@ class Mailbox:
         """Return all remaining deliveries and fences, held back or not, and empty the mailbox."""
         held = (event for held in self._held.values() for event in held)
         urgent = (event for event in self._urgent if isinstance(event, Delivery))
-        left = [*urgent, *self._ready, *held]
+        events = [*urgent, *self._ready, *held]
         self._urgent.clear()
         self._ready.clear()
         self._held.clear()
         self._fences.clear()
         self._halts.clear()
-        return left
+        return events
 
     def _raise(self, fence: Fence) -> None:
         self._fences[fence.sender] = fence.number

@@ -34,10 +34,10 @@ def parse_ranks(text: str) -> RanksType:
     text = text.strip()
     if "=" in text:
         return _dims(text)
-    found = _plain(text)
-    if found is None:
+    ranks = _plain(text)
+    if ranks is None:
         raise BadRanks(_expected(text))
-    return found
+    return ranks
 
 
 def _expected(text: str) -> str:
@@ -52,7 +52,7 @@ def _plain(text: str) -> int | list[int] | range | None:
     if re.fullmatch(r"[0-9]+", text):
         return int(text)
     if _LIST.fullmatch(text):
-        return [int(one) for one in text.split(",")]
+        return [int(number) for number in text.split(",")]
     return _range(text)
 
 
@@ -67,23 +67,23 @@ def _range(text: str) -> range | None:
 
 
 def _dims(text: str) -> dict[str, range | list[int] | int]:
-    found: dict[str, range | list[int] | int] = {}
-    at = 0
+    ranks_by_dim: dict[str, range | list[int] | int] = {}
+    position = 0
     while True:
-        match = _DIM.match(text, at)
+        match = _DIM.match(text, position)
         if match is None:
             raise BadRanks(_expected(text))
-        of = match["list"]
-        value = _plain((match[2] if of is None else of).strip())
-        if value is None or isinstance(value, list) != (of is not None):
+        listed = match["list"]
+        value = _plain((match[2] if listed is None else listed).strip())
+        if value is None or isinstance(value, list) != (listed is not None):
             raise BadRanks(_expected(text))
-        found[match[1]] = value
-        at = match.end()
-        if at == len(text):
-            return found
-        if text[at] != ",":
+        ranks_by_dim[match[1]] = value
+        position = match.end()
+        if position == len(text):
+            return ranks_by_dim
+        if text[position] != ",":
             raise BadRanks(_expected(text))
-        at = re.compile(r"\s*").match(text, at + 1).end()  # type: ignore[union-attr]
+        position = re.compile(r"\s*").match(text, position + 1).end()  # type: ignore[union-attr]
 
 
 def parse_set(text: str) -> RanksType:
@@ -99,13 +99,13 @@ def parse_set(text: str) -> RanksType:
         return range(0, sys.maxsize)
     if "=" not in text:
         return _loose(text, text)
-    found: dict[str, range | list[int] | int] = {}
+    ranks_by_dim: dict[str, range | list[int] | int] = {}
     for part in _split_dims(text):
         name, _, value = part.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name.strip()):
             raise BadRanks(_expected(text))
-        found[name.strip()] = _loose(value.strip().removeprefix("(").removesuffix(")"), text)
-    return found
+        ranks_by_dim[name.strip()] = _loose(value.strip().removeprefix("(").removesuffix(")"), text)
+    return ranks_by_dim
 
 
 def _split_dims(text: str) -> list[str]:
@@ -139,16 +139,16 @@ def is_in(
         return rank == wanted
     if not isinstance(wanted, dict):
         return rank in wanted
-    place = coordinates(rank, labels, sizes)
-    return all(name in place and is_in(choice, place[name]) for name, choice in wanted.items())
+    point = coordinates(rank, labels, sizes)
+    return all(name in point and is_in(choice, point[name]) for name, choice in wanted.items())
 
 
 def coordinates(rank: int, labels: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
     """Return the coordinates of a rank in a mesh whose last dimension counts fastest."""
-    found = {}
+    by_label = {}
     for label, size in zip(reversed(labels), reversed(sizes), strict=True):
-        rank, found[label] = divmod(rank, size)
-    return {label: found[label] for label in labels}
+        rank, by_label[label] = divmod(rank, size)
+    return {label: by_label[label] for label in labels}
 
 
 def in_ranges(ranks: Iterable[int]) -> str:

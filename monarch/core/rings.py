@@ -67,63 +67,63 @@ class Waits:
     """
 
     def __init__(self, base: int = 0) -> None:
-        self._known: dict[Uid, _FollowedWait] = {}
+        self._followed: dict[Uid, _FollowedWait] = {}
         self._numbers = itertools.count(base + 1)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._followed)
 
     def number(self, actor: Uid, wait: object | None, now: float) -> int:
         """Return the number of the wait that an actor is in; 0 if it does not wait."""
-        known = self._known.get(actor)
+        followed = self._followed.get(actor)
         if wait is None:
-            self._known.pop(actor, None)
+            self._followed.pop(actor, None)
             return 0
-        if known is None or known.wait != wait:
-            known = _FollowedWait(wait, next(self._numbers), now + LASTING_SECONDS)
-            self._known[actor] = known
-        return known.number
+        if followed is None or followed.wait != wait:
+            followed = _FollowedWait(wait, next(self._numbers), now + LASTING_SECONDS)
+            self._followed[actor] = followed
+        return followed.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
         """Return the attempt, counted from 1, if the wait must be followed now; 0 if not."""
         if not self.number(actor, wait, now):
             return 0
-        known = self._known[actor]
-        if now < known.due:
+        followed = self._followed[actor]
+        if now < followed.due:
             return 0
-        known.interval = min(2 * known.interval, _MOST_SECONDS)
-        known.due = now + known.interval
-        known.num_attempts += 1
-        return known.num_attempts
+        followed.interval = min(2 * followed.interval, _MOST_SECONDS)
+        followed.due = now + followed.interval
+        followed.num_attempts += 1
+        return followed.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
         """Return whether this is the first path of an attempt to reach its last actor; later paths
         would find the same from there."""
-        passed = self._known[path[-1].actor].passed
+        passed = self._followed[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
         passed[path[0].key] = max(attempt, passed.get(path[0].key, 0))
         return is_first
 
     def keep(self, actors: Iterable[Uid]) -> None:
         """Forget all actors but these."""
-        for actor in self._known.keys() - set(actors):
-            del self._known[actor]
+        for actor in self._followed.keys() - set(actors):
+            del self._followed[actor]
 
 
-def follow(path: Path, asked: Asked, found: Waiter) -> tuple[Path, bool]:
-    """Extend ``path`` by ``found``, which its last member waits for; return the new path and
+def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
+    """Extend ``path`` by ``waiter``, which its last member waits for; return the new path and
     whether it is a ring.
 
     The path is empty if it leads into a ring without its first member: a member of that ring finds
     it.
     """
-    *before, last = path
-    path = (*before, _asking(last, asked.method))
-    if found.key == path[0].key:
+    *others, last = path
+    path = (*others, _asking(last, asked.method))
+    if waiter.key == path[0].key:
         return path, True
-    if len(path) >= _LONGEST or any(found.key == one.key for one in path):
+    if len(path) >= _LONGEST or any(waiter.key == member.key for member in path):
         return (), False
-    return (*path, found), False
+    return (*path, waiter), False
 
 
 def _asking(waiter: Waiter, method: str) -> Waiter:
@@ -153,11 +153,11 @@ class RingsTold:
         self._kinds: dict[object, float] = {}
 
     def is_new(self, path: Sequence[Waiter], now: float) -> bool:
-        ring = frozenset(one.key for one in path)
+        ring = frozenset(member.key for member in path)
         if ring in self._rings:
             return False
         _remember(self._rings, ring, None, self._MOST)
-        kind = frozenset((one.actor, one.endpoint, one.asks) for one in path)
+        kind = frozenset((member.actor, member.endpoint, member.asks) for member in path)
         last = self._kinds.get(kind)
         if last is not None and now < last + self._TOGETHER_SECONDS:
             return False
@@ -177,16 +177,18 @@ def in_words(path: Sequence[Waiter]) -> str:
     first = min(range(len(path)), key=lambda i: (path[i].name, path[i].rank, path[i].key))
     path = [*path[first:], *path[:first]]
     if len(path) == 1:
-        one = path[0]
+        member = path[0]
         return (
-            f"an actor waits for itself and will never answer: {one.name} {one.rank} (in "
-            f"{one.name}.{one.endpoint}, waits for its own {one.name}.{_called(one)}). Only a "
-            f"timeout of that wait ends it. Call the method directly, `self.{one.asks}(...)`."
+            f"an actor waits for itself and will never answer: {member.name} {member.rank} (in "
+            f"{member.name}.{member.endpoint}, waits for its own {member.name}."
+            f"{_called(member)}). Only a timeout of that wait ends it. Call the method directly, "
+            f"`self.{member.asks}(...)`."
         )
     nexts = [*path[1:], path[0]]
     hops = [
-        f"{one.name} {one.rank} (in {one.name}.{one.endpoint}, waits for {to.name}.{_called(one)})"
-        for one, to in zip(path, nexts, strict=True)
+        f"{member.name} {member.rank} (in {member.name}.{member.endpoint}, waits for "
+        f"{awaited.name}.{_called(member)})"
+        for member, awaited in zip(path, nexts, strict=True)
     ]
     ring = " -> ".join([*hops, f"{path[0].name} {path[0].rank}"])
     return (

@@ -129,11 +129,11 @@ class Supervision:
     def members_stopped(self, mesh: str, procs: Sequence[str]) -> bool:
         """Record that the members in ``procs`` were ended on purpose; return true if no member is
         left."""
-        known = self._meshes.get(mesh)
-        if known is None:
+        entry = self._meshes.get(mesh)
+        if entry is None:
             return True
-        known.dead.update(known.living_in(procs))
-        if len(known.dead) == len(known.procs):
+        entry.dead.update(entry.living_in(procs))
+        if len(entry.dead) == len(entry.procs):
             del self._meshes[mesh]
             return True
         return False
@@ -154,8 +154,8 @@ class Supervision:
     def has_living(self, mesh: str, proc: str) -> bool:
         """Return whether a mesh has a member in ``proc`` that has neither failed nor been
         stopped."""
-        known = self._meshes.get(mesh)
-        return known is not None and bool(known.living_in((proc,)))
+        entry = self._meshes.get(mesh)
+        return entry is not None and bool(entry.living_in((proc,)))
 
     def meshes_of(self, owner: str) -> list[str]:
         return [uid for uid, mesh in self._meshes.items() if mesh.owner == owner]
@@ -232,8 +232,8 @@ class Supervision:
         """Return the failure that reports deaths of one cause to the owner of this mesh."""
         members = tuple(mesh.member(rank) for rank in ranks)
         first = deaths[mesh.procs[ranks[0]]]
-        told = (deaths[mesh.procs[rank]].last_output for rank in ranks)
-        last_output = next(filter(None, told), ())
+        outputs = (deaths[mesh.procs[rank]].last_output for rank in ranks)
+        last_output = next(filter(None, outputs), ())
         log_file = next(filter(None, (deaths[mesh.procs[rank]].log_file for rank in ranks)), "")
         if mesh.kind != "proc":
             reason = f"the process it was running on failed: {first.reason}"
@@ -267,9 +267,9 @@ def _worth_telling(meshes: Sequence[_Mesh], deaths: Collection[str]) -> list[_Me
     Meshes with the most dead come first, so that few reports are needed.
     """
     lost = {id(mesh): {mesh.procs[rank] for rank in mesh.living_in(deaths)} for mesh in meshes}
-    told = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))
-    for mesh in reversed([mesh for mesh in told if mesh.kind != "proc"]):
-        others = (lost[id(other)] for other in told if other is not mesh)
+    reported = sorted(meshes, key=lambda mesh: (mesh.kind != "proc", -len(lost[id(mesh)])))
+    for mesh in reversed([mesh for mesh in reported if mesh.kind != "proc"]):
+        others = (lost[id(other)] for other in reported if other is not mesh)
         if lost[id(mesh)] <= set().union(*others):
-            told = [other for other in told if other is not mesh]
-    return told
+            reported = [other for other in reported if other is not mesh]
+    return reported

@@ -40,33 +40,33 @@ def rings(edges: Iterable[WaitEdge]) -> list[list[Member]]:
     nexts: dict[Member, list[Member]] = defaultdict(list)
     for edge in edges:
         nexts[edge.waiter].append(edge.awaited)
-    found: dict[tuple[Member, ...], None] = {}
+    cycles: dict[tuple[Member, ...], None] = {}
     done: set[Member] = set()
     for start in sorted(nexts):
         path: list[Member] = []
-        at: dict[Member, int] = {}
+        positions: dict[Member, int] = {}
         stack = [(start, iter(nexts[start]))]
         if start in done:
             continue
-        at[start], path = 0, [start]
+        positions[start], path = 0, [start]
         while stack:
             member, rest = stack[-1]
             for step in rest:
-                if step in at:
-                    ring = path[at[step] :]
+                if step in positions:
+                    ring = path[positions[step] :]
                     least = ring.index(min(ring))
-                    found[tuple(ring[least:] + ring[:least])] = None
+                    cycles[tuple(ring[least:] + ring[:least])] = None
                 elif step not in done and step in nexts:
-                    at[step] = len(path)
+                    positions[step] = len(path)
                     path.append(step)
                     stack.append((step, iter(nexts[step])))
                     break
             else:
                 stack.pop()
                 path.pop()
-                del at[member]
+                del positions[member]
                 done.add(member)
-    return [list(ring) for ring in found]
+    return [list(ring) for ring in cycles]
 
 
 def ends(edges: Sequence[WaitEdge]) -> list[Member]:
@@ -105,7 +105,7 @@ def members_in_words(members: Iterable[Member]) -> str:
     for member in members:
         ranks[member.name].append(member.rank)
     words = [
-        name if found == [-1] else f"{name} {ranges_in_words(found)}"
-        for name, found in ranks.items()
+        name if numbers == [-1] else f"{name} {ranges_in_words(numbers)}"
+        for name, numbers in ranks.items()
     ]
     return " and ".join(words)

@@ -19,16 +19,16 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
     rest.
     """
     all_rows = [*rows]
-    head = "".join(f'<th style="{_CELL}">{escape(one)}</th>' for one in headings)
+    head = "".join(f'<th style="{_CELL}">{escape(heading)}</th>' for heading in headings)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{_cut(cell)}</td>' for cell in row) + "</tr>"
         for row in all_rows[:_MOST_ROWS]
     )
-    left = len(all_rows) - _MOST_ROWS
-    more = f'<tr><td style="{_CELL}" colspan="9">and {left:,} more</td></tr>' if left > 0 else ""
+    if (num_more := len(all_rows) - _MOST_ROWS) > 0:
+        body += f'<tr><td style="{_CELL}" colspan="9">and {num_more:,} more</td></tr>'
     return (
         f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_TITLE}">'
-        f"{escape(caption)}</caption><tr>{head}</tr>{body}{more}</table>"
+        f"{escape(caption)}</caption><tr>{head}</tr>{body}</table>"
     )
 
 
@@ -37,16 +37,16 @@ def grid(caption: str, rows: Mapping[str, Mapping[int, str]]) -> str:
     is gone; "" means that it runs.
     """
     body = "".join(
-        f'<tr><td style="{_CELL}">{escape(place)}</td>'
-        f'<td style="{_CELL}">{"".join(_square(*one) for one in ranks.items())}</td>'
+        f'<tr><td style="{_CELL}">{escape(group)}</td>'
+        f'<td style="{_CELL}">{"".join(_square(*item) for item in ranks.items())}</td>'
         f'<td style="{_CELL}">{",".join(ranges_of(ranks))}</td></tr>'
-        for place, ranks in rows.items()
+        for group, ranks in rows.items()
     )
     lost = sorted(rank for ranks in rows.values() for rank, why in ranks.items() if why)
-    told = f"; lost: {','.join(ranges_of(lost))}" if lost else ""
+    lost_text = f"; lost: {','.join(ranges_of(lost))}" if lost else ""
     return (
         f'<table style="border-collapse:collapse;font-family:monospace"><caption style="{_TITLE}">'
-        f"{escape(caption + told)}</caption>{body}</table>"
+        f"{escape(caption + lost_text)}</caption>{body}</table>"
     )
 
 
@@ -55,7 +55,7 @@ def values(caption: str, by_rank: Mapping[int, object]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in by_rank.items():
         ranks.setdefault(_text_of(value), []).append(rank)
-    rows = [(",".join(ranges_of(of)), text) for text, of in ranks.items()]
+    rows = [(",".join(ranges_of(ranks_of_text)), text) for text, ranks_of_text in ranks.items()]
     return table(caption, ("ranks", "value"), rows)
 
 

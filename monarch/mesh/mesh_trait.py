@@ -50,8 +50,8 @@ class MeshTrait(ABC):
         shape = Shape(self._labels, self._ndslice)
         for label, selector in selectors.items():
             if label not in self._labels:
-                known = known_dimensions(self._labels, sizes, label)
-                raise TypeError(f"Shape does not have dimension labeled {label!r}; {known}")
+                dimensions = known_dimensions(self._labels, sizes, label)
+                raise TypeError(f"Shape does not have dimension labeled {label!r}; {dimensions}")
             if isinstance(selector, slice):
                 shape = shape.select(label, selector)
             else:
@@ -65,14 +65,14 @@ class MeshTrait(ABC):
         Give all sizes but one of the parts of a dimension; the last follows from the others.
         """
         splits: dict[str, Sequence[str]] = {}
-        given: dict[str, int] = {}
+        new_sizes: dict[str, int] = {}
         for key, value in arguments.items():
             if key in self._labels:
                 if isinstance(value, str):
                     raise ValueError(f"expected a sequence of dimensions, but got '{value}'")
                 splits[key] = tuple(value)
             elif isinstance(value, int):
-                given[key] = value
+                new_sizes[key] = value
             else:
                 raise ValueError(
                     f"'{key}' is not an existing dim. "
@@ -85,14 +85,14 @@ class MeshTrait(ABC):
         ndslice = self._ndslice
         for label, size, stride in zip(self._labels, ndslice.sizes, ndslice.strides, strict=True):
             parts = splits.get(label, (label,))
-            part_sizes = _part_sizes(label, size, parts, given)
+            part_sizes = _part_sizes(label, size, parts, new_sizes)
             labels.extend(parts)
             sizes.extend(part_sizes)
             strides.extend(stride * step for step in row_major_strides(part_sizes))
         for label in labels:
             if labels.count(label) > 1:
                 raise ValueError(f"Duplicate dimension name '{label}'")
-        unused = tuple(key for key in given if key not in labels)
+        unused = tuple(key for key in new_sizes if key not in labels)
         if unused:
             raise ValueError(f"unused size constraints: {unused}")
         return self._new_with_shape(
@@ -123,8 +123,8 @@ class MeshTrait(ABC):
         if not isinstance(dim, str):
             return math.prod(self.size(d) for d in dim)
         if dim not in self._labels:
-            known = known_dimensions(self._labels, self.sizes, dim)
-            raise KeyError(f"{self} does not have dimension {dim!r}; {known}")
+            dimensions = known_dimensions(self._labels, self.sizes, dim)
+            raise KeyError(f"{self} does not have dimension {dim!r}; {dimensions}")
         return self.sizes[dim]
 
     @property
@@ -148,9 +148,9 @@ def known_dimensions(labels: Sequence[str], sizes: Mapping[str, int], wanted: st
     if not labels:
         return "there are none: it has one member"
     near = difflib.get_close_matches(wanted, labels, 1)
-    there = ", ".join(f"{label} ({sizes[label]})" for label in labels)
+    listed = ", ".join(f"{label} ({sizes[label]})" for label in labels)
     hint = f". Did you mean {near[0]!r}?" if near else ""
-    return f"there {'is' if len(labels) == 1 else 'are'} {there}{hint}"
+    return f"there {'is' if len(labels) == 1 else 'are'} {listed}{hint}"
 
 
 def check_coordinates(sizes: Mapping[str, int], coordinates: Mapping[str, Any]) -> None:
@@ -169,22 +169,22 @@ def check_coordinates(sizes: Mapping[str, int], coordinates: Mapping[str, Any]) 
             )
 
 
-def _part_sizes(label: str, size: int, parts: Sequence[str], given: dict[str, int]) -> list[int]:
-    unknown = [part for part in parts if part not in given]
+def _part_sizes(label: str, size: int, parts: Sequence[str], sizes: dict[str, int]) -> list[int]:
+    unknown = [part for part in parts if part not in sizes]
     if len(unknown) > 1:
         raise ValueError(
             f"Cannot infer size of {parts} because both {unknown[1]} and {unknown[0]} have "
             f"unknown size. Specify at least one as argument, e.g. {unknown[1]}=4"
         )
-    known = math.prod(given[part] for part in parts if part in given)
-    divisible = known > 0 and size % known == 0 if unknown else known == size
+    product = math.prod(sizes[part] for part in parts if part in sizes)
+    divisible = product > 0 and size % product == 0 if unknown else product == size
     if not divisible:
-        wanted = tuple(given.get(part, "?") for part in parts)
+        wanted = tuple(sizes.get(part, "?") for part in parts)
         raise ValueError(
             f"Dimension '{label}' of size {size} is not evenly divided by "
             f"{parts!r} with sizes {wanted!r}"
         )
-    return [given[part] if part in given else size // known for part in parts]
+    return [sizes[part] if part in sizes else size // product for part in parts]
 
 
 class ShapedMesh(MeshTrait):

@@ -83,8 +83,8 @@ class ValueMesh(ShapedMesh, Generic[R]):
             raise TypeError(f"item takes coordinates by name, {as_in}")
         extra = [label for label in coordinates if label not in self._labels]
         if extra:
-            known = known_dimensions(self._labels, self.sizes, extra[0])
-            raise KeyError(f"item has extra dimensions: {extra}; {known}")
+            dimensions = known_dimensions(self._labels, self.sizes, extra[0])
+            raise KeyError(f"item has extra dimensions: {extra}; {dimensions}")
         missing = [label for label in self._labels if label not in coordinates]
         if missing:
             raise KeyError(f"item is missing dimensions: {missing}; {as_in}")

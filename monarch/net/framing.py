@@ -46,7 +46,7 @@ class Unframer:
     def __init__(self, receive: Callable[[Frames], None], max_bytes: int = -1) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
-        self._left = b""
+        self._rest = b""
         self._sizes: tuple[int, ...] = ()
         self._body = bytearray()
         self._num_filled = 0
@@ -72,12 +72,12 @@ class Unframer:
             self._body[self._num_filled : self._num_filled + count] = data[:count]
             self.filled(count)
             data = data[count:]
-        elif self._left:
-            data, self._left = memoryview(self._left + bytes(data)), b""
+        elif self._rest:
+            data, self._rest = memoryview(self._rest + bytes(data)), b""
         start = 0
         while (end := self._next(data, start)) > start:
             start = end
-        self._left = bytes(data[start:])
+        self._rest = bytes(data[start:])
 
     def _next(self, data: memoryview, start: int) -> int:
         """Hand over the message at ``start``. Returns where the next message begins, or ``start``
@@ -113,11 +113,11 @@ class Unframer:
 
 
 def _cut(
-    data: memoryview, start: int, sizes: tuple[int, ...], own: Callable[[memoryview], Bytes]
+    data: memoryview, start: int, sizes: tuple[int, ...], keep: Callable[[memoryview], Bytes]
 ) -> list[Bytes]:
     frames: list[Bytes] = []
     for size in sizes:
-        frames.append(own(data[start : start + size]))
+        frames.append(keep(data[start : start + size]))
         start += size
     return frames
 

@@ -127,7 +127,7 @@ class Gate:
 
     def _is_allowed(self, key: bytes) -> bool:
         # In constant time: how long it takes tells nothing about the key.
-        return any(hmac.compare_digest(z85.encode(key), one) for one in self._allowed)
+        return any(hmac.compare_digest(z85.encode(key), allowed) for allowed in self._allowed)
 
     def _watch(self, listener: zmq.Socket[bytes], url: str) -> None:
         """Log the peers that ZeroMQ rejects before Python sees anything of them."""

@@ -65,9 +65,9 @@ class Gateway:
         self._first_seconds = first_seconds
         self._command = [*command, f"exec {python} -c {shlex.quote(_PROGRAM)}"]
         self._session = secrets.token_hex(16)
-        self._made = tempfile.TemporaryDirectory(prefix="mgw-", ignore_cleanup_errors=True)
-        self._folder = self._made.name
-        self._ways: dict[str, str] = {}
+        self._temporary = tempfile.TemporaryDirectory(prefix="mgw-", ignore_cleanup_errors=True)
+        self._folder = self._temporary.name
+        self._local_paths: dict[str, str] = {}
         self._making = threading.Lock()
         self._is_closed = False
         self._errors: IO[bytes] | None = None
@@ -79,7 +79,7 @@ class Gateway:
         except BaseException:
             self._end.close()
             self._hang_up()
-            self._made.cleanup()
+            self._temporary.cleanup()
             raise
         self._thread = threading.Thread(target=self._run, name="monarch-gateway", daemon=True)
         self._thread.start()
@@ -94,15 +94,15 @@ class Gateway:
         parts = urlsplit(url)
         target = f"{parts.hostname}:{parts.port}"
         with self._making:
-            way = self._ways.get(target)
-            if way is None:
-                way = os.path.join(self._folder, str(len(self._ways)))
+            path = self._local_paths.get(target)
+            if path is None:
+                path = os.path.join(self._folder, str(len(self._local_paths)))
                 listener = socket.socket(socket.AF_UNIX)
-                listener.bind(way)
+                listener.bind(path)
                 listener.listen(64)
-                self._ways[target] = way
+                self._local_paths[target] = path
                 self._end.post(functools.partial(self._end.add_way, listener, target))
-        return f"ipc://{way}"
+        return f"ipc://{path}"
 
     def listen(self, towards: str, port: int) -> str:
         """Have the gateway listen for connections to ``port`` here; return the URL at which the
@@ -111,10 +111,10 @@ class Gateway:
         Raises ``GatewayError``.
         """
         parts = urlsplit(towards)
-        said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         wish = f"{parts.hostname}:{parts.port}"
-        self._end.post(lambda: self._end.listen(wish, ("127.0.0.1", port), said.put))
-        answer = self._wait(said)
+        self._end.post(lambda: self._end.listen(wish, ("127.0.0.1", port), answers.put))
+        answer = self._wait(answers)
         if answer.startswith("!"):
             raise GatewayError(f"{self.name} cannot listen for this machine: {answer[1:]}")
         return f"tcp://{answer}"
@@ -124,19 +124,19 @@ class Gateway:
         is not known in time."""
         parts = urlsplit(url)
         target = f"{parts.hostname}:{parts.port}"
-        said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         opened: list[int] = []
-        self._end.post(lambda: opened.append(self._end.connect(None, target, said.put)))
+        self._end.post(lambda: opened.append(self._end.connect(None, target, answers.put)))
         try:
-            return said.get(timeout=seconds)
+            return answers.get(timeout=seconds)
         except queue.Empty:
             return "no answer"
         finally:
             self._end.post(lambda: self._end.hang_up(opened[0]))
 
-    def _wait(self, said: queue.SimpleQueue[str]) -> str:
+    def _wait(self, answers: queue.SimpleQueue[str]) -> str:
         try:
-            return said.get(timeout=self._first_seconds)
+            return answers.get(timeout=self._first_seconds)
         except queue.Empty:
             raise GatewayError(f"{self.name} does not answer") from None
 
@@ -189,7 +189,7 @@ class Gateway:
                 raise GatewayError(f"{self.name}: {answer.lstrip('!')}")
         except BaseException as error:
             ours.close()
-            told = self._words() if isinstance(error, TimeoutError | ConnectionError) else ""
+            output = self._words() if isinstance(error, TimeoutError | ConnectionError) else ""
             status = None if self._process is None else self._process.returncode
             self._hang_up()
             if isinstance(error, OSError) and not isinstance(error, GatewayError):
@@ -197,7 +197,7 @@ class Gateway:
                     f"no answer within {seconds:.0f} s" if status is None
                     else f"the login ended with status {status} and said nothing"
                 )  # fmt: skip
-                raise GatewayError(f"{self.name}: {told or silent}") from None
+                raise GatewayError(f"{self.name}: {output or silent}") from None
             raise
         return ours
 
@@ -226,7 +226,7 @@ class Gateway:
         self._is_closed = True
         self._end.post(lambda: None)
         self._thread.join(5.0)
-        self._made.cleanup()
+        self._temporary.cleanup()
 
 
 def _first_line(mark: str, session: str) -> str:
@@ -252,14 +252,14 @@ def _first_line(mark: str, session: str) -> str:
 def _answer(ours: socket.socket, mark: bytes, deadline: float) -> str:
     """Return the line that begins with the mark, and skip all other output of the login; "" if the
     stream ends before."""
-    said = b""
+    received = b""
     while time.monotonic() < deadline:
         data = ours.recv(1)  # No more than the line: what follows is the tunnel's.
         if not data:
             return ""
-        said += data
+        received += data
         if data == b"\n":
-            if said.startswith(mark):
-                return said[len(mark) :].strip().decode(errors="replace")
-            said = b""
+            if received.startswith(mark):
+                return received[len(mark) :].strip().decode(errors="replace")
+            received = b""
     raise TimeoutError

@@ -204,16 +204,16 @@ class IoLoop:
         none. Only for the thread that has the turn."""
         if self._soon or not self._eagerness.is_due():
             return False
-        found: list[tuple[int, int]] = []
+        events: list[tuple[int, int]] = []
 
         def look() -> bool:
-            nonlocal found
-            found = self._poll.poll(0)
-            return bool(found)
+            nonlocal events
+            events = self._poll.poll(0)
+            return bool(events)
 
         self._eagerness.look(look)
-        self._handle(found)
-        return bool(found)
+        self._handle(events)
+        return bool(events)
 
     def _handle(self, found: list[tuple[int, int]]) -> None:
         for fd, events in found:
@@ -259,10 +259,10 @@ class IoLoop:
             while not until() and not self._stopping:
                 seconds = self.timeout()
                 if deadline is not None:
-                    left = deadline - self.time()
-                    if left <= 0:
+                    seconds_left = deadline - self.time()
+                    if seconds_left <= 0:
                         return
-                    seconds = left if seconds is None else min(left, seconds)
+                    seconds = seconds_left if seconds is None else min(seconds_left, seconds)
                 self.iterate(seconds)
         finally:
             self.give_turn_back()
@@ -288,8 +288,8 @@ class IoLoop:
             return
 
         def look() -> bool:
-            if found := self._poll.poll(0):
-                self._handle(found)
+            if events := self._poll.poll(0):
+                self._handle(events)
             return until()
 
         has_come = False
@@ -339,8 +339,8 @@ class IoLoop:
             last = error.__traceback__
             while last is not None and last.tb_next is not None:
                 last = last.tb_next
-            place = (last.tb_frame.f_code, last.tb_lineno) if last is not None else None
-            self._rare.exception((type(error), place), "an I/O callback failed")
+            position = (last.tb_frame.f_code, last.tb_lineno) if last is not None else None
+            self._rare.exception((type(error), position), "an I/O callback failed")
 
 
 # A connection each way, to which a host's agent adds what its proc prints, on two streams.
@@ -354,12 +354,12 @@ def allow_many() -> None:
     Most systems begin with 1,024, for the sake of programs that use ``select``. A client of a
     thousand hosts has more connections than that, and cannot work without any of them.
     """
-    own, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if own == resource.RLIM_INFINITY:
+    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
         return
     for many in _MANY:
         wanted = many if highest == resource.RLIM_INFINITY else min(many, highest)
-        if own >= wanted:
+        if limit >= wanted:
             return
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, highest))

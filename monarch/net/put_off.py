@@ -30,24 +30,25 @@ class PutOff:
     ``wake`` is called when a signal has come.
     """
 
-    __slots__ = ("_before", "_is_over", "_wake", "noted")
+    __slots__ = ("_is_over", "_replaced", "_wake", "noted")
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self.noted: list[tuple[int, FrameType | None]] = []
         self._wake = wake
-        self._before: dict[int, Handler] = {}
+        self._replaced: dict[int, Handler] = {}
         self._is_over = False
 
     def __enter__(self) -> PutOff:
         global _seen, _callable
-        found = list(map(_signal.getsignal, _NUMBERS))
-        if found != _seen:
-            _callable = {n: one for n, one in zip(_NUMBERS, found, strict=True) if callable(one)}
-            _seen = found
-        self._before = before = _callable
-        _handlers.update(before)
+        handlers = list(map(_signal.getsignal, _NUMBERS))
+        if handlers != _seen:
+            numbered = zip(_NUMBERS, handlers, strict=True)
+            _callable = {number: handler for number, handler in numbered if callable(handler)}
+            _seen = handlers
+        self._replaced = replaced = _callable
+        _handlers.update(replaced)
         try:
-            for number in before:
+            for number in replaced:
                 _signal.signal(number, self._note)
         except BaseException:  # of the handler of one that is still to be put off
             self._restore()
@@ -57,7 +58,7 @@ class PutOff:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._is_over:
             # Left behind, as another handler raised while we restored.
-            self._before[number](number, frame)
+            self._replaced[number](number, frame)
             return
         self.noted.append((number, frame))
         self._wake()
@@ -70,14 +71,14 @@ class PutOff:
     def _call(self) -> None:
         number, frame = self.noted.pop(0)
         try:
-            self._before[number](number, frame)
+            self._replaced[number](number, frame)
         finally:  # The other handlers are called even where one raises.
             if self.noted:
                 self._call()
 
     def _restore(self) -> None:
         try:
-            for number, handler in self._before.items():
+            for number, handler in self._replaced.items():
                 _signal.signal(number, handler)
         finally:
             self._is_over = True

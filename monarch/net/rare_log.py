@@ -41,12 +41,12 @@ class RareLog:
         with self._lock:
             if kind not in self._kinds and len(self._kinds) >= _MAX_KINDS:
                 kind = None  # A peer that makes up kinds shares one.
-            told, unsaid = self._kinds.get(kind, (now - self._every, 0))
-            is_due = now - told >= self._every
-            self._kinds[kind] = (now, 0) if is_due else (told, unsaid + 1)
+            logged_at, num_unlogged = self._kinds.get(kind, (now - self._every, 0))
+            is_due = now - logged_at >= self._every
+            self._kinds[kind] = (now, 0) if is_due else (logged_at, num_unlogged + 1)
         if not is_due:
             return
-        if unsaid:
+        if num_unlogged:
             text += " (and %d more of this kind before)"
-            values = (*values, unsaid)
+            values = (*values, num_unlogged)
         self._log.log(level, text, *values, exc_info=trace)

@@ -49,18 +49,18 @@ class ResumedStream:
         self._take = take
         self._on_broken = on_broken
         self._begin_anew = begin_anew
-        self._me = os.urandom(8)
-        self._other = bytes(8)
+        self._own_id = os.urandom(8)
+        self._partner_id = bytes(8)
         self._pipe: socket.socket | None = None
         self._in = bytearray()
         self._out = bytearray()
         self._is_greeted = False
         self._kept: deque[bytes] = deque()
-        self._num_gone = 0  # Frames that the other end is known to have.
+        self._num_acknowledged = 0  # Frames that the other end is known to have.
         self._num_got = 0
-        self._num_told = 0
-        self._bytes_untold = 0
-        self._heard = self._said = time.monotonic()
+        self._num_reported = 0
+        self._bytes_unreported = 0
+        self._heard_at = self._sent_at = time.monotonic()
         self.bytes_in = self.bytes_out = 0
 
     def attach(self, pipe: socket.socket) -> None:
@@ -71,9 +71,9 @@ class ResumedStream:
         self._is_greeted = False
         self._in.clear()
         self._out.clear()
-        self._heard = time.monotonic()
+        self._heard_at = time.monotonic()
         self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
-        self._write(_HELLO, 0, _GREETING.pack(self._me, self._other, self._num_got))
+        self._write(_HELLO, 0, _GREETING.pack(self._own_id, self._partner_id, self._num_got))
 
     def detach(self) -> None:
         if self._pipe is not None:
@@ -91,14 +91,14 @@ class ResumedStream:
         now = time.monotonic()
         if self._pipe is None:
             return
-        if now - self._heard > _SILENT_SECONDS:
+        if now - self._heard_at > _SILENT_SECONDS:
             self._break()
-        elif self._bytes_untold >= _ACK_BYTES or (
-            self._num_got != self._num_told and now - self._said >= STEP_SECONDS / 4
+        elif self._bytes_unreported >= _ACK_BYTES or (
+            self._num_got != self._num_reported and now - self._sent_at >= STEP_SECONDS / 4
         ):
             self._write(_ACK, 0, _NUMBER.pack(self._num_got))
-            self._num_told, self._bytes_untold = self._num_got, 0
-        elif now - self._said >= STEP_SECONDS:
+            self._num_reported, self._bytes_unreported = self._num_got, 0
+        elif now - self._sent_at >= STEP_SECONDS:
             self._write(_ALIVE, 0, b"")
 
     def _break(self) -> None:
@@ -116,7 +116,7 @@ class ResumedStream:
         self._push(_HEAD.pack(kind, stream, len(payload)) + payload)
 
     def _push(self, frame: bytes) -> None:
-        self._said = time.monotonic()
+        self._sent_at = time.monotonic()
         was_empty = not self._out
         self._out += frame
         if was_empty:
@@ -155,7 +155,7 @@ class ResumedStream:
             self._break()
             return
         self.bytes_in += len(data)
-        self._heard = time.monotonic()
+        self._heard_at = time.monotonic()
         self._in += data
         try:
             self._take_frames()
@@ -174,7 +174,7 @@ class ResumedStream:
             at += _HEAD.size + length
             if kind not in (_ACK, _ALIVE, _HELLO):
                 self._num_got += 1
-                self._bytes_untold += length
+                self._bytes_unreported += length
             if kind == _HELLO:
                 self._greeted(*_GREETING.unpack(payload))
             elif kind == _ACK:
@@ -186,18 +186,18 @@ class ResumedStream:
         del data[:at]
 
     def _greeted(self, other: bytes, knew: bytes, num_got: int) -> None:
-        if self._other not in (bytes(8), other):
+        if self._partner_id not in (bytes(8), other):
             self._kept.clear()
-            self._num_gone = self._num_got = self._num_told = 0
+            self._num_acknowledged = self._num_got = self._num_reported = 0
             self._begin_anew()
-        self._other = other
-        self._has_got(num_got if knew == self._me else 0)
+        self._partner_id = other
+        self._has_got(num_got if knew == self._own_id else 0)
         self._is_greeted = True
         for frame in list(self._kept):
             if self._pipe is not None:
                 self._push(frame)
 
     def _has_got(self, num: int) -> None:
-        while self._num_gone < num and self._kept:
+        while self._num_acknowledged < num and self._kept:
             self._kept.popleft()
-            self._num_gone += 1
+            self._num_acknowledged += 1

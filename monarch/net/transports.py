@@ -36,7 +36,7 @@ class Transports:
         self._tcp: ZmqTransport | None = None
         self._making = threading.Lock()
         self._way_to: Callable[[str], str] | None = None
-        self._here: dict[str, str] = {}
+        self._replaced_urls: dict[str, str] = {}
 
     def use_keys(self, keys: JobKeys) -> None:
         """Use these keys over TCP from here on."""
@@ -57,13 +57,13 @@ class Transports:
 
     def reach_at(self, url: str, here: str) -> None:
         """Connect to ``here`` whenever ``url`` is asked for, from now on."""
-        self._here[url] = here
+        self._replaced_urls[url] = here
 
     def listen(self, url: str) -> str:
         return self._of(url).listen(url)
 
     def connect(self, url: str) -> Connection:
-        url = self._here.get(url, url)
+        url = self._replaced_urls.get(url, url)
         transport = self._of(url)
         if transport is not self._unix and self._way_to is not None:
             url = self._way_to(url)

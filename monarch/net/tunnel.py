@@ -187,14 +187,14 @@ class TunnelEnd:
         reaches HOST, with the port BEFORE if that is free.
         """
         try:
-            host, port, before = (wish + ":0").split(":")[:3]
+            host, port, wanted_port = (wish + ":0").split(":")[:3]
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.connect((host, int(port) or 9))  # Nothing is sent: it picks the way out.
                 address = probe.getsockname()[0]
             listener = socket.socket()
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((address, int(before)))
+                listener.bind((address, int(wanted_port)))
             except OSError:
                 listener.bind((address, 0))
             listener.listen(1024)
@@ -241,18 +241,18 @@ class TunnelEnd:
         if not stream.is_connecting and not stream.is_ending and stream.credit > 0:
             wanted |= selectors.EVENT_READ
         try:
-            known = self._selector.get_key(stream.socket).events
+            registered = self._selector.get_key(stream.socket).events
         except KeyError:
-            known = 0
+            registered = 0
 
         def act(events: int) -> None:
             self._on_stream(stream, events)
 
-        if not wanted and known:
+        if not wanted and registered:
             self._selector.unregister(stream.socket)
-        elif wanted and not known:
+        elif wanted and not registered:
             self._selector.register(stream.socket, wanted, act)
-        elif wanted != known:
+        elif wanted != registered:
             self._selector.modify(stream.socket, wanted, act)
 
     def _on_stream(self, stream: _Stream, events: int) -> None:

@@ -178,8 +178,8 @@ def _credentials(incoming: socket.socket) -> tuple[int, int]:
     if not hasattr(socket, "SO_PEERCRED"):
         return 0, _peer_without_linux(incoming)
     size = struct.calcsize("3i")
-    found = incoming.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, uid, _ = struct.unpack("3i", found)
+    data = incoming.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, _ = struct.unpack("3i", data)
     return pid, uid
 
 

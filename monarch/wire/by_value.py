@@ -27,8 +27,8 @@ def dump_afresh(cls: type) -> list[bytes]:
             cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS,
             cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID,
         )
-        known = by_class.pop(cls, None)
-    number = known or cloudpickle._get_or_create_tracker_id(cls)
+        tracked = by_class.pop(cls, None)
+    number = tracked or cloudpickle._get_or_create_tracker_id(cls)
     by_class.pop(cls, None)
     try:
         data, buffers = payload.dump((cls, number))
@@ -83,13 +83,13 @@ def stand_for(number: str, cls: type) -> Any:
     """Have a by-value class of that number arrive as ``cls`` from now on; return a function that
     undoes it."""
     by_id = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
-    before = by_id.get(number)
+    replaced = by_id.get(number)
     by_id[number] = cls
 
     def undo() -> None:
-        if before is None:
+        if replaced is None:
             by_id.pop(number, None)
         else:
-            by_id[number] = before
+            by_id[number] = replaced
 
     return undo

@@ -75,9 +75,9 @@ def as_text(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {as_text(name): as_text(one) for name, one in value.items()}
+        return {as_text(name): as_text(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [as_text(one) for one in value]
+        return [as_text(item) for item in value]
     return value
 
 

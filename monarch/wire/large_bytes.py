@@ -27,13 +27,13 @@ def as_bytes(view: memoryview) -> bytes:
     if len(view) < _LARGE_BYTES or _madvise is None or view.readonly:
         return bytes(view)
     size = len(view)
-    made: bytes = _new_bytes(None, size)
-    address = id(made) + _HEADER_BYTES
+    copied: bytes = _new_bytes(None, size)
+    address = id(copied) + _HEADER_BYTES
     start = (address + _PAGE - 1) & -_PAGE
     _madvise(start, (address + size - start) & -_PAGE, mmap.MADV_HUGEPAGE)
     # No other code has seen the object yet: filling it is what the C API allows at this point.
     ctypes.memmove(address, ctypes.addressof(ctypes.c_ubyte.from_buffer(view)), size)
-    return made
+    return copied
 
 
 def _find_madvise() -> Callable[[int, int, int], object] | None:

@@ -128,7 +128,7 @@ class _Buffers:
     cycle, which keeps the sender's memory until the garbage is collected."""
 
     def __init__(self) -> None:
-        self.found: list[Any] = []
+        self.collected: list[Any] = []
         self.tensors = TensorReducer() if _is_torch_there() else None
 
     def collect(self, buffer: pickle.PickleBuffer) -> bool:
@@ -136,16 +136,16 @@ class _Buffers:
         # The used part of a storage is known only at the end.
         late = None if self.tensors is None else self.tensors.late(buffer)
         if late is not None:
-            self.found.append(late)
+            self.collected.append(late)
             return False
         view = buffer.raw()
         if len(view) < _IN_BAND_BYTES:
             return True
-        self.found.append(view)
+        self.collected.append(view)
         return False
 
     def borrowed(self) -> Borrowed:
-        views = [item if isinstance(item, memoryview) else item.view() for item in self.found]
+        views = [item if isinstance(item, memoryview) else item.view() for item in self.collected]
         if self.tensors is not None:
             self.tensors.end()
         return Borrowed(views, self.tensors)
@@ -153,19 +153,19 @@ class _Buffers:
 
 class _Pickler(Pickler):
     def __init__(self, file: io.BytesIO) -> None:
-        self._found = _Buffers()
-        super().__init__(file, protocol=5, buffer_callback=self._found.collect)
+        self._buffers = _Buffers()
+        super().__init__(file, protocol=5, buffer_callback=self._buffers.collect)
 
     def buffers(self) -> Borrowed:
         """Return the buffers that were left out of the pickle."""
-        return self._found.borrowed()
+        return self._buffers.borrowed()
 
 
 class _TensorPickler(_Pickler):
     """The pickler once torch is loaded: the storages of tensors are buffers, too."""
 
     def reducer_override(self, value: Any) -> Any:
-        tensors = self._found.tensors
+        tensors = self._buffers.tensors
         reduced = NotImplemented if tensors is None else tensors.reduce(value)
         return super().reducer_override(value) if reduced is NotImplemented else reduced
 
@@ -184,12 +184,12 @@ def _with_bytes(kind: type[_Pickler]) -> type[_Pickler]:
         def persistent_id(self, value: Any) -> Any:
             if not _is_large(value):
                 return None
-            known = self._large.get(id(value))
-            if known is None:
+            entry = self._large.get(id(value))
+            if entry is None:
                 name = "bytearray" if type(value) is bytearray else "bytes"
-                known = (name, len(self._large)), memoryview(value).cast("B")
-                self._large[id(value)] = known
-            return known[0]
+                entry = (name, len(self._large)), memoryview(value).cast("B")
+                self._large[id(value)] = entry
+            return entry[0]
 
         def buffers(self) -> Borrowed:
             # Counted from the end: the others are asked for in order of the pickle.

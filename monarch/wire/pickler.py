@@ -86,10 +86,10 @@ _strays: weakref.WeakKeyDictionary[type, tuple[str, str]] = weakref.WeakKeyDicti
 
 
 def _class_at(module: str, name: str) -> Any:
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _places_of(cls: type) -> Iterator[tuple[str, str]]:

@@ -130,22 +130,22 @@ class TensorReducer:
     def _whole(self, storage: Any) -> _Storage | None:
         if storage.device.type != "cpu":
             return None
-        found = self._storage(storage)
-        found.use(0, storage.nbytes())
-        return found
+        sent = self._storage(storage)
+        sent.use(0, storage.nbytes())
+        return sent
 
     def _storage(self, storage: Any) -> _Storage:
-        found = self._storages.get(storage._cdata)
-        if found is None:
+        sent = self._storages.get(storage._cdata)
+        if sent is None:
             is_small = storage.nbytes() < _SMALL_BYTES
             table = None if is_small else self._table
-            found = _Storage(storage, table, len(self._table.storages))
-            self._storages[storage._cdata] = found
+            sent = _Storage(storage, table, len(self._table.storages))
+            self._storages[storage._cdata] = sent
             if not is_small:
-                self._table.storages.append(found)
-                self._late[id(found.buffer)] = found
+                self._table.storages.append(sent)
+                self._late[id(sent.buffer)] = sent
                 self._late[id(self._table.buffer)] = self._table
-        return found
+        return sent
 
 
 def _name(dtype: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,22 +30,22 @@ def dump_or_say(
     try:
         return dump()
     except Exception as error:
-        found = _found(_named(function, num_own, args, kwargs))
-        if found is None:
+        culprit = _culprit(_named(function, num_own, args, kwargs))
+        if culprit is None:
             raise
-        text = f"{called}: {found} ({error})"
+        text = f"{called}: {culprit} ({error})"
         try:
-            told = type(error)(text)
+            explained = type(error)(text)
         except Exception:  # An error that takes other arguments.
-            told = TypeError(text)
-        raise told from error
+            explained = TypeError(text)
+        raise explained from error
 
 
 def answer_words(called: str, value: Any, error: Exception) -> str:
     """Return the text of the error for a value that an endpoint returned and that cannot be
     sent."""
-    what = _found([("", value)])
-    return f"{called} returned what cannot be sent: {what or error}"
+    culprit = _culprit([("", value)])
+    return f"{called} returned what cannot be sent: {culprit or error}"
 
 
 def _named(
@@ -63,7 +64,7 @@ def _named(
     yield from kwargs.items()
 
 
-def _found(values: Any) -> str | None:
+def _culprit(values: Any) -> str | None:
     for name, value in values:
         if _fails(value):
             place, inner = _deepest(name, value)
@@ -88,7 +89,7 @@ def _deepest(name: str, value: Any) -> tuple[str, Any]:
     """Return the innermost part of ``value`` that cannot be pickled by itself, and its name, such
     as ``data[0].lock``."""
     for _ in range(_MOST_STEPS):
-        for place, part in _parts(name, value):
+        for place, part in itertools.islice(_parts(name, value), _MOST_LOOKED_AT):
             if part is not value and _fails(part):
                 name, value = place, part
                 break
@@ -100,9 +101,9 @@ def _deepest(name: str, value: Any) -> tuple[str, Any]:
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     attributes = getattr(value, "__dict__", None)
     if isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", one) for key, one in [*value.items()][:_MOST_LOOKED_AT])
+        yield from ((f"{name}[{key!r}]", item) for key, item in [*value.items()])
     elif isinstance(value, (list, tuple)):
-        yield from ((f"{name}[{index}]", one) for index, one in enumerate(value[:_MOST_LOOKED_AT]))
+        yield from ((f"{name}[{index}]", item) for index, item in enumerate(value))
     elif inspect.isfunction(value):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         for variable, cell in cells:
@@ -111,4 +112,4 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             except ValueError:
                 continue
     elif isinstance(attributes, dict) and not isinstance(value, type):
-        yield from ((f"{name}.{key}", one) for key, one in [*attributes.items()][:_MOST_LOOKED_AT])
+        yield from ((f"{name}.{key}", item) for key, item in [*attributes.items()])

@@ -113,7 +113,7 @@ def test_buffers_are_passed_on_and_not_copied() -> None:
 def test_all_tags_differ() -> None:
     tags = [cls.__struct_config__.tag for cls in MESSAGES]
     assert len(set(tags)) == len(tags)
-    assert {cls.__name__ for cls in MESSAGES} <= set(message.__all__)
+    assert {cls.__name__ for cls in MESSAGES} <= set(dir(message))
 
 
 @given(frames=st.lists(st.binary(max_size=40), max_size=5))

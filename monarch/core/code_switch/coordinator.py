@@ -97,9 +97,9 @@ class Coordinator:
     def woke(self) -> Effect | None:
         return self._move(Said.WOKE)
 
-    def _move(self, said: Said) -> Effect | None:
-        before, self.state = self.state, next_of(COORDINATOR, self.state, said)
-        if before is CoordinatorState.LIFTING and said is Said.LATE:
+    def _move(self, event: Said) -> Effect | None:
+        earlier, self.state = self.state, next_of(COORDINATOR, self.state, event)
+        if earlier is CoordinatorState.LIFTING and event is Said.LATE:
             self._seconds = self._longer()
         state = self.state
         if state is CoordinatorState.FENCING:

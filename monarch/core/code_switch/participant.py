@@ -74,7 +74,7 @@ class Participant:
         self._round: Round | None = None
         self._lifting: tuple[int, float] | None = None
         self.tell_seconds: Sequence[float] = _TELL_SECONDS
-        self._told = Telling(self.tell_seconds)
+        self._telling = Telling(self.tell_seconds)
 
     @property
     def is_idle(self) -> bool:
@@ -119,8 +119,8 @@ class Participant:
         if kind is SwitchOrder.HALT:
             return self._halt(order, token, now)
         if kind is SwitchOrder.RESUME:
-            told = self._tell(SwitchOrder.RESUME, self._fenced())
-            return [*self._drop_round(), told, Do(0, Work.RESUME), *answer_to(token)]
+            resume = self._tell(SwitchOrder.RESUME, self._fenced())
+            return [*self._drop_round(), resume, Do(0, Work.RESUME), *answer_to(token)]
         if kind is SwitchOrder.PATCH:
             return self._patch(order, token, now, [*leaving])
         return self._go(token)
@@ -130,28 +130,28 @@ class Participant:
         its earlier switch is dropped.
         """
         effects: list[Effect] = []
-        before = 0
+        unfinished = 0
         if not self.is_idle:
             if not self.accepts(sender):
                 return [AnswerOrder(token, [(Reason.OTHERS, self.coordinator)])]
-            before = self.generation
+            unfinished = self.generation
             effects += [*self._drop_orders(), Do(0, Work.LIFT_FENCE)]
         self._go_to(SwitchOrder.PREPARE)
         self._number += 1
         self.coordinator, self.generation, self.num_lifted = sender, order.generation, 0
         self.replaced, self._prepared, self._is_refused = set(), set(), False
         self._preparing.clear()
-        self.fence, self._told = None, Telling(self.tell_seconds)
-        turn = self._begin(SwitchOrder.PREPARE, token, now, _PREPARE_SECONDS)
+        self.fence, self._telling = None, Telling(self.tell_seconds)
+        votes = self._begin(SwitchOrder.PREPARE, token, now, _PREPARE_SECONDS)
         effects += self._prepare_new(token)
-        turn.own.add(self._next())
-        return [*effects, Do(self._number, Work.PREPARE, token, before)]
+        votes.own.add(self._next())
+        return [*effects, Do(self._number, Work.PREPARE, token, unfinished)]
 
     def _raise_fence(self, order: Order, token: int, now: float) -> Effects:
         """Raise a fence for all members. ``seconds`` is ``None`` for a fence in another process's
         order: it is raised at once, and answered when all have passed it, even if it was lifted.
         """
-        self._told.begin(now)
+        self._telling.begin(now)
         fence = self.fence = SwitchBarrier(order.attempt, token, order.seconds, now)
         if order.seconds is None:
             return [fence.raise_here(self._next(), self._uid), *self._advance()]
@@ -167,8 +167,8 @@ class Participant:
         if not fence.is_lifted:
             self._go_to(SwitchOrder.LIFT)
             fence.is_lifted = True
-            told = self._tell(SwitchOrder.LIFT, self._fenced())
-            effects = [*self._drop_round(), told, Do(0, Work.LIFT_FENCE)]
+            lift = self._tell(SwitchOrder.LIFT, self._fenced())
+            effects = [*self._drop_round(), lift, Do(0, Work.LIFT_FENCE)]
             if fence.seconds is not None and fence.token:
                 effects += fence.answer(Reason.PROCS)
         if not order.seconds or fence.is_passed:
@@ -179,22 +179,22 @@ class Participant:
     def _halt(self, order: Order, token: int, now: float) -> Effects:
         """Halt all actors between two messages."""
         seconds = order.seconds or 0.0
-        turn = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
-        turn.halts_at = now + seconds
-        effects = self._ask(turn.asked, SwitchOrder.HALT, self._fenced(), token, seconds)
-        turn.own.add(self._next())
+        votes = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
+        votes.halts_at = now + seconds
+        effects = self._ask(votes.asked, SwitchOrder.HALT, self._fenced(), token, seconds)
+        votes.own.add(self._next())
         return [*effects, Do(self._number, Work.HALT, token)]
 
     def _patch(self, order: Order, token: int, now: float, leaving: Sequence[str]) -> Effects:
         """Change the code. Procs that are ``leaving`` revert, because their hosts do not show
         it."""
-        turn = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
+        votes = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
         self.replaced.difference_update(leaving)
-        effects = self._ask(turn.leaving, SwitchOrder.REVERT, leaving, token)
+        effects = self._ask(votes.leaving, SwitchOrder.REVERT, leaving, token)
         staying = [proc for proc in self._fenced() if proc not in leaving]
-        effects += self._ask(turn.asked, SwitchOrder.PATCH, staying, token, behind=order.behind)
-        turn.own.add(self._next())
-        return effects if turn.leaving else [*effects, Do(self._number, Work.PATCH, token)]
+        effects += self._ask(votes.asked, SwitchOrder.PATCH, staying, token, behind=order.behind)
+        votes.own.add(self._next())
+        return effects if votes.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def _go(self, token: int) -> Effects:
         """Handle that the switch is decided: run the new code. A proc that gives way ends in an
@@ -212,15 +212,15 @@ class Participant:
         """Go back to the code from before the switch."""
         effects = [*self._drop_orders()]
         self._go_to(SwitchOrder.REVERT)
-        turn = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
-        effects += self._ask(turn.asked, SwitchOrder.REVERT, self._members(), token)
-        turn.own.add(self._next())
+        votes = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
+        effects += self._ask(votes.asked, SwitchOrder.REVERT, self._members(), token)
+        votes.own.add(self._next())
         return [*effects, Do(self._number, Work.REVERT, token, order.generation)]
 
     def did(self, number: int, vote: Vote, now: float) -> Effects:
         """Handle the end of own work, with its vote."""
         self._check(number)
-        turn, fence = self._round, self.fence
+        votes, fence = self._round, self.fence
         if fence is not None and number == fence.own and not fence.has_own_come:
             fence.has_own_come = True
             held = fence.hold(now) if fence.came(self._uid) else []
@@ -228,22 +228,22 @@ class Participant:
         if fence is not None and number == fence.gate:
             fence.is_gate_closed = True
             return self._advance()
-        if turn is None or number not in turn.own:
+        if votes is None or number not in votes.own:
             return []
-        return [*turn.did(number, vote), *self._check_round()]
+        return [*votes.did(number, vote), *self._check_round()]
 
     def voted(self, number: int, vote: Vote, now: float, *, gives_way: bool = False) -> Effects:
         """Handle the answer of a proc, or its end. ``gives_way``: a new proc replaces it when all
         go on."""
         self._check(number)
-        turn, fence = self._round, self.fence
+        votes, fence = self._round, self.fence
         if number in self._preparing:
             proc = self._preparing.pop(number)
             self._is_refused |= vote is Vote.NO
             if gives_way:
                 self.replaced.add(proc)
-            if turn is not None and turn.order is SwitchOrder.PREPARE:
-                turn.add(vote)
+            if votes is not None and votes.order is SwitchOrder.PREPARE:
+                votes.add(vote)
                 return self._check_round()
             return self._advance()
         if fence is not None and number in fence.asked:
@@ -251,9 +251,9 @@ class Participant:
             self._is_refused |= vote is Vote.NO
             held = fence.hold(now) if fence.came(proc) else []
             return [*held, *self._advance(), *self._pass(fence)]
-        if turn is None:
+        if votes is None:
             return []
-        effects = turn.voted(number, vote, gives_way=gives_way, replaced=self.replaced)
+        effects = votes.voted(number, vote, gives_way=gives_way, replaced=self.replaced)
         return [*effects, *self._check_round()]
 
     def held(self, attempt: int, now: float) -> Effects:
@@ -274,24 +274,24 @@ class Participant:
     def tick(self, now: float) -> Effects:
         """Handle everything that is due at ``now``."""
         effects: list[Effect] = []
-        fence, turn = self._awaited(), self._round
+        fence, votes = self._awaited(), self._round
         if fence is not None:
-            effects += [*fence.tick(now), *self._told.tick(now)]
+            effects += [*fence.tick(now), *self._telling.tick(now)]
             if fence.gives_up_at is not None and now >= fence.gives_up_at:
                 fence.is_late = True
                 effects += fence.answer(Reason.NEW_PROC if self._preparing else fence.why_late)
         if self._lifting is not None and now >= self._lifting[1]:
             effects += self._end_lift(Reason.NOT_PASSED)
-        if turn is not None:
-            effects += [*turn.tick(now, self._preparing), *self._check_round()]
+        if votes is not None:
+            effects += [*votes.tick(now, self._preparing), *self._check_round()]
         return effects
 
     def wakes_at(self) -> float | None:
         """Return the latest time for the next call of ``tick``; ``None`` if nothing is due."""
-        fence, turn = self._awaited(), self._round
-        times = [] if fence is None else [fence.wakes_at, self._told.wakes_at]
+        fence, votes = self._awaited(), self._round
+        times = [] if fence is None else [fence.wakes_at, self._telling.wakes_at]
         times += [] if self._lifting is None else [self._lifting[1]]
-        times += [] if turn is None else [turn.wakes_at]
+        times += [] if votes is None else [votes.wakes_at]
         return min(times, default=None)
 
     def _next(self) -> int:
@@ -389,13 +389,15 @@ class Participant:
         return [] if lifting is None else answer_to(lifting[0], *reasons)
 
     def _check_round(self) -> list[Effect]:
-        turn = self._round
-        if turn is None or turn.is_open or (turn.order is SwitchOrder.PREPARE and self._preparing):
+        votes = self._round
+        if votes is None or votes.is_open:
+            return []
+        if votes.order is SwitchOrder.PREPARE and self._preparing:
             return []
         self._round = None
-        if turn.vote is Vote.YES or turn.order in (SwitchOrder.REVERT, SwitchOrder.PREPARE):
+        if votes.vote is Vote.YES or votes.order in (SwitchOrder.REVERT, SwitchOrder.PREPARE):
             self._go_to(Said.ALL)
-        return turn.answer()
+        return votes.answer()
 
     def _drop_orders(self) -> list[Effect]:
         """Answer all earlier orders, so that no sender waits for them any longer."""
@@ -406,5 +408,5 @@ class Participant:
         return [*effects, *self._end_lift()]
 
     def _drop_round(self) -> list[Effect]:
-        turn, self._round = self._round, None
-        return [] if turn is None else answer_to(turn.token)
+        votes, self._round = self._round, None
+        return [] if votes is None else answer_to(votes.token)

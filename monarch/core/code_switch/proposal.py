@@ -125,8 +125,8 @@ class Proposal:
             self._has_shown |= request.order is SwitchOrder.SHOW_FILES
         return request
 
-    def _move(self, said: Said) -> Request | None:
-        self.state = next_of(PROPOSAL, self.state, said)
+    def _move(self, event: Said) -> Request | None:
+        self.state = next_of(PROPOSAL, self.state, event)
         self._open = None
         owners = range(self._num_owners)
         self._todo = []

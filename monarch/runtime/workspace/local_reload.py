@@ -114,9 +114,9 @@ class LocalReload:
             report = step.ready.commit()
         except Exception as error:
             known = isinstance(error, ReloadError)
-            refused = error if known else ReloadError.of_exception(error, "commit")
-            said = self._words.refusal(refused)  # type: ignore[arg-type]
-            step.said.set(ReloadOutcome(num_procs=1, refused=[said]))
+            reload_error = error if known else ReloadError.of_exception(error, "commit")
+            refusal = self._words.refusal(reload_error)  # type: ignore[arg-type]
+            step.said.set(ReloadOutcome(num_procs=1, refused=[refusal]))
             return
         report.files = step.files
         step.report = report

@@ -85,16 +85,16 @@ class Breaks:
 
     def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
         self._is_over = is_over
-        self._left = _MOST_SECONDS_OF_BREAKS
+        self._seconds_left = _MOST_SECONDS_OF_BREAKS
         self._began = time.thread_time()
 
     def __call__(self) -> None:
         # Of this thread alone: on a machine with much to do, its turn is long in coming.
         worked = time.thread_time() - self._began
-        if self._left > 0.0:
+        if self._seconds_left > 0.0:
             began = time.monotonic()
             time.sleep(min(_BREAKS * worked, _LONGEST_BREAK_SECONDS))
-            self._left -= time.monotonic() - began
+            self._seconds_left -= time.monotonic() - began
         if self._is_over():
             raise AuditEndedError
         self._began = time.thread_time()
@@ -136,12 +136,12 @@ class Preparing:
 
         Raises AuditEndedError when ``is_over`` becomes true.
         """
-        found = self._reloader.audit(files, pause=Breaks(is_over))
-        self._stale = found.stale
+        audit = self._reloader.audit(files, pause=Breaks(is_over))
+        self._stale = audit.stale
         return AuditOutcome(
-            stale={text: [label] for text in found.stale},
-            kept={text: [label] for text in found.kept},
-            num_procs=1, seconds=found.seconds,
+            stale={text: [label] for text in audit.stale},
+            kept={text: [label] for text in audit.kept},
+            num_procs=1, seconds=audit.seconds,
         )  # fmt: skip
 
     def _is_local(self, plan: ReloadPlan) -> bool:

@@ -88,14 +88,14 @@ class ReloadPlan(msgspec.Struct):
     attempt: str = ""
     staged: StagedFiles | None = None
 
-    def code_change(self, before: int) -> CodePush:
+    def code_change(self, old_generation: int) -> CodePush:
         """Return the change of hosts' code by a switch to this plan, in a process that ran
-        ``before``."""
-        late = [
-            HostCode(host, before, "", self.family) for host in self.covers if host in self.behind
-        ]
-        covers = [host for host in self.covers if host not in self.behind] if late else self.covers
-        return CodePush(self.generation, self.digest, self.family, covers, [*self.others, *late])
+        ``old_generation``."""
+        covers = [host for host in self.covers if host not in self.behind]
+        late = [host for host in self.covers if host in self.behind]
+        others = [HostCode(host, old_generation, "", self.family) for host in late]
+        others = [*self.others, *others]
+        return CodePush(self.generation, self.digest, self.family, covers, others)
 
     def for_procs(self) -> ReloadPlan:
         """Return the plan without the parts for owners only."""
@@ -131,8 +131,8 @@ class RefusedFile(msgspec.Struct):
     traceback: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.path}:{self.line}" if self.line else self.path
-        lines = [place] if place else []
+        position = f"{self.path}:{self.line}" if self.line else self.path
+        lines = [position] if position else []
         if self.text:
             stripped = self.text.lstrip()
             lines.append(f"    {stripped}")
@@ -161,9 +161,9 @@ class AuditOutcome(msgspec.Struct):
         self.num_procs += other.num_procs
         self.seconds = max(self.seconds, other.seconds)
 
-    def lines(self, found: dict[str, list[str]]) -> list[str]:
+    def lines(self, labels_by_text: dict[str, list[str]]) -> list[str]:
         """Return a line for each text, with the ranks."""
-        return [f"{text}{self._where(labels)}" for text, labels in found.items()]
+        return [f"{text}{self._where(labels)}" for text, labels in labels_by_text.items()]
 
     def _where(self, labels: list[str]) -> str:
         if self.num_procs < 2:
@@ -227,15 +227,15 @@ class ReloadOutcome(msgspec.Struct):
     def add(self, other: ReloadOutcome) -> None:
         """Add the outcome of another process."""
         for name in _LISTS:
-            if said := getattr(other, name):  # most say nothing
-                known = getattr(self, name)
-                known.extend(item for item in said if item not in known)
-        for mine, others in (
+            if items := getattr(other, name):  # most say nothing
+                mine = getattr(self, name)
+                mine.extend(item for item in items if item not in mine)
+        for totals, counts in (
             (self.actors, other.actors),
             (self.replaced_actors, other.replaced_actors),
         ):
-            for name, count in others.items():
-                mine[name] = mine.get(name, 0) + count
+            for name, count in counts.items():
+                totals[name] = totals.get(name, 0) + count
         self.num_procs += other.num_procs
         self.seconds = max(self.seconds, other.seconds)
         self.refused.extend(other.refused)

@@ -40,7 +40,7 @@ class ReloadWords:
         if isinstance(error, NeedsRespawn):
             refused = [self.refusal(error, self._way_out())]
         else:
-            refused = [self.refusal(one) for one in error.errors or (error,)]
+            refused = [self.refusal(cause) for cause in error.errors or (error,)]
         return ReloadOutcome(num_procs=1, refused=refused)
 
     def of_replaced(self, step: Preparation) -> ReloadOutcome:
@@ -129,8 +129,8 @@ def _is_patched(cls: type | None, classes: set[str], modules: Sequence[str]) -> 
 
 
 def _count(cells: Sequence[ActorCell]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for cell in cells:
         name = cell.cls.__name__ if cell.cls is not None else cell.record.name
-        found[name] = found.get(name, 0) + 1
-    return found
+        counts[name] = counts.get(name, 0) + 1
+    return counts

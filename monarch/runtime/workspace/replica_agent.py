@@ -72,7 +72,7 @@ class ReplicaAgent:
         self._replica: Replica | None = None
         self._open(str(make_state_folder(root)))
         # The state before the last commit, to go back to.
-        self._before: tuple[int, Manifest] | None = None
+        self._previous: tuple[int, Manifest] | None = None
         # Of the staged content: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
         self._is_moving = False
@@ -266,15 +266,15 @@ class ReplicaAgent:
             return Refused(
                 "shared", "another host keeps the same folder: push again, and to that one, too"
             )
-        before = replica.generation, replica.manifest
+        previous = replica.generation, replica.manifest
         if isinstance(message, Instalment | StageRequest):
             lease.take(order.sender, order.pid, message.author, message.generation)
         elif isinstance(message, Commit):
             self._use_folders(order.folders or ("",))
         with self._moving(isinstance(message, Commit)):
             answer = replica.handle(message, envelope.buffers)
-            if replica.generation != before[0]:
-                self._before = (replica.generation, before[1])
+            if replica.generation != previous[0]:
+                self._previous = (replica.generation, previous[1])
                 self._tell_commit(order, replica)
                 if why := self._show_environment():
                     answer = Refused("environment", why)
@@ -291,7 +291,7 @@ class ReplicaAgent:
 
     def _tell_commit(self, order: Sync, replica: Replica) -> None:
         """Publish for watchers that there is another state here, and which author brought it."""
-        told = Bulletin(
+        bulletin = Bulletin(
             "workspace", "committed", generation=replica.generation,
             data={
                 "author": self._lease.author, "sender": order.author or order.sender,
@@ -299,7 +299,7 @@ class ReplicaAgent:
             },
         )  # fmt: skip
         with suppress(RuntimeError):  # The loop has ended.
-            self._agent.node.loop.call_soon(lambda: self._agent.publish(told))
+            self._agent.node.loop.call_soon(lambda: self._agent.publish(bulletin))
 
     def _stage_environment(self, replica: Replica, staged: Staged) -> Message:
         """Prepare the packages that a staged state needs, or refuse the state."""
@@ -340,7 +340,7 @@ class ReplicaAgent:
             if not self._lease.is_anothers(order.author or order.sender):
                 replica.abort(order.generation)
             return ""
-        number, old = self._before or (0, replica.manifest)
+        number, old = self._previous or (0, replica.manifest)
         if number != order.generation:
             return "what was here before is not known: this host agent was started since"
         paths = sorted(old.changed_paths(replica.manifest))

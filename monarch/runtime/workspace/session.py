@@ -99,8 +99,8 @@ class WorkspaceSession:
             else:
                 report = author.push(hosts, owners, mode, touched, **effort)
         if report.ok:
-            left = {host.host for host in report.hosts if host.error}
-            reached = [h.uid for h in hosts if author.name_of(h) not in left]
+            failed = {host.host for host in report.hosts if host.error}
+            reached = [h.uid for h in hosts if author.name_of(h) not in failed]
             self._agent.workspaces.pushed(reached, report.generation, report.digest)
             notes += surroundings.changes()
         report.notes += notes
@@ -154,9 +154,9 @@ class WorkspaceSession:
         from monarch.runtime.workspace.packages.surroundings import Surroundings
 
         with self._lock:
-            known = self._surroundings.get(workspace)
-            if known is not None:
-                return known, []
+            surroundings = self._surroundings.get(workspace)
+            if surroundings is not None:
+                return surroundings, []
             made = self._surroundings[workspace] = Surroundings(workspace)
             return made, made.arrivals()
 
@@ -183,7 +183,7 @@ def open_session(agent: ProcAgent, roots: Sequence[str], label: str) -> Workspac
 def session_of(agent: ProcAgent) -> WorkspaceSession:
     """Return the session of this process; a client gets one that follows the project folders on its
     `sys.path` when it first needs one."""
-    known = _sessions.get(agent)
-    if known is None:
-        known = open_session(agent, project_roots(sys.path), f"client (pid {os.getpid()})")
-    return known
+    session = _sessions.get(agent)
+    if session is None:
+        session = open_session(agent, project_roots(sys.path), f"client (pid {os.getpid()})")
+    return session

@@ -42,17 +42,17 @@ class SharedTrial:
         folder = os.path.join(runtime_dir(), "trials")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         _sweep(folder)
-        place = os.path.join(folder, _name(self.push, state))
-        with open(f"{place}.lock", "w") as lock:
+        path = os.path.join(folder, _name(self.push, state))
+        with open(f"{path}.lock", "w") as lock:
             with contextlib.suppress(OSError):  # where there are no locks, each asks for itself
                 fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                with open(place, "rb") as file:
-                    known: ReloadError | None = pickle.load(file)
+                with open(path, "rb") as file:
+                    verdict: ReloadError | None = pickle.load(file)
             except FileNotFoundError:
-                known = self._spare(state)
-                write_whole(Path(place), pickle.dumps(known))
-            return known
+                verdict = self._spare(state)
+                write_whole(Path(path), pickle.dumps(verdict))
+            return verdict
 
 
 def _name(push: str, state: NewState) -> str:
@@ -74,7 +74,7 @@ def _name(push: str, state: NewState) -> str:
 def _sweep(folder: str) -> None:
     """Remove the files of pushes of long ago."""
     for name in os.listdir(folder):
-        place = os.path.join(folder, name)
+        path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
-            if time.time() - os.stat(place).st_mtime > _KEPT_SECONDS:
-                os.unlink(place)
+            if time.time() - os.stat(path).st_mtime > _KEPT_SECONDS:
+                os.unlink(path)

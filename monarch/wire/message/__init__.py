@@ -1,6 +1,6 @@
 """Every message of the protocol, in one table; the files are the conversations they belong to.
 
-Add a new message to the file of its conversation, and to the imports of this file.
+Add a new message to the file of its conversation: this package has all of their names.
 
 What to open:
 

@@ -103,7 +103,7 @@ class Actions:
         self.busy = BusyActors(agent.node.loop, tell)
         self._on_over = on_over
         self._on_replacing = on_replacing
-        self._known: dict[Uid, ProcAddress] = {}
+        self._procs: dict[Uid, ProcAddress] = {}
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Do):
@@ -113,7 +113,7 @@ class Actions:
         elif isinstance(effect, TellProcs):
             with self._node.casting:
                 for uid in effect.procs:
-                    self._node.order(self._known[uid], effect.order)
+                    self._node.order(self._procs[uid], effect.order)
         elif isinstance(effect, AnswerOrder):
             self._answer(effect)
         elif isinstance(effect, Look):
@@ -127,22 +127,22 @@ class Actions:
     def members_on(self, hosts: Sequence[Uid]) -> list[Uid]:
         """Return the procs on ``hosts`` that switch with this process."""
         members = self._members() if hosts else []
-        return [uid for uid in members if self._known[uid].host_uid in hosts]
+        return [uid for uid in members if self._procs[uid].host_uid in hosts]
 
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
         """Report the actors that the switch has waited for, and how long, here and to the process
         that asked."""
         # That may be a process of ours, which is told by us, and tells us.
-        new = [one for one in busy if (one, seconds) not in switch.told]
-        if not new:
+        untold = [actor for actor in busy if (actor, seconds) not in switch.told]
+        if not untold:
             return
-        switch.told.update((one, seconds) for one in new)
+        switch.told.update((actor, seconds) for actor in untold)
         generation = switch.plan.generation
         if self._agent.is_root:
-            self.busy.add(generation, new, seconds)
+            self.busy.add(generation, untold, seconds)
         if switch.asker:
             asker = self._node.address_of(switch.asker)
-            self._node.send(asker, Waiting(generation, tuple(new), seconds))
+            self._node.send(asker, Waiting(generation, tuple(untold), seconds))
 
     def _members(self) -> list[Uid]:
         """Return the procs that switch with this process."""
@@ -152,7 +152,7 @@ class Actions:
         else:
             behind = switch.plan.behind if switch is not None else ()
             procs = [proc for proc in self._agent.owned_procs() if proc.host_uid not in behind]
-        self._known.update((proc.uid, proc) for proc in procs)
+        self._procs.update((proc.uid, proc) for proc in procs)
         return [proc.uid for proc in procs]
 
     def _do(self, effect: Do) -> None:
@@ -246,7 +246,7 @@ class Actions:
         with self._node.casting:
             for number, uid in sorted(effect.asked, key=lambda one: one[1] in replaced):
                 sent = going if uid in replaced else order
-                answers.append((number, uid, self._node.ask(self._known[uid], sent, data)))
+                answers.append((number, uid, self._node.ask(self._procs[uid], sent, data)))
         for number, uid, answer in answers:
             answer.on_set(
                 functools.partial(
@@ -264,20 +264,20 @@ class Actions:
         order: SwitchOrder,
     ) -> None:
         """Handle the answer of a proc, or its end."""
-        said = answer.value
+        response = answer.value
         outcome = ReloadOutcome()
-        if said.is_down and order is SwitchOrder.PREPARE and has_ended_itself(said.error):
+        if response.is_down and order is SwitchOrder.PREPARE and has_ended_itself(response.error):
             failure = self._node.address_book.failure_of(uid)
             name = uid if failure is None else failure.mesh_name
-            why = f"its process ended as it tried the new code: {said.error}"
+            why = f"its process ended as it tried the new code: {response.error}"
             outcome.refused.append(RefusedFile(name, why))
-        elif said.is_down:
+        elif response.is_down:
             # It has no code to switch; its owner hears of its end elsewhere.
-            _log.info("a proc has ended during a push: %s", said.error)
-        elif said.error:
-            outcome.refused.append(RefusedFile(uid, said.error))
+            _log.info("a proc has ended during a push: %s", response.error)
+        elif response.error:
+            outcome.refused.append(RefusedFile(uid, response.error))
         else:
-            outcome = msgspec.convert(said.answer, ReloadOutcome)
+            outcome = msgspec.convert(response.answer, ReloadOutcome)
 
         def event(now: float) -> Sequence[Effect]:
             machine, switch = self.machine, self.switch
@@ -290,7 +290,7 @@ class Actions:
                 asked.outcome.add(outcome)
             elif order is SwitchOrder.PREPARE and switch is not None:
                 switch.unheard += outcome.refused
-            vote = Vote.GONE if said.is_down and not outcome.refused else vote
+            vote = Vote.GONE if response.is_down and not outcome.refused else vote
             return machine.voted(number, vote, now, gives_way=gives_way)
 
         self._feed(event)
@@ -329,7 +329,7 @@ class Actions:
         for proc in self._agent.owned_procs() if plan.behind else ():
             if proc.host_uid in plan.behind:
                 self._node.send(proc, LeftBehind(codes))
-        replaced = [self._known[uid] for uid in sorted(self.machine.replaced)]
+        replaced = [self._procs[uid] for uid in sorted(self.machine.replaced)]
 
         def replace() -> None:
             problems = replace_procs(self._node, replaced, codes)

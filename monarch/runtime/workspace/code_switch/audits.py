@@ -38,7 +38,7 @@ class Audits:
         self._node, self._here = node, here
         # A proc that trains without a pause gives its audit little time.
         self.answer_seconds = 30.0
-        self._found: dict[int, Promise[AuditOutcome]] = {}
+        self._audits: dict[int, Promise[AuditOutcome]] = {}
         self._lock = threading.Lock()
         self._ended: Promise[None] = Promise()  # of the audit that is under way
         self._is_closed = False
@@ -51,9 +51,9 @@ class Audits:
         """
         promise, ended = self.of(plan.generation), Promise[None]()
         with self._lock:
-            before, self._ended = self._ended, ended
+            earlier, self._ended = self._ended, ended
             is_closed = self._is_closed
-        before.set(None)
+        earlier.set(None)
         if is_closed:
             promise.set(AuditOutcome())
             return
@@ -70,9 +70,9 @@ class Audits:
     def of(self, generation: int) -> Promise[AuditOutcome]:
         """Return the promise of the audit after the switch to a generation."""
         with self._lock:
-            promise = self._found.setdefault(generation, Promise())
-            for old in sorted(self._found)[:-_MOST_KEPT]:
-                self._found.pop(old).set(AuditOutcome())
+            promise = self._audits.setdefault(generation, Promise())
+            for old in sorted(self._audits)[:-_MOST_KEPT]:
+                self._audits.pop(old).set(AuditOutcome())
             return promise
 
     def _run(

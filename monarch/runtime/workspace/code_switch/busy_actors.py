@@ -50,8 +50,8 @@ class BusyActors:
 def waits_for(generation: int, busy: Sequence[BusyActor], seconds: float) -> str:
     """Return the actors, by mesh, and the methods that they run, as a text."""
     ranks: dict[tuple[str, str], list[int]] = {}
-    for one in busy:
-        ranks.setdefault((one.name, one.method), []).append(one.rank)
+    for actor in busy:
+        ranks.setdefault((actor.name, actor.method), []).append(actor.rank)
     names = [
         f"{name} {ranges_in_words(numbers)}{f' (in {method})' if method else ''}"
         for (name, method), numbers in sorted(ranks.items())

@@ -39,7 +39,7 @@ class HostWait:
         silence = settings().host_answer_seconds
         if answer.wait(silence):
             return ""
-        left = num_bytes / _BYTES_PER_SECOND + num_files / _FILES_PER_SECOND
+        allowed = num_bytes / _BYTES_PER_SECOND + num_files / _FILES_PER_SECOND
         waited = silence
         while True:
             if not self._is_there(host, answer, silence):
@@ -50,8 +50,8 @@ class HostWait:
             if answer.wait(silence):
                 return ""
             waited += silence
-            left -= silence
-            if left < 0:
+            allowed -= silence
+            if allowed < 0:
                 return (
                     f"its agent is there, but the push has not been answered for {waited:g} s. "
                     "Does its disk hang?"
@@ -93,9 +93,9 @@ class HostFiles:
         self._node = node
         self._plan = plan
         staged = plan.staged or StagedFiles(owners={}, places=[], num_files={})
-        own = [uid for uid, sees_to in staged.owners.items() if sees_to == owner]
+        uids = [uid for uid, sees_to in staged.owners.items() if sees_to == owner]
         self._staged = staged
-        self.hosts = {place.uid: place for place in staged.places if place.uid in own}
+        self.hosts = {address.uid: address for address in staged.places if address.uid in uids}
         self._author = author
         self._here = here or FilesHere()
         self._wait = HostWait(node)

@@ -124,15 +124,15 @@ class Leading:
             return machine.voted(Vote.YES)
         if effect.kind is SwitchOrder.PATCH:
             effect = msgspec.structs.replace(effect, behind=self._files.behind)
-        said = self._give(effect)
+        outcome = self._give(effect)
         if effect.kind is SwitchOrder.GO:
-            switched.outcome.problems = said.problems
+            switched.outcome.problems = outcome.problems
         elif effect.kind is SwitchOrder.PATCH:
-            switched.outcome = said
-        before, following = machine.state, machine.voted(said.vote)
+            switched.outcome = outcome
+        before, following = machine.state, machine.voted(outcome.vote)
         if machine.state is CoordinatorState.UNDOING and before is not machine.state:
-            said.refused = said.refused or said.late
-            switched.outcome = said
+            outcome.refused = outcome.refused or outcome.late
+            switched.outcome = outcome
         return following
 
     def _give(self, order: Order) -> ReloadOutcome:

@@ -17,7 +17,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._items: deque[Callable[[], None] | ReloadOutcome] = deque()
-        self._there: Promise[None] = Promise()
+        self._arrived: Promise[None] = Promise()
         self._lock = threading.Lock()
         self._is_left = False
 
@@ -26,21 +26,21 @@ class Desk:
         with self._lock:
             is_left = self._is_left
             self._items.append(item)
-            there = self._there
+            arrived = self._arrived
         if is_left:
             self._clear()
-        there.set(None)
+        arrived.set(None)
 
     def wait(self) -> ReloadOutcome:
         """Do the work that arrives until the answer is there, and return that. After Ctrl-C, other
         threads do the rest."""
         try:
             while True:
-                self._there.wait()
+                self._arrived.wait()
                 with self._lock:
                     item = self._items.popleft()
                     if not self._items:
-                        self._there = Promise()
+                        self._arrived = Promise()
                 if isinstance(item, ReloadOutcome):
                     return item
                 item()
@@ -109,11 +109,11 @@ class OpenOrder:
                 outcome.late += [
                     RefusedFile(
                         label,
-                        f"{one.name} {one.rank} is busy with {one.method}, which is not its "
+                        f"{actor.name} {actor.rank} is busy with {actor.method}, which is not its "
                         "owner's call, and may wait for an actor that has stopped for the switch: "
                         "nothing has changed; push again",
                     )
-                    for one in busy()
+                    for actor in busy()
                 ] or [RefusedFile(label, "an actor could not be halted in time: push again")]
             else:
                 text = f"{uid} {reason.value}" if uid else reason.value

@@ -130,10 +130,10 @@ class Proposing:
     def _ask(self, owner: Owner, request: AskOwner) -> Request | None:
         machine, purpose, plan = self._machine, self._purpose, self._plan
         if request.order is SwitchOrder.PREPARE:
-            said = owner.prepare(plan)
-            self.outcome.add(said)
+            outcome = owner.prepare(plan)
+            self.outcome.add(outcome)
             if not machine.is_last:
-                return machine.voted(said.vote)
+                return machine.voted(outcome.vote)
             if self.outcome.refused:
                 purpose.refused(self.outcome)
             elif not self.outcome.busy:
@@ -157,4 +157,4 @@ class Proposing:
         else:
             purpose.lost(owner.uid)
             return machine.voted(Vote.YES)
-        return machine.voted(said.vote)
+        return machine.voted(outcome.vote)

@@ -66,14 +66,15 @@ class RemoteOwner:
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
         answer = ask_audit(self._node, self._client, generation)
-        found: Promise[AuditOutcome] = Promise()
+        audit: Promise[AuditOutcome] = Promise()
 
         def answered() -> None:
-            said = answer.value
-            found.set(AuditOutcome() if said.error else msgspec.convert(said.answer, AuditOutcome))
+            response = answer.value
+            body = {} if response.error else response.answer
+            audit.set(msgspec.convert(body, AuditOutcome))
 
         answer.on_set(answered)
-        return found
+        return audit
 
     def _answer(self, answer: Promise[Response[Body]], seconds: float | None) -> Body:
         if not answer.wait(seconds):

@@ -28,15 +28,15 @@ def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
 
     Folders named in ``keep`` count and stay. Unfinished folders of other processes are deleted too.
     """
-    left = max_bytes
+    free = max_bytes
     for folder in sorted(_folders(cache), key=_last_use, reverse=True):
         if folder.name.startswith(UNFINISHED):
             if time.time() - _last_use(folder) > _UNFINISHED_SECONDS:
                 _remove(folder)
             continue
         size = _size(folder)
-        if folder.name in keep or size <= left:
-            left -= size
+        if folder.name in keep or size <= free:
+            free -= size
             continue
         with contextlib.suppress(OSError):
             # Out of sight at once, so that no process finds half of it.
@@ -51,8 +51,8 @@ def _remove(folder: Path) -> None:
 
 
 def _folders(cache: Path) -> list[Path]:
-    with contextlib.suppress(OSError), os.scandir(cache) as found:
-        return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    with contextlib.suppress(OSError), os.scandir(cache) as entries:
+        return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 
@@ -64,8 +64,8 @@ def _last_use(folder: Path) -> float:
 
 def _size(folder: Path) -> int:
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
     return total

@@ -48,8 +48,8 @@ class EnvironmentFailed(MonarchError):
         self.lines = lines
 
     def __str__(self) -> str:
-        said = "".join(f"\n  {line}" for line in self.lines.splitlines())
-        return f"the environment was not installed, and no host has changed: {self.reason}{said}"
+        output = "".join(f"\n  {line}" for line in self.lines.splitlines())
+        return f"the environment was not installed, and no host has changed: {self.reason}{output}"
 
 
 class HostPython(NamedTuple):
@@ -76,8 +76,8 @@ def build(
     alike: dict[str, list[HostPython]] = {}
     for host in hosts:
         alike.setdefault(host.tag, []).append(host)
-    options = {tag: [*pip_arguments, *_options(some)] for tag, some in alike.items()}
-    wanted = {tag: _wanted(needs, some, options[tag]) for tag, some in alike.items()}
+    options = {tag: [*pip_arguments, *_options(group)] for tag, group in alike.items()}
+    wanted = {tag: _wanted(needs, group, options[tag]) for tag, group in alike.items()}
     if not any(wanted.values()):
         return None
     digest = digest_bytes(repr(sorted(wanted.items())).encode()).hex()
@@ -93,15 +93,15 @@ def _options(alike: Sequence[HostPython]) -> list[str]:
     host = alike[0]
     if host.tag == python_tag():
         return []
-    found = re.match(r"cpython-(\d)(\d+) on ", host.tag)
-    if found is None or not host.platforms:
+    match = re.match(r"cpython-(\d)(\d+) on ", host.tag)
+    if match is None or not host.platforms:
         raise EnvironmentFailed(
             f"{host.host} runs {host.tag}; wheels can be had here for {python_tag()}, and for "
             "CPython elsewhere"
         )
     # Only the ones that all of them can take.
     fit = [p for p in host.platforms if all(p in other.platforms for other in alike)]
-    version, number = ".".join(found.groups()), "".join(found.groups())
+    version, number = ".".join(match.groups()), "".join(match.groups())
     return [
         "--only-binary", ":all:", "--implementation", "cp", "--python-version", version,
         "--abi", f"cp{number}", "--abi", "abi3", "--abi", "none",
@@ -144,8 +144,8 @@ def _resolve(needs: Needs, options: Sequence[str]) -> list[_Package]:
             "--target", folder,  # Without one, pip looks for no other Python's wheels.
             "--constraint", str(exact), *options, *needs.arguments,
         )  # fmt: skip
-        told = json.loads(report.read_bytes())
-    return [package for item in told["install"] if (package := _package(item)) is not None]
+        resolved = json.loads(report.read_bytes())
+    return [package for item in resolved["install"] if (package := _package(item)) is not None]
 
 
 def _package(item: Mapping[str, Any]) -> _Package | None:
@@ -173,16 +173,16 @@ def _bring(
     try:
         by_tag = {}
         for number, (tag, requirements) in enumerate(wanted.items()):
-            found = by_tag[tag] = fresh / str(number)
-            found.mkdir()
+            wheels = by_tag[tag] = fresh / str(number)
+            wheels.mkdir()
             if requirements and tag == python_tag():
                 # A package that comes as sources is built.
-                run_pip("wheel", "--no-deps", "-w", str(found), *options[tag], *requirements)
+                run_pip("wheel", "--no-deps", "-w", str(wheels), *options[tag], *requirements)
             elif requirements:
-                run_pip("download", "--no-deps", "-d", str(found), *options[tag], *requirements)
+                run_pip("download", "--no-deps", "-d", str(wheels), *options[tag], *requirements)
         collect(by_tag, fresh)
-        for found in by_tag.values():
-            ours.remove_folder(found, fresh, name=r"\d+", ignore_errors=False)
+        for wheels in by_tag.values():
+            ours.remove_folder(wheels, fresh, name=r"\d+", ignore_errors=False)
         fresh.chmod(0o755)
         fresh.rename(target)
     except OSError as error:
@@ -202,11 +202,11 @@ def run_pip(*arguments: str, seconds: float = _PIP_SECONDS) -> None:
             text=True, errors="replace", check=False, timeout=seconds,
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
-        said = bytes(late.output or b"").decode(errors="replace")
+        output = bytes(late.output or b"").decode(errors="replace")
         raise EnvironmentFailed(
             f"`pip {arguments[0]}` had not ended after {seconds / 60:.0f} minutes, and was "
             "stopped: does a server not answer, or a build hang?",
-            _last_lines(said),
+            _last_lines(output),
         ) from None
     if done.returncode:
         if "No module named pip" in done.stdout:
@@ -218,8 +218,8 @@ def run_pip(*arguments: str, seconds: float = _PIP_SECONDS) -> None:
         raise EnvironmentFailed(reason, _last_lines(done.stdout))
 
 
-def _last_lines(said: str) -> str:
-    return "\n".join(said.splitlines()[-_LAST_LINES:])
+def _last_lines(output: str) -> str:
+    return "\n".join(output.splitlines()[-_LAST_LINES:])
 
 
 def ask_pythons(
@@ -227,11 +227,11 @@ def ask_pythons(
 ) -> list[HostPython]:
     """Ask all hosts at once for their Pythons; look directly if a host is this process's own.
     ``names`` has the names of hosts, for errors. Raises ``EnvironmentFailed``."""
-    found: list[HostPython] = []
+    pythons: list[HostPython] = []
     asked = []
     for host in hosts:
         if host.uid == node.uid:
-            found.append(HostPython("this host", python_tag(), installed(), is_here=True))
+            pythons.append(HostPython("this host", python_tag(), installed(), is_here=True))
         else:
             inspect = node.ask(host, Inspect(packages=True))
             asked.append((host, inspect))
@@ -246,9 +246,9 @@ def ask_pythons(
             raise EnvironmentFailed(
                 f"the host {where} cannot say which packages it has; restart its agent"
             )
-        found.append(
+        pythons.append(
             HostPython(
                 state.host, packages.python, packages.packages, list(packages.platforms),
             )
         )  # fmt: skip
-    return found
+    return pythons

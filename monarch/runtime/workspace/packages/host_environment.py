@@ -71,10 +71,10 @@ class HostEnvironment:
     def __init__(self, root: str, state: str, max_cache_bytes: int = _MAX_CACHE_BYTES) -> None:
         self._max_cache_bytes = max_cache_bytes
         self._root = root
-        self._place = os.path.join(state, _PLACE)
-        self._next = f"{self._place}.next"
-        self._old = f"{self._place}.old"
-        self._index = _read_index(self._place)
+        self._folder = os.path.join(state, _PLACE)
+        self._next = f"{self._folder}.next"
+        self._old = f"{self._folder}.old"
+        self._index = _read_index(self._folder)
 
     def stage(self, files: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
         """Prepare the environment of a staged state; ``files`` are as in ``Staged``.
@@ -83,15 +83,15 @@ class HostEnvironment:
         content, which is "" for a file that will be deleted). Raises ``UnfitEnvironment``.
         """
         below = f"{FOLDER}/"
-        places = {from_wire(path): from_wire(place) for path, place in files}
-        places = {path: place for path, place in places.items() if path.startswith(below)}
-        if not places:
+        landings = {from_wire(path): from_wire(landing) for path, landing in files}
+        landings = {path: landing for path, landing in landings.items() if path.startswith(below)}
+        if not landings:
             return []
 
         def find(file: str) -> str:
-            return os.path.join(self._root, places.get(below + file, below + file))
+            return os.path.join(self._root, landings.get(below + file, below + file))
 
-        is_wanted = places.get(below + LIST, LIST) != ""
+        is_wanted = landings.get(below + LIST, LIST) != ""
         return self._prepare(find if is_wanted else None)
 
     def follow(self) -> None:
@@ -102,18 +102,18 @@ class HostEnvironment:
             return os.path.join(self._root, FOLDER, file)
 
         is_wanted = os.path.lexists(find(LIST))
-        if not is_wanted and not os.path.lexists(self._place):
+        if not is_wanted and not os.path.lexists(self._folder):
             return
-        with _told(self._place):
+        with _disk_errors_explained(self._folder):
             self._prepare(find if is_wanted else None)
             if is_wanted and not os.path.lexists(self._next):
                 return
             self.settle()
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._place, self._old)
+                os.rename(self._folder, self._old)
             if is_wanted:
-                os.rename(self._next, self._place)
-        self._index = _read_index(self._place)
+                os.rename(self._next, self._folder)
+        self._index = _read_index(self._folder)
 
     def drop(self) -> None:
         """Forget the prepared environment."""
@@ -125,12 +125,12 @@ class HostEnvironment:
 
     def _remove(self, folder: str) -> None:
         with contextlib.suppress(ours.NotOurs):  # A link that somebody has put there stays.
-            ours.remove_folder(folder, os.path.dirname(self._place), name=rf"{_PLACE}\.\w+")
+            ours.remove_folder(folder, os.path.dirname(self._folder), name=rf"{_PLACE}\.\w+")
 
     def why_unfit(self) -> str:
         """Return why this Python cannot use the packages that another host has put here; "" if it
         can."""
-        index = _read_index(self._place)
+        index = _read_index(self._folder)
         if index is None or index.tag == python_tag():
             return ""
         return (
@@ -140,25 +140,25 @@ class HostEnvironment:
 
     def _prepare(self, find: Callable[[str], str] | None) -> list[tuple[str, str]]:
         """Prepare the next environment, unless it is already in use."""
-        old = self._index
-        before = old.files if old is not None else {}
+        current = self._index
+        old_files = current.files if current is not None else {}
         if find is None:
-            return [(f"{_PLACE}/{path}", "") for path in before]
+            return [(f"{_PLACE}/{path}", "") for path in old_files]
         wheels = _wanted(read_list(find(LIST)))
         digest = digest_bytes(repr((python_tag(), wheels)).encode()).hex()
-        if old is not None and old.digest == digest:
+        if current is not None and current.digest == digest:
             self.drop()
             return []
         new = _read_index(self._next)
         if new is None or new.digest != digest:
-            with _told(self._next):
+            with _disk_errors_explained(self._next):
                 self.drop()
                 _put(digest, wheels, find, self._next, self._max_cache_bytes)
                 new = _read_index(self._next)
-        after = new.files if new is not None else {}
-        changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+        new_files = new.files if new is not None else {}
+        changed = {path for path, _ in old_files.items() ^ new_files.items()}
         return [
-            (f"{_PLACE}/{path}", os.path.join(self._next, path) if path in after else "")
+            (f"{_PLACE}/{path}", os.path.join(self._next, path) if path in new_files else "")
             for path in sorted(changed)
         ]
 
@@ -175,9 +175,9 @@ def _wanted(by_tag: dict[str, list[Wheel]]) -> list[Wheel]:
 
 
 def _put(
-    digest: str, wheels: list[Wheel], find: Callable[[str], str], place: str, max_cache_bytes: int
+    digest: str, wheels: list[Wheel], find: Callable[[str], str], target: str, max_cache_bytes: int
 ) -> None:
-    """Make the folder ``place`` with all these wheels unpacked, unless another agent of this cache
+    """Make the folder ``target`` with all these wheels unpacked, unless another agent of this cache
     has made it."""
     cache = cache_folder() / "unpacked"
     cache.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def _put(
         with _locked(cache, fcntl.LOCK_SH):
             if (cache / digest).is_dir():
                 used(cache / digest)
-                _copy(cache / digest, Path(place))
+                _copy(cache / digest, Path(target))
                 return
         with _locked(cache, fcntl.LOCK_EX):
             if not (cache / digest).is_dir():
@@ -193,11 +193,11 @@ def _put(
                 trim(cache, max_cache_bytes, {digest})
 
 
-def _copy(source: Path, place: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     but_index = shutil.ignore_patterns(_INDEX)
-    shutil.copytree(source, place, copy_function=_link, symlinks=True, ignore=but_index)
+    shutil.copytree(source, target, copy_function=_link, symlinks=True, ignore=but_index)
     # Last: it says that all is there.
-    _link(str(source / _INDEX), str(place / _INDEX))
+    _link(str(source / _INDEX), str(target / _INDEX))
 
 
 def _make(digest: str, wheels: list[Wheel], find: Callable[[str], str], cache: Path) -> None:
@@ -223,10 +223,10 @@ def _locked(cache: Path, how: int) -> Iterator[None]:
 
 
 def _unpack(wheel: Wheel, path: str, target: str) -> dict[str, int]:
-    found = digest_of(path)
-    if found is None:
+    digest = digest_of(path)
+    if digest is None:
         raise UnfitEnvironment(f"{wheel.file} has not come along: do ignore rules leave it out?")
-    if found.hex() != wheel.digest:
+    if digest.hex() != wheel.digest:
         raise UnfitEnvironment(f"{wheel.file} is not the wheel that was sent")
     try:
         return unpack(path, target)
@@ -235,12 +235,12 @@ def _unpack(wheel: Wheel, path: str, target: str) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def _told(place: str) -> Iterator[None]:
+def _disk_errors_explained(folder: str) -> Iterator[None]:
     """Turn disk errors in this block into an ``UnfitEnvironment`` with a text."""
     try:
         yield
     except (OSError, shutil.Error) as error:
-        where = getattr(error, "filename", None) or place
+        where = getattr(error, "filename", None) or folder
         reason = getattr(error, "strerror", None) or error
         raise UnfitEnvironment(f"its packages could not be unpacked: {where}: {reason}") from None
 

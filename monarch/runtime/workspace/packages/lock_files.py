@@ -59,13 +59,13 @@ def needs_of(workspace: Workspace) -> Needs:
     sources: dict[str, Path] = {}
     seen = b""
     for folder in workspace.folders:
-        for file, given, locked in _folder_needs(folder.local):
-            exact = [one.requirement for one in locked]
-            sources.update({one.name: one.source for one in locked if one.source is not None})
+        for file, requirements, locked in _folder_needs(folder.local):
+            exact = [pin.requirement for pin in locked]
+            sources.update({pin.name: pin.source for pin in locked if pin.source is not None})
             files.append(folder.remote_of(file.name))
-            arguments += given
+            arguments += requirements
             constraints += exact
-            seen += repr((file.name, given, exact)).encode("utf-8", "surrogateescape")
+            seen += repr((file.name, requirements, exact)).encode("utf-8", "surrogateescape")
             if file.name.startswith("requirements"):
                 seen += file.read_bytes()
     digest = digest_bytes(seen).hex() if files else ""
@@ -79,10 +79,10 @@ def _folder_needs(folder: Path) -> Iterator[tuple[Path, list[str], list[_Locked]
     if lock.is_file():
         yield lock, wanted, list(_locked(_toml(lock), folder))
         return
-    found = sorted(p for p in folder.glob("requirements*") if _REQUIREMENTS.fullmatch(p.name))
-    if found:
-        plain = [p for p in found if p.name == "requirements.txt"]
-        for path in plain or [p for p in found if p.suffix == ".txt"] or found:
+    lists = sorted(p for p in folder.glob("requirements*") if _REQUIREMENTS.fullmatch(p.name))
+    if lists:
+        plain = [p for p in lists if p.name == "requirements.txt"]
+        for path in plain or [p for p in lists if p.suffix == ".txt"] or lists:
             yield path, ["-r", str(path)], []
     elif wanted:
         yield folder / "pyproject.toml", wanted, []
@@ -92,12 +92,12 @@ def _locked(lock: dict[str, Any], folder: Path) -> Iterator[_Locked]:
     """Yield the packages that a `uv.lock` pins, except those with several versions."""
     by_name: dict[str, set[_Locked]] = {}
     for package in lock.get("package", ()):
-        one = _settled(package, folder)
-        if one is not None:
-            by_name.setdefault(one.name, set()).add(one)
-    for _, found in sorted(by_name.items()):
-        if len(found) == 1:
-            yield found.pop()
+        pinned = _settled(package, folder)
+        if pinned is not None:
+            by_name.setdefault(pinned.name, set()).add(pinned)
+    for _, versions in sorted(by_name.items()):
+        if len(versions) == 1:
+            yield versions.pop()
 
 
 def _settled(package: dict[str, Any], folder: Path) -> _Locked | None:
@@ -108,22 +108,22 @@ def _settled(package: dict[str, Any], folder: Path) -> _Locked | None:
     if "registry" in source:
         return _Locked(name, f"{name}=={package['version']}") if "version" in package else None
     if "git" in source:
-        url, _, commit = source["git"].partition("#")
-        parts = urlsplit(url)
+        repository, _, commit = source["git"].partition("#")
+        parts = urlsplit(repository)
         inner = dict(parse_qsl(parts.query)).get("subdirectory", "")
-        place = f"git+{urlunsplit(parts._replace(query=''))}@{commit}"
+        url = f"git+{urlunsplit(parts._replace(query=''))}@{commit}"
     elif "url" in source:
-        place = source["url"]
+        url = source["url"]
     elif "path" in source:
-        place = (folder / source["path"]).resolve().as_uri()
+        url = (folder / source["path"]).resolve().as_uri()
     else:
         source_folder = folder / (source.get("editable") or source.get("directory") or ".")
         source_folder = source_folder.resolve()
         if source_folder == folder.resolve():
             return None
-        place = source_folder.as_uri()
+        url = source_folder.as_uri()
     return _Locked(
-        name, f"{name} @ {place}{f'#subdirectory={inner}' if inner else ''}", source_folder
+        name, f"{name} @ {url}{f'#subdirectory={inner}' if inner else ''}", source_folder
     )
 
 

@@ -20,16 +20,16 @@ def python_tag() -> str:
 def platforms() -> list[str]:
     """Return the platforms of the wheels that run here, best first, by their names in wheels' file
     names."""
-    own = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    if not own.startswith("linux_"):
-        return [own]
-    machine = own.removeprefix("linux_")
-    found = re.fullmatch(r"glibc 2\.(\d+).*", _libc())
-    if found is None:
-        return [f"musllinux_1_2_{machine}", f"musllinux_1_1_{machine}", own]
-    minors = range(int(found[1]), _OLDEST_MINOR - 1, -1)
+    platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    if not platform.startswith("linux_"):
+        return [platform]
+    machine = platform.removeprefix("linux_")
+    match = re.fullmatch(r"glibc 2\.(\d+).*", _libc())
+    if match is None:
+        return [f"musllinux_1_2_{machine}", f"musllinux_1_1_{machine}", platform]
+    minors = range(int(match[1]), _OLDEST_MINOR - 1, -1)
     names = [*(f"manylinux_2_{minor}" for minor in minors), *_OLD_NAMES]
-    return [*(f"{name}_{machine}" for name in names), own]
+    return [*(f"{name}_{machine}" for name in names), platform]
 
 
 def _libc() -> str:
@@ -42,7 +42,7 @@ def _libc() -> str:
 def installed(path: Iterable[str] | None = None) -> dict[str, str]:
     """Return the packages that can be imported here, with their versions. Fast: only names are
     read."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for site in sys.path if path is None else path:
         try:
             names = os.listdir(site or ".")
@@ -51,8 +51,8 @@ def installed(path: Iterable[str] | None = None) -> dict[str, str]:
         for name in names:
             if name.endswith(".dist-info"):
                 project, _, version = name.removesuffix(".dist-info").partition("-")
-                found.setdefault(normalized(project), version)
-    return found
+                versions.setdefault(normalized(project), version)
+    return versions
 
 
 def normalized(name: str) -> str:

@@ -74,22 +74,23 @@ class Surroundings:
             return "there is no lock file, so there is no environment to install"
         self._refuse_absent(needs)
         follower = progress()
-        follower.step, before = "packages", follower.step
-        built = build(needs, hosts, cache_folder(), pip_arguments)
-        follower.step = before
-        self._note(needs.digest, str(built or ""))
+        follower.step, previous_step = "packages", follower.step
+        wheels = build(needs, hosts, cache_folder(), pip_arguments)
+        follower.step = previous_step
+        self._note(needs.digest, str(wheels or ""))
         _trim(self._max_wheel_bytes)
         where = ", ".join(needs.files)
-        if built is None:
+        if wheels is None:
             return f"every host has what {where} asks for"
         return f"packages of {where} come along as wheels, and hosts install them"
 
     def _refuse_absent(self, needs: Needs) -> None:
         """Raise if source code that the lock file names would not be pushed to any host."""
-        come = [folder.local for folder in (*self._workspace.folders, *self._editable)]
+        pushed = [folder.local for folder in (*self._workspace.folders, *self._editable)]
         for name, source in needs.sources.items():
             if not any(
-                one == source or one in source.parents or source in one.parents for one in come
+                path == source or path in source.parents or source in path.parents
+                for path in pushed
             ):
                 raise EnvironmentFailed(
                     f"{', '.join(needs.files)} has {name} as the folder {source}, which does not "

@@ -48,9 +48,9 @@ def read_list(file: str | Path) -> dict[str, list[Wheel]]:
 def collect(by_tag: Mapping[str, Path], folder: Path) -> None:
     """Move wheels, a folder of them by each tag, into one folder, and list them there."""
     wanted: dict[str, list[Wheel]] = {}
-    for tag, found in sorted(by_tag.items()):
+    for tag, built in sorted(by_tag.items()):
         listed = wanted[tag] = []
-        for path in sorted(found.glob("*.whl")):
+        for path in sorted(built.glob("*.whl")):
             digest = (digest_of(str(path)) or b"").hex()
             file = f"{digest[:_DIGITS]}-{path.name}"
             path.rename(folder / file)

@@ -115,11 +115,11 @@ class Author:
         could not switch."""
         memory, report = self._memory, attempt.report
         for owner in [owner for owner in attempt.owners if owner.uid in attempt.ahead]:
-            there = [host for host in hosts if attempt.owner_of(host.uid) == owner.uid]
-            past = HostHistory(self._node, {str(host.uid): host for host in there})
+            owned = [host for host in hosts if attempt.owner_of(host.uid) == owner.uid]
+            past = HostHistory(self._node, {str(host.uid): host for host in owned})
             try:
                 back = roll_back(
-                    past, self._node, memory.workspace, attempt.base, there, owners=[owner],
+                    past, self._node, memory.workspace, attempt.base, owned, owners=[owner],
                     names=memory.host_names,
                 )  # fmt: skip
             except OwnerLost:

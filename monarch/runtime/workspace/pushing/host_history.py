@@ -55,12 +55,12 @@ class HeldChanges(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, reply: Changes) -> HeldChanges:
         """Decode a host's answer. Raises ``BadManifest``."""
-        before, now = (
+        old, new = (
             {entry.path: entry for entry in map(Entry.from_row, rows)}
             for rows in (reply.before, reply.now)
         )
-        paths = sorted(before.keys() | now.keys())
-        changes = [EntryChange(path, before.get(path), now.get(path)) for path in paths]
+        paths = sorted(old.keys() | new.keys())
+        changes = [EntryChange(path, old.get(path), new.get(path)) for path in paths]
         return cls(reply.digest, reply.age_seconds, changes)
 
 
@@ -96,10 +96,10 @@ class HostHistory:
             reasons = {r.reason for r in answers.values() if isinstance(r, Refused)}
             raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
         # Two authors can have given a number to different states: the state most hosts had.
-        digests = [one.digest for one in held]
+        digests = [state.digest for state in held]
         digest = max(digests, key=digests.count)
-        same = [one for one in held if one.digest == digest]
-        missing = frozenset.intersection(*(frozenset(one.missing) for one in same))
+        same = [state for state in held if state.digest == digest]
+        missing = frozenset.intersection(*(frozenset(state.missing) for state in same))
         manifest = Manifest.from_rows(same[0].rows, same[0].digest_name)
         return HeldState(same[0].generation, manifest, missing)
 
@@ -126,9 +126,9 @@ class HostHistory:
     def content(self, entry: Entry) -> bytes:
         """Return a file's content, from any host that has it. Raises ``ContentGone``."""
         for host in self.hosts:
-            found = self._content_at(host, entry)
-            if found is not None and digest_bytes(found) == entry.digest:
-                return found
+            content = self._content_at(host, entry)
+            if content is not None and digest_bytes(content) == entry.digest:
+                return content
         raise ContentGone(entry.path, len(self.hosts))
 
     def _content_at(self, host: str, entry: Entry) -> bytes | None:

@@ -25,8 +25,8 @@ from monarch_sync.tree.manifest import Manifest
 def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[ProcAddress]:
     """Return the hosts that write files of their own, the one with the latest generation first."""
     views, sharing = memory.views, memory.sharing
-    here = sharing.here()
-    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, here)]
+    own_folder = sharing.here()
+    writing = [a for a in addresses if a.uid in views and not sharing.writer_for(a.uid, own_folder)]
     return sorted(writing, key=lambda address: views[address.uid].generation, reverse=True)
 
 
@@ -34,15 +34,15 @@ def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
     """Yield the states of these hosts, each once, without hosts that have none or do not answer."""
-    told = set()
+    digests = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]
-        if view.manifest is None and view.generation and memory.found.get(host.uid) not in told:
-            held = in_push.ask(host, AskState(0))
-            if isinstance(held, StateReply):
-                view.manifest = Manifest.from_rows(held.rows, held.digest_name)
-        if view.manifest is not None and view.manifest.digest.hex() not in told:
-            told.add(view.manifest.digest.hex())
+        if view.manifest is None and view.generation and memory.found.get(host.uid) not in digests:
+            reply = in_push.ask(host, AskState(0))
+            if isinstance(reply, StateReply):
+                view.manifest = Manifest.from_rows(reply.rows, reply.digest_name)
+        if view.manifest is not None and view.manifest.digest.hex() not in digests:
+            digests.add(view.manifest.digest.hex())
             yield view.manifest
 
 

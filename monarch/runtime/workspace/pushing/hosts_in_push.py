@@ -66,8 +66,8 @@ class HostsInPush:
             if host.uid in self.failed:
                 memory.views.pop(host.uid, None)
                 memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
-        known = {*memory.views, *self.failed, self._client}
-        new = [a for a in addresses if a.uid not in known]
+        met = {*memory.views, *self.failed, self._client}
+        new = [a for a in addresses if a.uid not in met]
         asked = [(a, self.node.ask(a, Inspect())) for a in new]
         for address, answer in asked:
             state = self.body(address, answer)
@@ -96,12 +96,12 @@ class HostsInPush:
         """Return a push to each host whose state is known."""
         memory = self._memory
         generation = memory.generation + 1
-        known = {address.uid for address in addresses}
-        here = memory.sharing.here()
-        found = []
+        uids = {address.uid for address in addresses}
+        own_folder = memory.sharing.here()
+        pushes = []
         for address in addresses:
             if address.uid == self._client:
-                found.append(HostInPush(address, None, HERE))
+                pushes.append(HostInPush(address, None, HERE))
                 continue
             view = memory.views.get(address.uid)
             if address.uid in self.failed:
@@ -110,14 +110,14 @@ class HostsInPush:
                 # All were met; the view of a lost host is forgotten on another thread.
                 self._fail(address.uid, "it was lost as the push began")
                 continue
-            writer = memory.sharing.writer_for(address.uid, here)
-            if writer != HERE and writer not in known:
+            writer = memory.sharing.writer_for(address.uid, own_folder)
+            if writer != HERE and writer not in uids:
                 # It writes itself, or the one that did is not there: it may take over.
                 writer = memory.sharing.takes_over(address.uid)
             contents = memory.scanner.contents
             push = Push(memory.workspace, manifest, view, generation, contents)
-            found.append(HostInPush(address, None if writer else push, writer))
-        return found
+            pushes.append(HostInPush(address, None if writer else push, writer))
+        return pushes
 
     def ask(self, host: ProcAddress, question: Question) -> Message | None:
         """Return the answer of a host to a question; ``None``, and mark it as failed, if it gives

@@ -77,7 +77,7 @@ class LateHosts:
         node = self._node
         others = [u for u in self._agent.workspaces.having(order.wanted) if u != order.host.uid]
         asked = {uid: node.ask(node.address_of(uid), Inspect()) for uid in others}
-        told = collect(asked, _ANSWER_SECONDS).values()
+        responses = collect(asked, _ANSWER_SECONDS).values()
         return bool(order.generation) and all(
-            not one.error and one.answer.digest == order.digest for one in told
+            not response.error and response.answer.digest == order.digest for response in responses
         )

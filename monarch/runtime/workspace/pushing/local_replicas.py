@@ -30,7 +30,7 @@ class LocalReplicas:
         self._workspace = workspace
         real = dict.fromkeys(os.path.realpath(root) for root in roots)
         self.roots = [root for root in real if not self._overlaps(root)]
-        self._before: dict[str, Manifest] = {}
+        self._earlier: dict[str, Manifest] = {}
         self._brought: list[HostReport] = []
         self.files: list[str] = []
         self.notes: list[str] = []
@@ -52,14 +52,14 @@ class LocalReplicas:
 
     def held(self) -> list[Manifest]:
         """Return the manifests that they show now, as far as known."""
-        found = []
+        manifests = []
         for root in self.roots:
             with (
                 contextlib.suppress(SyncError, OSError),
                 contextlib.closing(Replica(root)) as replica,
             ):
-                found.append(replica.manifest)
-        return found
+                manifests.append(replica.manifest)
+        return manifests
 
     def bring(self, scan: Scan, contents: Contents) -> str:
         """Show a state in all of them; return which could not take it, and why, or "".
@@ -69,8 +69,8 @@ class LocalReplicas:
         for root in self.roots:
             try:
                 with contextlib.closing(Replica(root)) as replica:
-                    before = replica.manifest
-                    if before == scan.over(before).manifest:
+                    current = replica.manifest
+                    if current == scan.over(current).manifest:
                         continue
                     if not replica.generation:
                         self.notes.append(f"copied to {root}, the $WORKSPACE_DIR of procs here")
@@ -79,7 +79,7 @@ class LocalReplicas:
                 raise
             except (SyncError, OSError) as error:
                 return f"{root}, the $WORKSPACE_DIR of procs here: {error}"
-            self._before[root] = before
+            self._earlier[root] = current
             self._brought += report.hosts
             self.files += report.changed_files
         return ""
@@ -88,23 +88,23 @@ class LocalReplicas:
         """Show again the states from before `bring`; return which could not go back, and why, or
         ""."""
         faults = []
-        for root, before in self._before.items():
+        for root, manifest in self._earlier.items():
             try:
                 with contextlib.closing(Replica(root)) as replica:
                     contents = Contents(self._workspace)
-                    old = Scan(before, [])
-                    push_local(self._workspace, old, contents, replica, takes_back=True)
+                    scan = Scan(manifest, [])
+                    push_local(self._workspace, scan, contents, replica, takes_back=True)
             except (SyncError, OSError) as error:
                 faults.append(f"{root} could not go back: {error}")
-        self._before.clear()
-        for told in (self._brought, self.files, self.notes):
-            told.clear()
+        self._earlier.clear()
+        for results in (self._brought, self.files, self.notes):
+            results.clear()
         return "; ".join(faults)
 
     def count_into(self, report: HostReport) -> None:
         """Add the changes in all of them to the report of this host."""
-        for got in self._brought:
-            report.add(got)
+        for changes in self._brought:
+            report.add(changes)
 
 
 def _landing(root: str, folder: Folder) -> str:

@@ -44,34 +44,34 @@ def plan_of(
     host."""
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid())
-    changed: dict[str, None] = {}
+    changed: set[str] = set()
     by_uid = {host.uid: host for host in hosts}
-    own = _own_changes(memory.run, manifest)
+    own_changes = _own_changes(memory.run, manifest)
     sharing = memory.sharing
     for host in hosts:
         plan.covers.append(host.uid)
         writer = by_uid.get(host.writer, host)
         push = writer.push
         root, state = sharing.roots.get(host.uid, ""), sharing.states.get(host.uid, "")
-        left = _changes_since(memory.left.get(host.uid), manifest)
+        unapplied = _changes_since(memory.left.get(host.uid), manifest)
         if push is not None and push.staged is not None:
-            found = [(from_wire(path), from_wire(place)) for path, place in push.files()]
+            staged = [(from_wire(path), from_wire(source)) for path, source in push.files()]
             places = {
                 sharing.states.get(writer.uid, ""): state, roots[writer.uid]: root
             }  # fmt: skip
             plan.hosts[host.uid] = [
-                FileChange(os.path.join(above, path), _seen_from(place, places, root))
-                for above, some in ((root, found), (state, packages[writer.uid]))
-                for path, place in some
+                FileChange(os.path.join(parent, path), _seen_from(source, places, root))
+                for parent, files in ((root, staged), (state, packages[writer.uid]))
+                for path, source in files
             ]
-            changed.update((path, None) for path, _ in found)
-            left = {path: left[path] for path in left.keys() - dict(found).keys()}
+            changed.update(path for path, _ in staged)
+            unapplied = {path: unapplied[path] for path in unapplied.keys() - dict(staged).keys()}
         elif host.writer == HERE and root:
-            plan.hosts[host.uid] = _in_place(root, {path: path in manifest for path in own})
-        elif not left:
+            plan.hosts[host.uid] = _in_place(root, {path: path in manifest for path in own_changes})
+        elif not unapplied:
             continue
         # These have been shown already, to no process that runs there.
-        plan.hosts.setdefault(host.uid, []).extend(_in_place(root, left))
+        plan.hosts.setdefault(host.uid, []).extend(_in_place(root, unapplied))
         plan.paths[host.uid] = [import_place(root, state, f.remote) for f in folders]
     plan.author, plan.author_machine = author_name(), machine_id()
     plan.folders = [folder.remote for folder in folders]
@@ -80,20 +80,21 @@ def plan_of(
     plan.family = _family(plan.author_machine, plan.local_paths)
     plan.local = [
         FileChange(str(local), str(local) if path in manifest else "")
-        for path in own
+        for path in own_changes
         for local in list(memory.workspace.locate(path))[:1]
     ]
     plan.local_paths += here.import_folders
     plan.local += [
-        FileChange(place, str(local) if path in manifest else "")
-        for path in own
+        FileChange(source, str(local) if path in manifest else "")
+        for path in own_changes
         for local in list(memory.workspace.locate(path))[:1]
-        for place in here.places(path)
+        for source in here.places(path)
     ]
     # An author that pushes for the first time does not know what is new here; hosts do.
     is_first_here = memory.last is None and any(host.is_staged for host in hosts)
-    new = [] if is_first_here else own if mode != "off" else _own_changes(memory.last, manifest)
-    return Planned(plan, sorted({*changed, *new}))
+    if not is_first_here:
+        changed.update(own_changes if mode != "off" else _own_changes(memory.last, manifest))
+    return Planned(plan, sorted(changed))
 
 
 def _family(machine: str, paths: Sequence[str]) -> str:
@@ -103,13 +104,13 @@ def _family(machine: str, paths: Sequence[str]) -> str:
     return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
 
 
-def _seen_from(place: str, places: Mapping[str, str], root: str) -> str:
+def _seen_from(path: str, folders: Mapping[str, str], root: str) -> str:
     """Translate a path that the writer of a folder reported for a host that may see the folder
-    elsewhere; ``places`` maps the writer's folders to the host's."""
-    for theirs, ours in places.items():
-        if theirs and place.startswith(f"{theirs}/"):
-            return ours + place[len(theirs) :]
-    return place and os.path.join(root, place)
+    elsewhere; ``folders`` maps the writer's folders to the host's."""
+    for theirs, ours in folders.items():
+        if theirs and path.startswith(f"{theirs}/"):
+            return ours + path[len(theirs) :]
+    return path and os.path.join(root, path)
 
 
 def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
@@ -118,11 +119,11 @@ def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
     return [FileChange(place, place if is_there else "") for place, is_there in places]
 
 
-def _changes_since(left: Manifest | None, manifest: Manifest) -> dict[str, bool]:
-    """Return the files that differ from the state ``left``, and whether they exist now."""
-    if left is None:
+def _changes_since(state: Manifest | None, manifest: Manifest) -> dict[str, bool]:
+    """Return the files that differ from the state ``state``, and whether they exist now."""
+    if state is None:
         return {}
-    changes = ((before, now or before) for _, before, now in manifest.changes(left))
+    changes = ((before, now or before) for _, before, now in manifest.changes(state))
     return {
         entry.path: entry.path in manifest
         for before, entry in changes

@@ -29,10 +29,10 @@ class PushWords:
 
     def refused(self, outcome: ReloadOutcome) -> None:
         """Report the reasons of a refusal by a process or host, each once."""
-        found: dict[str, list[RefusedFile]] = {}
+        by_message: dict[str, list[RefusedFile]] = {}
         for refused in outcome.refused:
-            found.setdefault(self._in_authors_words(str(refused)), []).append(refused)
-        for alike in found.values():
+            by_message.setdefault(self._in_authors_words(str(refused)), []).append(refused)
+        for alike in by_message.values():
             first, ranks = alike[0], [refused.rank for refused in alike]
             message, path, traceback = map(
                 self._in_authors_words, (first.message, first.path, first.traceback)
@@ -64,28 +64,28 @@ class PushWords:
 
     def audit_comes(self, audits: Sequence[Promise[AuditOutcome]]) -> None:
         """Fill in what still runs old code, when all owners have answered."""
-        report, whole, left = self._report, AuditOutcome(), len(audits)
+        report, whole, num_missing = self._report, AuditOutcome(), len(audits)
         lock = threading.Lock()
-        is_in: Promise[None] = Promise()
+        done: Promise[None] = Promise()
 
-        def one_more(audit: Promise[AuditOutcome]) -> None:
-            nonlocal left
+        def add(audit: Promise[AuditOutcome]) -> None:
+            nonlocal num_missing
             with lock:
                 whole.add(audit.value)
-                left -= 1
-                if left:
+                num_missing -= 1
+                if num_missing:
                     return
             words = self._in_authors_words
             report.stale = [words(text) for text in whole.lines(whole.stale)]
             report.kept = [words(text) for text in whole.lines(whole.kept)]
             report.audit_seconds = whole.seconds
-            is_in.set(None)
+            done.set(None)
 
-        report.audit_comes(is_in.wait)
+        report.audit_comes(done.wait)
         for audit in audits:
-            audit.on_set(functools.partial(one_more, audit))
+            audit.on_set(functools.partial(add, audit))
         if not audits:
-            is_in.set(None)
+            done.set(None)
 
     def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
         """Return the report on a host and, for the author's own host, on the replicas ``here``."""

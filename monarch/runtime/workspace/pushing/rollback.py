@@ -28,13 +28,13 @@ class _PastScanner(Scanner):
     def __init__(self, workspace: Workspace, manifest: Manifest, contents: Contents) -> None:
         super().__init__(workspace)
         self.manifest, self.contents = manifest, contents
-        self._found = Scan(manifest, [])
+        self._scan = Scan(manifest, [])
 
     def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
-        return self._found
+        return self._scan
 
     def rescan(self, paths: Iterable[str | Path]) -> Scan:  # type: ignore[override]
-        return self._found
+        return self._scan
 
 
 class _Landing(Workspace):
@@ -88,7 +88,7 @@ def roll_back(
 def _same_state(states: Iterable[StateReply]) -> Manifest | None:
     """Return the state that all hosts have, to go back to if a rank cannot switch; None if they
     differ."""
-    held = list(states)
-    if not held or len({one.digest for one in held}) > 1:
+    replies = list(states)
+    if not replies or len({reply.digest for reply in replies}) > 1:
         return None
-    return Manifest.from_rows(held[0].rows, held[0].digest_name)
+    return Manifest.from_rows(replies[0].rows, replies[0].digest_name)

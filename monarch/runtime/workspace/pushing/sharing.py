@@ -53,16 +53,16 @@ class Sharing:
         is_one = len(folders) == 1 and not folders[0].remote
         return folder_id(folders[0].local) if is_one else ""
 
-    def writer_for(self, uid: Uid, here: str) -> Uid:
+    def writer_for(self, uid: Uid, own_folder: str) -> Uid:
         """Return which host or author writes the folder of a host: another host, ``HERE``, or the
         host itself ("").
         """
-        own = self._ids.get(uid, "")
-        if not own:
+        folder = self._ids.get(uid, "")
+        if not folder:
             return ""
-        if own == here:
+        if folder == own_folder:
             return HERE
-        writer = self._writers.get(own, "")
+        writer = self._writers.get(folder, "")
         return "" if writer == uid else writer
 
     def takes_over(self, uid: Uid) -> Uid:
@@ -108,9 +108,9 @@ def why_nested(workspace: Workspace, root: str, replica_id: str) -> str:
         inside = folder.inside(landing)
         if not inside:
             continue
-        there = inside if os.path.lexists(landing) else folder.inside(real)
+        inner = inside if os.path.lexists(landing) else folder.inside(real)
         uses_git = folder.follows_git
-        if there and not is_wanted(folder.local, workspace.ignore, there, {}, uses_git=uses_git):
+        if inner and not is_wanted(folder.local, workspace.ignore, inner, {}, uses_git=uses_git):
             continue
         return (
             f"its copy of {printable(str(folder.local))} lies inside that, in "

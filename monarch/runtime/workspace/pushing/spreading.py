@@ -46,13 +46,13 @@ class Spread:
     def is_worth_it(num_bytes: int, hosts: Sequence[ProcAddress], node: Node) -> bool:
         """Return whether the message should be passed on from host to host instead of sent to
         each."""
-        known = settings()
+        config = settings()
         if node.gateway is not None:
             return len(hosts) > 1 and num_bytes >= _CROSSES_ONCE_BYTES
-        if len(hosts) <= known.sync_relay_degree:
+        if len(hosts) <= config.sync_relay_degree:
             return False
         num_far = sum(is_far(host) for host in hosts)
-        return num_far > 1 and num_bytes * num_far >= known.sync_relay_bytes
+        return num_far > 1 and num_bytes * num_far >= config.sync_relay_bytes
 
     def send(self) -> None:
         """Send to the first host of each share; await the answers of the others all the same."""
@@ -101,8 +101,8 @@ def pass_on(node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes]) -> Non
     """Send a message to the hosts that get it through this one. On the loop."""
     whole = Payload(data, Borrowed([memoryview(blob) for blob in blobs]))
     parts = branches(0, len(order.onward), order.degree)
-    made = whole.for_many(len(parts))
-    _send_shares(node, order, order.onward, order.degree, made.data, made.buffers)
+    payload = whole.for_many(len(parts))
+    _send_shares(node, order, order.onward, order.degree, payload.data, payload.buffers)
 
 
 def _send_shares(

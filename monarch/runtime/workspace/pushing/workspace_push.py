@@ -72,7 +72,7 @@ class WorkspacePush(Purpose):
         local_roots: Sequence[str] = (),
     ) -> None:
         self._memory = memory
-        self._here = LocalReplicas(memory.workspace, local_roots)
+        self._local_replicas = LocalReplicas(memory.workspace, local_roots)
         self._node = node
         self._in_push = HostsInPush(memory, node)
         self._finds_owners = owners is None
@@ -124,9 +124,9 @@ class WorkspacePush(Purpose):
                 self._memory.views.clear()
             touched = None
         report = self.report
-        report.hosts = [self._words.of_host(host, self._here) for host in hosts]
-        report.changed_files = sorted({*report.changed_files, *self._here.files})
-        report.notes += self._here.notes
+        report.hosts = [self._words.of_host(host, self._local_replicas) for host in hosts]
+        report.changed_files = sorted({*report.changed_files, *self._local_replicas.files})
+        report.notes += self._local_replicas.notes
         if self._is_best_effort:
             report.hosts += [
                 HostReport(self._in_push.name(uid), error=why)
@@ -153,7 +153,7 @@ class WorkspacePush(Purpose):
             scan = first.scan() if touched is None else memory.scanner.rescan(touched)
             scan = with_unreadable(scan, memory, in_push, self._node, addresses)
             if not self._may_empty:
-                check_emptied(scan, memory, in_push, addresses, self._here)
+                check_emptied(scan, memory, in_push, addresses, self._local_replicas)
             report.problems = scan.problems
             report.digest = scan.manifest.digest.hex()
             self._time("scan")
@@ -174,7 +174,7 @@ class WorkspacePush(Purpose):
             packages=in_push.packages,
             behind=list(in_push.failed),
             mode=self._mode,
-            here=self._here,
+            here=self._local_replicas,
         )
         plan.staged = self._staged(hosts, scan.manifest)
         report.changed_files = changed
@@ -253,7 +253,7 @@ class WorkspacePush(Purpose):
         self._hosts = self._all_hosts = list(hosts)
         self._plan, self._scan = plan, scan
         self._outcome, self._was_shown = ReloadOutcome(), False
-        self._told = {""}
+        self._ordered = {""}
         owners = self.owners if self._mode != "off" else ()
         self._is_owned = bool(owners)
         self._unowned = HostFiles(self._node, plan, "", here=None if owners else self)
@@ -305,7 +305,7 @@ class WorkspacePush(Purpose):
             self._time("prepare")
 
     def switched(self, owner: Uid, switched: Switched) -> None:
-        self._told.add(owner)
+        self._ordered.add(owner)
         self._add_to(switched)
         self._was_shown |= switched.is_taken_back
         self._outcome.add(switched.outcome)
@@ -332,8 +332,8 @@ class WorkspacePush(Purpose):
         self._hosts = self._without_failed(self._hosts)
         is_back = isinstance(files, Switched) and not files.is_done
         if self._mode != "off" and self._is_best_effort and not is_back:
-            before = self._memory.last or Manifest(())
-            self._memory.left.update(dict.fromkeys(files.failed, before))
+            last = self._memory.last or Manifest(())
+            self._memory.left.update(dict.fromkeys(files.failed, last))
 
     def undo_unowned(self) -> None:
         if self._unowned.has_shown and (self._unowned.hosts or not self._is_owned):
@@ -341,10 +341,10 @@ class WorkspacePush(Purpose):
             self._add_to(self._unowned)
             self._was_shown = True
         elif not self._unowned.has_shown:
-            self._told.discard("")
+            self._ordered.discard("")
         # Owners that were told to switch have seen to theirs.
         self._in_push.abort(
-            [host for host in self._all_hosts if self.owner_of(host.uid) not in self._told]
+            [host for host in self._all_hosts if self.owner_of(host.uid) not in self._ordered]
         )
 
     def owner_of(self, host: Uid) -> Uid:
@@ -366,7 +366,7 @@ class WorkspacePush(Purpose):
         return not self.report.errors
 
     def take_back(self) -> None:
-        if why := self._here.take_back():
+        if why := self._local_replicas.take_back():
             self.report.errors.append(why)
 
     def _count_on(self) -> None:
@@ -384,16 +384,16 @@ class WorkspacePush(Purpose):
 
     def _bring_here(self, scan: Scan) -> None:
         """Bring the files to the folders of this host's procs that have one of their own."""
-        if why := self._here.bring(scan, self._memory.scanner.contents):
+        if why := self._local_replicas.bring(scan, self._memory.scanner.contents):
             self.report.errors.append(why)
 
     def _came_to(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        memory, before = self._memory, self._memory.last
+        memory, last = self._memory, self._memory.last
         memory.last = manifest
         if self._mode == "off":
             # The programs there go on with what they have, until a push reloads.
             for host in hosts:
-                had = before if host.push is None else host.push.base
+                had = last if host.push is None else host.push.base
                 memory.left.setdefault(host.uid, had or Manifest(()))
             return
         memory.run = manifest
