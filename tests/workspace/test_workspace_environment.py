@@ -17,7 +17,7 @@ import pytest
 from monarch.actor import Actor, HostMesh, endpoint
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.packages import environment, host_environment
-from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, trim, used
+from monarch.runtime.workspace.packages.cache import UNFINISHED, trim, used
 from monarch.runtime.workspace.packages.environment import (
     EnvironmentFailed,
     HostPython,

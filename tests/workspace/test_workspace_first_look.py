@@ -14,8 +14,7 @@ from monarch.actor import HostMesh
 from monarch.cli.sync.progress_bar import bar_line
 from monarch.job import ProcessJob
 from monarch.runtime.workspace.pushing import workspace_push
-from monarch.runtime.workspace.pushing.host_in_push import HostInPush
-from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostInPush, HostsInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.wire.address import ProcAddress
 from monarch_sync import SyncReport, Workspace

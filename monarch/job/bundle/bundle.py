@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from monarch.errors import JobError
-from monarch.runtime.workspace.packages.cache_folder import cache_folder
+from monarch.runtime.workspace.packages.cache import cache_folder
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.packages.lock_files import Needs
 from monarch.runtime.workspace.packages.python_here import normalized, python_tag

@@ -93,8 +93,7 @@ class ReloadPlan(msgspec.Struct):
         ``old_generation``."""
         covers = [host for host in self.covers if host not in self.behind]
         late = [host for host in self.covers if host in self.behind]
-        others = [HostCode(host, old_generation, "", self.family) for host in late]
-        others = [*self.others, *others]
+        others = [*self.others, *(HostCode(host, old_generation, "", self.family) for host in late)]
         return CodePush(self.generation, self.digest, self.family, covers, others)
 
     def for_procs(self) -> ReloadPlan:

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.workspace.code_switch.driver import CodeSwitch
-from monarch.runtime.workspace.code_switch.orders import SwitchOrders
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.project_roots import project_roots
@@ -40,7 +39,6 @@ class WorkspaceSession:
     def __init__(self, agent: ProcAgent, roots: Sequence[str], label: str) -> None:
         self._agent = agent
         self.reload = CodeSwitch(agent, LocalReload(agent, roots, label), self._came_to)
-        SwitchOrders(agent, self.reload)
         self._authors: dict[Workspace, Author] = {}
         self._surroundings: dict[Workspace, Surroundings] = {}
         self._lock = threading.Lock()

@@ -8,10 +8,9 @@ What to open:
     remote_owner              an owner that is another program
     leading                   an owner drives its own switch
     host_files                the files of a push on hosts: shown, dropped or taken back
-    driver                    feeds orders and events of this process to a participant
-    orders, open_order        orders that arrive; one that waits for its answer
-    actions                   carries out the participant's decisions
-    proc_orders               a process's messages to its procs, and to their hosts
+    driver                    takes orders, and feeds them and other events to a participant
+    open_order                an order that waits for its answer
+    actions                   carries out the participant's decisions, here and in its procs
     fencing                   a participant's fences in its mailboxes, its spawns and its sends
     busy_actors               the actors that a switch waits for, in one line for people
     audits                    the searches for old code after a switch

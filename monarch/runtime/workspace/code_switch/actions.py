@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from monarch.config import settings
 from monarch.core.code_switch.effects import (
     AnswerOrder,
     AskProcs,
@@ -23,20 +24,31 @@ from monarch.core.code_switch.effects import (
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import Vote
 from monarch.errors import format_remote
-from monarch.runtime.answers import Response
+from monarch.runtime.answers import Response, collect
 from monarch.runtime.ends.exit_words import has_ended_itself
+from monarch.runtime.node import Node
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.busy_actors import BusyActors
 from monarch.runtime.workspace.code_switch.fencing import Fencing
 from monarch.runtime.workspace.code_switch.open_order import OpenOrder, in_background
-from monarch.runtime.workspace.code_switch.proc_orders import replace_procs
 from monarch.runtime.workspace.local_reload import LocalReload
 from monarch.runtime.workspace.reload_plan import RefusedFile, ReloadOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Body, BusyActor, HeldUp, LeftBehind, SwitchOrder, Waiting
+from monarch.wire.host_code import HostCode
+from monarch.wire.message import (
+    Body,
+    BusyActor,
+    HeldUp,
+    LeftBehind,
+    ReplaceProcs,
+    SwitchOrder,
+    Waiting,
+)
 
 _log = logging.getLogger("monarch.reload")
+
+_UP_SECONDS = 120.0
 
 Event = Callable[[float], Sequence[Effect]]
 """Something that happens to a participant, at a time; it comes to effects."""
@@ -332,7 +344,7 @@ class Actions:
         replaced = [self._procs[uid] for uid in sorted(self.machine.replaced)]
 
         def replace() -> None:
-            problems = replace_procs(self._node, replaced, codes)
+            problems = _replace_procs(self._node, replaced, codes)
             if order is not None:
                 order.outcome.problems += problems
                 self._feed(lambda now: [AnswerOrder(token)])
@@ -341,3 +353,34 @@ class Actions:
             (in_background if order is None else order.work)(replace)
         elif order is not None:
             self._answer(AnswerOrder(token))
+
+
+def _replace_procs(
+    node: Node, procs: Sequence[ProcAddress], codes: tuple[HostCode, ...]
+) -> list[str]:
+    """Have the hosts of ``procs`` end them and make them again; return when the new procs are up,
+    with texts about problems.
+
+    ``codes`` are the states of hosts that run different code. A proc that is not up within two
+    minutes goes on starting, and the switch does not wait for it.
+    """
+    grace = settings().stop_timeout_seconds
+    hosts: dict[Uid, list[ProcAddress]] = {}
+    for proc in procs:
+        hosts.setdefault(proc.host_uid, []).append(proc)
+    asked: dict[str, Promise[Response[None]]] = {}
+    reason = "its code could not be changed in place"
+    for uid, members in hosts.items():
+        host = ProcAddress(uid, members[0].host_urls, members[0].machine)
+        uids = tuple(proc.uid for proc in members)
+        asked[uid] = node.ask(host, ReplaceProcs(uids, reason, grace, codes))
+    seconds = grace + _UP_SECONDS
+    answers = collect(asked, seconds, "")
+    problems = []
+    for uid, members in hosts.items():
+        where = next(iter(members[0].host_urls), uid)
+        if not asked[uid].is_set:
+            problems.append(f"new procs on {where} are not up after {seconds:g} s")
+        elif error := answers[uid].error:
+            problems.append(error)
+    return problems

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import msgspec
+
 from monarch.core.code_switch.coordinator import FENCE_SECONDS
 from monarch.core.code_switch.effects import AnswerOrder, Effect
 from monarch.core.code_switch.table import IllegalEvent, ParticipantState
@@ -35,8 +37,8 @@ from monarch.runtime.workspace.reload_plan import (
     Switched,
 )
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.host_code import HostCode
-from monarch.wire.message import BusyActor, LeftBehind, Order, ProcDown, SwitchOrder
+from monarch.wire.codec import Envelope
+from monarch.wire.message import HeldUp, LeftBehind, Order, SwitchOrder, Waiting
 
 _log = logging.getLogger("monarch.reload")
 
@@ -99,7 +101,11 @@ class CodeSwitch:
         self._timer: Timer | None = None
         self._last_token = 0
         self._pushing: list[Uid] = []
-        self.node.peer_down.on_down.append(self._on_peer_down)
+        self.node.peer_down.on_down.append(lambda uid, down: self.author_gone(uid))
+        self.node.handle(Order, self._on_order, on_any_thread=True)
+        self.node.handle(Waiting, self._on_waiting)
+        self.node.handle(HeldUp, self._on_held_up)
+        self.node.handle(LeftBehind, self._on_left_behind)
 
     @property
     def is_idle(self) -> bool:
@@ -141,7 +147,7 @@ class CodeSwitch:
         return self.node.uid
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
-        return self._wait(lambda reply: self.ordered_to_prepare(plan, "", reply), Desk())
+        return self._wait(lambda reply: self._ordered_to_prepare(plan, "", reply), Desk())
 
     def prepare_on(
         self,
@@ -170,15 +176,15 @@ class CodeSwitch:
 
     def ask(self, order: Order, asker: Uid, desk: Desk) -> ReloadOutcome:
         """Have an order carried out, its work at ``desk``, and wait for the outcome."""
-        return self._wait(lambda reply: self.obey(order, asker, reply), desk)
+        return self._wait(lambda reply: self._obey_order(order, asker, reply), desk)
 
     def _wait(self, give: Callable[[OpenOrder], None], desk: Desk) -> ReloadOutcome:
         give(OpenOrder(desk.put, desk))
         return desk.wait()
 
-    # Orders, which are answered some time.
+    # Orders and news that arrive.
 
-    def ordered_to_prepare(self, plan: ReloadPlan, asker: Uid, reply: OpenOrder) -> None:
+    def _ordered_to_prepare(self, plan: ReloadPlan, asker: Uid, reply: OpenOrder) -> None:
         # An upgrade goes to the procs of one mesh, and no further down.
         targets = None if plan.upgrade is None else ()
         switch = SwitchUnderWay(plan, asker=asker, targets=targets, here=self.here.prepare)
@@ -197,14 +203,14 @@ class CodeSwitch:
 
         self._obey(event, reply)
 
-    def ordered_to_switch(
-        self, generation: int, asker: Uid, answer: Callable[[Switched], None]
-    ) -> None:
+    def _ordered_to_switch(self, order: Order, asker: Uid) -> None:
         """Drive the whole switch, on our own from now on, even if the author ends."""
         leads: list[Leading] = []
 
+        def answer(switched: Switched) -> None:
+            self.node.answer(order, msgspec.to_builtins(switched))
+
         def event(token: int, now: float) -> Sequence[Effect]:
-            order = Order(SwitchOrder.SWITCH, generation)
             effects = self.machine.on(order, asker, token, now)
             switch = self._actions.switch
             assert switch is not None
@@ -213,7 +219,7 @@ class CodeSwitch:
                 lambda order, desk: self.ask(order, self.uid, desk), switch.plan, files,
                 fence_seconds=self.fence_seconds,
             )  # fmt: skip
-            self._led_for = asker, generation
+            self._led_for = asker, order.generation
             leads.append(self._leading)
             return effects
 
@@ -257,8 +263,8 @@ class CodeSwitch:
             reply.end()
         return switched
 
-    def obey(self, order: Order, asker: Uid, reply: OpenOrder) -> None:
-        """Obey an order. ``seconds`` is ``None`` for a fence of our owner's, in its own order."""
+    def _obey_order(self, order: Order, asker: Uid, reply: OpenOrder) -> None:
+        """Carry out any other order, and answer it."""
         with self._lock:
             leading = self._leading
             is_stop = order.kind is SwitchOrder.REVERT
@@ -283,25 +289,49 @@ class CodeSwitch:
 
         self._obey(event, reply)
 
-    def left_behind(self, codes: tuple[HostCode, ...]) -> None:
-        """Note that a push did not come to these hosts: no call from here, or from procs that we
+    def _on_order(self, envelope: Envelope[Order]) -> None:
+        """Take an order of our owner, or of an author elsewhere. A fence goes up on the thread that
+        receives it, because that is its place among the sender's messages."""
+        order = envelope.message
+        asker = "" if order.sender == self.uid else order.sender
+        reply = OpenOrder(lambda outcome: self.node.answer(order, msgspec.to_builtins(outcome)))
+        if order.kind is SwitchOrder.PREPARE:
+            self._ordered_to_prepare(ReloadPlan.decode(envelope.payload), asker, reply)
+            if order.pid:
+                author = self.node.address_of(asker)
+                self.node.failure_detector.watch(
+                    author, order.pid, lambda: self._author_left(asker)
+                )
+        elif order.kind is SwitchOrder.SWITCH:
+            self._ordered_to_switch(order, asker)
+        else:
+            self._obey_order(order, asker, reply)
+
+    def _author_left(self, uid: Uid) -> None:
+        self.author_gone(uid)
+        self.node.peer_down.left(uid)
+
+    def _on_left_behind(self, envelope: Envelope[LeftBehind]) -> None:
+        """Note that a push did not come to some hosts: no call from here, or from procs that we
         own, may go to both parts."""
+        codes = envelope.message.codes
         self._agent.code_states.inherit(codes)
         for proc in self._agent.owned_procs():
             self.node.send(proc, LeftBehind(codes))
 
-    def waits(self, generation: int, busy: Sequence[BusyActor], seconds: float) -> None:
-        """Note that a process below, or another client that we push to, waits for these actors."""
-        switch = self._actions.switch
-        if switch is not None and switch.plan.generation == generation:
-            self._actions.tell(switch, busy, seconds)
+    def _on_waiting(self, envelope: Envelope[Waiting]) -> None:
+        """Note that a process below, or another client that we push to, waits for some actors."""
+        waiting, switch = envelope.message, self._actions.switch
+        if switch is not None and switch.plan.generation == waiting.generation:
+            self._actions.tell(switch, waiting.busy, waiting.seconds)
         elif self._agent.is_root:
-            self._actions.busy.add(generation, busy, seconds)
+            self._actions.busy.add(waiting.generation, waiting.busy, waiting.seconds)
 
-    def held_up(self, generation: int, attempt: int) -> None:
+    def _on_held_up(self, envelope: Envelope[HeldUp]) -> None:
         """Note that a process waits behind the fence of a process below."""
-        if generation == self.machine.generation:
-            self._feed(lambda now: self.machine.held(attempt, now))
+        held_up = envelope.message
+        if held_up.generation == self.machine.generation:
+            self._feed(lambda now: self.machine.held(held_up.attempt, now))
 
     def author_gone(self, uid: Uid) -> None:
         """Handle the death of the push's author. Prepared code is dropped; an owner that was told
@@ -324,9 +354,6 @@ class CodeSwitch:
             return effects
 
         self._feed(event)
-
-    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        self.author_gone(uid)
 
     def _look_ahead(self, plan: ReloadPlan) -> None:
         """Record the change that a plan will bring: calls sent from now on may arrive after the

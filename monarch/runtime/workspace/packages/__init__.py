@@ -9,5 +9,5 @@ What to open:
     wheels                         the pushed wheels, and which Python needs which
     host_environment               the packages, unpacked on a host
     python_here                    this Python: its tag, platforms and packages
-    cache_folder, cache_trimming   where wheels and environments are kept; how large that gets
+    cache                          where wheels and environments are kept; how large that gets
 """

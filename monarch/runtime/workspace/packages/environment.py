@@ -25,7 +25,7 @@ from monarch import ours
 from monarch.errors import MonarchError
 from monarch.python_start import module_arguments
 from monarch.runtime.node import Node
-from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, used
+from monarch.runtime.workspace.packages.cache import UNFINISHED, used
 from monarch.runtime.workspace.packages.lock_files import Needs
 from monarch.runtime.workspace.packages.python_here import installed, normalized, python_tag
 from monarch.runtime.workspace.packages.wheels import collect

@@ -24,8 +24,7 @@ import msgspec
 
 from monarch import ours
 from monarch.errors import MonarchError
-from monarch.runtime.workspace.packages.cache_folder import cache_folder
-from monarch.runtime.workspace.packages.cache_trimming import UNFINISHED, trim, used
+from monarch.runtime.workspace.packages.cache import UNFINISHED, cache_folder, trim, used
 from monarch.runtime.workspace.packages.python_here import python_tag
 from monarch.runtime.workspace.packages.wheels import (
     FOLDER,

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from monarch.runtime.workspace.packages.cache_folder import cache_folder
-from monarch.runtime.workspace.packages.cache_trimming import trim
+from monarch.runtime.workspace.packages.cache import cache_folder, trim
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.packages.lock_files import Needs, needs_of
 from monarch.runtime.workspace.packages.wheels import FOLDER

@@ -7,7 +7,7 @@ What to open:
     workspace_push                a push, step by step
     first_look                    the first scan, which sends files while it runs
     planning                      which files change, as each process sees them
-    hosts_in_push, host_in_push   the hosts of a push: stage, commit, go back; one of them
+    hosts_in_push                 the hosts of a push: stage, commit, go back
     host_states                   files that hosts have of their own
     spreading                     content that goes from host to host
     sharing, shared_folder        hosts that see one folder; the id of a folder

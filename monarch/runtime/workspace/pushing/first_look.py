@@ -8,8 +8,7 @@ from contextlib import suppress
 
 from monarch.runtime.answers import Response
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.host_in_push import HostInPush
-from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostInPush, HostsInPush
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.spreading import Spread
 from monarch.wire.address import ProcAddress

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from monarch.errors import MonarchError
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.host_files import HostFiles, HostWait
-from monarch.runtime.workspace.pushing.host_in_push import (
-    Busy,
-    HostInPush,
-    Stale,
-)
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE, why_nested
 from monarch.runtime.workspace.pushing.spreading import Spread, is_far
@@ -31,6 +26,31 @@ from monarch_sync.tree.large_files import review
 from monarch_sync.tree.manifest import Manifest
 
 A = TypeVar("A")
+
+
+class Stale(MonarchError):
+    """A host has a later generation than the proposed one."""
+
+
+class Busy(MonarchError):
+    """Another author is in the middle of a push."""
+
+
+class HostInPush(NamedTuple):
+    """A host in a push. ``push`` is ``None`` if no files are sent to this host: the host ``writer``
+    writes them, or, ``HERE``, they are the author's own files."""
+
+    address: ProcAddress
+    push: Push | None
+    writer: Uid = ""
+
+    @property
+    def uid(self) -> Uid:
+        return self.address.uid
+
+    @property
+    def is_staged(self) -> bool:
+        return self.push is not None and self.push.staged is not None
 
 
 class HostsInPush:

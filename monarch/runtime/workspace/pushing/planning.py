@@ -10,7 +10,7 @@ from typing import NamedTuple
 from monarch.net.identifiers import new_uid
 from monarch.net.machine import machine_id
 from monarch.runtime.workspace.packages.host_environment import import_place
-from monarch.runtime.workspace.pushing.host_in_push import HostInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE

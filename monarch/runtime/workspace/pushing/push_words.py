@@ -7,8 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.pushing.host_in_push import HostInPush
-from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import HostInPush, HostsInPush
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.sharing import HERE

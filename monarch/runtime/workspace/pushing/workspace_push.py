@@ -19,9 +19,8 @@ from monarch.runtime.workspace.code_switch.host_files import HostFiles
 from monarch.runtime.workspace.code_switch.proposing import Owner, Proposing, Purpose
 from monarch.runtime.workspace.code_switch.remote_owner import RemoteOwner
 from monarch.runtime.workspace.pushing.first_look import FirstLook
-from monarch.runtime.workspace.pushing.host_in_push import Busy, HostInPush, Stale
 from monarch.runtime.workspace.pushing.host_states import check_emptied, with_unreadable
-from monarch.runtime.workspace.pushing.hosts_in_push import HostsInPush
+from monarch.runtime.workspace.pushing.hosts_in_push import Busy, HostInPush, HostsInPush, Stale
 from monarch.runtime.workspace.pushing.local_replicas import LocalReplicas
 from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.planning import plan_of

@@ -1,4 +1,4 @@
-"""Keeps a cache folder below a size: the least recently used folders are removed first."""
+"""The folder in which wheels and environments are kept; the least recently used are removed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ UNFINISHED = "unfinished-"
 """What the names of folders begin with that are being made, or taken away."""
 
 _UNFINISHED_SECONDS = 86_400.0
+
+
+def cache_folder() -> Path:
+    """Return the cache folder of this user on this machine."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "monarch"
 
 
 def used(folder: Path) -> None:
