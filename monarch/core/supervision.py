@@ -196,9 +196,14 @@ class Supervision:
         if mesh.owner == ROOT and origin in self._faulted:
             return []
         failure = MeshFailure(
-            mesh.name, (rank,), reason, "actor", members=(mesh.member(rank),),
-            origin=origin, cause=cause,
-        )  # fmt: skip
+            mesh.name,
+            (rank,),
+            reason,
+            "actor",
+            members=(mesh.member(rank),),
+            origin=origin,
+            cause=cause,
+        )
         return self._tell(mesh, failure, (itself,))
 
     def supervised(
@@ -235,23 +240,29 @@ class Supervision:
         outputs = (deaths[mesh.procs[rank]].last_output for rank in ranks)
         last_output = next(filter(None, outputs), ())
         log_file = next(filter(None, (deaths[mesh.procs[rank]].log_file for rank in ranks)), "")
-        if mesh.kind != "proc":
-            reason = f"the process it was running on failed: {first.reason}"
-            return MeshFailure(
-                mesh.name, tuple(ranks), reason, "actor", host=first.host, last_output=last_output,
-                members=members, origin=origin, log_file=log_file,
-            )  # fmt: skip
-        procs = {mesh.procs[rank] for rank in ranks}
-        lost = tuple(
-            other.member(rank)
-            for other in self._meshes.values()
-            if other.kind == "actor" and other.owner == mesh.owner
-            for rank in other.living_in(procs)
-        )
+        reason, lost = first.reason, list[str]()
+        if mesh.kind == "actor":
+            reason = f"the process it was running on failed: {reason}"
+        else:
+            procs = {mesh.procs[rank] for rank in ranks}
+            lost += [
+                other.member(rank)
+                for other in self._meshes.values()
+                if other.kind == "actor" and other.owner == mesh.owner
+                for rank in other.living_in(procs)
+            ]
         return MeshFailure(
-            mesh.name, tuple(ranks), first.reason, "proc", host=first.host, last_output=last_output,
-            members=members, lost_actors=lost, origin=origin, log_file=log_file,
-        )  # fmt: skip
+            mesh.name,
+            tuple(ranks),
+            reason,
+            mesh.kind,
+            host=first.host,
+            last_output=last_output,
+            members=members,
+            lost_actors=tuple(lost),
+            origin=origin,
+            log_file=log_file,
+        )
 
     def _tell(self, mesh: _Mesh, failure: MeshFailure, failed: Iterable[str]) -> list[Effect]:
         if mesh.owner == ROOT:

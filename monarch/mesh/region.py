@@ -152,9 +152,8 @@ class Point(Mapping[str, int]):
         return f"{{{', '.join(coordinates)}}}"
 
 
-@final
-class Shape:
-    """A slice whose dimensions have names. Its `len` is the number of ranks."""
+class _Labeled:
+    """A slice and the names of its dimensions: what a shape and a region have in common."""
 
     __slots__ = ("_labels", "_slice")
 
@@ -163,15 +162,37 @@ class Shape:
         self._labels = tuple(labels)
         self._slice = slice
 
-    @staticmethod
-    def unity() -> Shape:
-        """Return the shape without dimensions: rank 0 alone."""
-        return Shape((), Slice(offset=0, sizes=(), strides=()))
-
     @property
     def labels(self) -> list[str]:
         """The dimension names, outermost first."""
         return list(self._labels)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return self._labels == other._labels and self._slice == other._slice
+
+    def __hash__(self) -> int:
+        return hash((self._labels, self._slice))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._labels, self._slice)
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"{name} {{ labels: {json.dumps(self.labels)}, slice: {self._slice!r} }}"
+
+
+@final
+class Shape(_Labeled):
+    """A slice whose dimensions have names. Its `len` is the number of ranks."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def unity() -> Shape:
+        """Return the shape without dimensions: rank 0 alone."""
+        return Shape((), Slice(offset=0, sizes=(), strides=()))
 
     @property
     def ndslice(self) -> Slice:
@@ -238,40 +259,16 @@ class Shape:
     def __len__(self) -> int:
         return len(self._slice)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Shape):
-            return NotImplemented
-        return self._labels == other._labels and self._slice == other._slice
-
-    def __hash__(self) -> int:
-        return hash((self._labels, self._slice))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Shape, (self._labels, self._slice)
-
     def __str__(self) -> str:
         sizes = (f"{label}={size}" for label, size in self.extent.items())
         return f"{{{','.join(sizes)}}}"
 
-    def __repr__(self) -> str:
-        return f"Shape {{ labels: {json.dumps(self.labels)}, slice: {self._slice!r} }}"
-
 
 @final
-class Region:
+class Region(_Labeled):
     """Some ranks of a larger space, as a hyper-rectangle with named dimensions."""
 
-    __slots__ = ("_labels", "_slice")
-
-    def __init__(self, labels: Sequence[str], slice: Slice) -> None:
-        _check_labels(labels, slice.ndim)
-        self._labels = tuple(labels)
-        self._slice = slice
-
-    @property
-    def labels(self) -> list[str]:
-        """The dimension names, outermost first."""
-        return list(self._labels)
+    __slots__ = ()
 
     def slice(self) -> Slice:
         """The ranks, without the names."""
@@ -285,20 +282,6 @@ class Region:
         """Return the point in this region of a rank in the larger space; ValueError if it is
         outside."""
         return Point(self._slice.index(rank), Extent(self._labels, self._slice.sizes))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Region):
-            return NotImplemented
-        return self._labels == other._labels and self._slice == other._slice
-
-    def __hash__(self) -> int:
-        return hash((self._labels, self._slice))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Region, (self._labels, self._slice)
-
-    def __repr__(self) -> str:
-        return f"Region {{ labels: {json.dumps(self.labels)}, slice: {self._slice!r} }}"
 
 
 def _check_labels(labels: Sequence[str], num_dims: int) -> None:

@@ -159,17 +159,17 @@ class Slice:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Slice):
             return NotImplemented
-        return (self._offset, self._sizes, self._strides) == (
-            other._offset,
-            other._sizes,
-            other._strides,
-        )
+        return self._fields == other._fields
 
     def __hash__(self) -> int:
-        return hash((self._offset, self._sizes, self._strides))
+        return hash(self._fields)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _slice, (self._offset, self._sizes, self._strides)
+        return _slice, self._fields
+
+    @property
+    def _fields(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        return self._offset, self._sizes, self._strides
 
     def __repr__(self) -> str:
         return (

@@ -2,7 +2,7 @@
 
 What to open:
 
-    transport                        the contract of a transport
+    transport                        the contract of a transport, and what all of them do alike
     transports                       all transports of a process; the URL says which
     unix_transport,                  within a machine: Unix stream sockets
     unix_connection, unix_socket
@@ -11,8 +11,6 @@ What to open:
     inproc_transport                 within a process, for tests
     framing                          frames on a byte stream
     cork                             write coalescing: small messages share a write
-    taking                           hands arrived messages to their receiver
-    closing                          how a transport ends
     loop, io_loop                    the interface of an I/O loop; the loop
     poller                           epoll, or its substitute on other systems
     poll_turn, guest                 threads that poll in the loop's place

@@ -58,9 +58,13 @@ class Gateway:
     """
 
     def __init__(
-        self, command: Sequence[str], name: str, python: str = "python3", *,
+        self,
+        command: Sequence[str],
+        name: str,
+        python: str = "python3",
+        *,
         first_seconds: float = 60.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
         self._first_seconds = first_seconds
         self._command = [*command, f"exec {python} -c {shlex.quote(_PROGRAM)}"]
@@ -172,9 +176,12 @@ class Gateway:
             try:
                 # In a session of its own: Ctrl-C in this terminal is for us to act upon.
                 self._process = subprocess.Popen(
-                    self._command, stdin=theirs.fileno(), stdout=theirs.fileno(),
-                    stderr=self._errors, start_new_session=True,
-                )  # fmt: skip
+                    self._command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._errors,
+                    start_new_session=True,
+                )
             except OSError as error:
                 words = error.strerror or str(error)
                 raise GatewayError(f"cannot run `{self._command[0]}`: {words}") from None
@@ -194,9 +201,10 @@ class Gateway:
             self._hang_up()
             if isinstance(error, OSError) and not isinstance(error, GatewayError):
                 silent = (
-                    f"no answer within {seconds:.0f} s" if status is None
+                    f"no answer within {seconds:.0f} s"
+                    if status is None
                     else f"the login ended with status {status} and said nothing"
-                )  # fmt: skip
+                )
                 raise GatewayError(f"{self.name}: {output or silent}") from None
             raise
         return ours

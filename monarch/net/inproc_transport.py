@@ -61,10 +61,10 @@ class InprocTransport:
         return connection
 
     def use_keys(self, keys: JobKeys) -> None:
-        """Does nothing: a transport within one process needs no keys."""
+        """Do nothing: a transport within one process needs no keys."""
 
     def allow_insecure(self) -> None:
-        """Does nothing: other machines cannot reach a transport within one process."""
+        """Do nothing: other machines cannot reach a transport within one process."""
 
     def deliver(self, frames: Frames) -> None:
         # Copied, as any transport between processes would: later changes are not seen.

@@ -105,43 +105,42 @@ class IoLoop:
 
     def add_reader(self, fd: int, ready: Callable[[], object]) -> None:
         """Call ``ready`` whenever ``fd`` can be read. On the loop only."""
-        is_new = self._is_new(fd)
-        self._readers[fd] = ready
-        self._watch(fd, is_new)
+        self._watch(fd, self._readers, ready)
 
     def remove_reader(self, fd: int) -> None:
         """Stop watching ``fd``, if it is watched. On the loop only, before it is closed."""
-        if self._readers.pop(fd, None) is not None:
-            self._unwatch(fd)
+        self._watch(fd, self._readers, None)
 
     def add_writer(self, fd: int, ready: Callable[[], object]) -> None:
         """Call ``ready`` whenever ``fd`` can be written. On the loop only."""
-        is_new = self._is_new(fd)
-        self._writers[fd] = ready
-        self._watch(fd, is_new)
+        self._watch(fd, self._writers, ready)
 
     def remove_writer(self, fd: int) -> None:
         """Stop watching ``fd``, if it is watched. On the loop only, before it is closed."""
-        if self._writers.pop(fd, None) is not None:
-            self._unwatch(fd)
+        self._watch(fd, self._writers, None)
 
-    def _is_new(self, fd: int) -> bool:
-        return fd not in self._readers and fd not in self._writers
-
-    def _watch(self, fd: int, is_new: bool) -> None:
-        events = READ if fd in self._readers else 0
-        if fd in self._writers:
-            events |= WRITE
-        if is_new:
-            self._poll.register(fd, events)
-        else:
-            self._poll.modify(fd, events)
-
-    def _unwatch(self, fd: int) -> None:
-        if self._is_new(fd):
+    def _watch(
+        self,
+        fd: int,
+        callbacks: dict[int, Callable[[], object]],
+        ready: Callable[[], object] | None,
+    ) -> None:
+        """Set or remove a callback of ``fd``, and have the poller watch for what is left."""
+        registered = self._wanted(fd)
+        if ready is not None:
+            callbacks[fd] = ready
+        elif callbacks.pop(fd, None) is None:
+            return
+        wanted = self._wanted(fd)
+        if not wanted:
             self._poll.unregister(fd)
+        elif registered:
+            self._poll.modify(fd, wanted)
         else:
-            self._watch(fd, False)
+            self._poll.register(fd, wanted)
+
+    def _wanted(self, fd: int) -> int:
+        return (READ if fd in self._readers else 0) | (WRITE if fd in self._writers else 0)
 
     def run_on_loop(self, action: Callable[[], Any], timeout: float | None = None) -> Any:
         """Run ``action`` on the loop and return its result. Blocks other threads only."""

@@ -69,10 +69,13 @@ class _SelectorPoller:
 
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
         return [
-            (key.fd, (READ if events & selectors.EVENT_READ else 0)
-             | (WRITE if events & selectors.EVENT_WRITE else 0))
+            (
+                key.fd,
+                (READ if events & selectors.EVENT_READ else 0)
+                | (WRITE if events & selectors.EVENT_WRITE else 0),
+            )
             for key, events in self._selector.select(timeout)
-        ]  # fmt: skip
+        ]
 
     def fileno(self) -> int:
         """Return the selector's descriptor. Raises ``OSError`` if the system's selector has

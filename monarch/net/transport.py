@@ -1,4 +1,4 @@
-"""The interface of a transport: listeners to receive at, and connections to send on.
+"""The interface of a transport, and what all transports do alike.
 
 ``UnixTransport`` connects the processes of a machine, ``ZmqTransport`` machines,
 ``InprocTransport`` the nodes within a process; a contract suite holds all to the same promises:
@@ -12,14 +12,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from monarch.errors import WireError
+from monarch.net.loop import Loop
+from monarch.net.rare_log import RareLog
 from monarch.wire.keys import JobKeys
 
 Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]
 Receive = Callable[[Frames], None]
+
+_LINGER_SECONDS = 0.5
+_LOOP_SECONDS = 1.0
 
 
 class Connection(Protocol):
@@ -36,7 +42,7 @@ class Transport(Protocol):
     """All the listeners and connections of one process."""
 
     def listen(self, url: str) -> str:
-        """Receive at ``url``; returns the URL as others reach it (with the port filled in)."""
+        """Receive at ``url``; return the URL as others reach it (with the port filled in)."""
         ...
 
     def connect(self, url: str) -> Connection: ...
@@ -50,3 +56,38 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def take(receive: Receive, frames: Frames, peer: Callable[[], str], rare: RareLog) -> None:
+    """Call ``receive`` with a message. An error that it raises is logged, once for each kind, with
+    the name of the ``peer``.
+
+    The connection goes on: the next message is whole again.
+    """
+    try:
+        receive(frames)
+    except WireError as error:
+        rare.warning(str(error)[:20], "dropped a message from %s: %s", peer(), error)
+    except Exception as error:
+        rare.exception(type(error).__name__, "could not take a message from %s", peer())
+
+
+def close_all(
+    loop: Loop, connections: Iterable[Connection], close_watched: Callable[[], None]
+) -> bool:
+    """Close all connections and watched descriptors of a transport. Messages already sent get half
+    a second to leave.
+
+    Return False if the loop is stuck: the descriptors that it watches stay open, and the caller
+    must not wait for them.
+    """
+    for connection in list(connections):
+        connection.close(linger_seconds=_LINGER_SECONDS)
+    try:
+        loop.run_on_loop(close_watched, timeout=_LOOP_SECONDS)
+    except TimeoutError:
+        return False
+    except RuntimeError:
+        # The loop has ended, and watches nothing any more.
+        close_watched()
+    return True

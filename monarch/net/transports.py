@@ -75,20 +75,17 @@ class Transports:
         # Two actors may be the first at the same time.
         with self._making:
             if self._tcp is None:
-                self._tcp = self._over_tcp()
+                # ZeroMQ costs two threads and an import that most processes never need.
+                from monarch.net.zmq_transport import ZmqTransport
+
+                self._tcp = ZmqTransport(
+                    self._loop,
+                    self._receive,
+                    self._keys,
+                    insecure=self._is_insecure,
+                    max_frame_bytes=self._max_frame_bytes,
+                )
             return self._tcp
-
-    def _over_tcp(self) -> ZmqTransport:
-        # ZeroMQ costs two threads and an import that most processes never need.
-        from monarch.net.zmq_transport import ZmqTransport
-
-        return ZmqTransport(
-            self._loop,
-            self._receive,
-            self._keys,
-            insecure=self._is_insecure,
-            max_frame_bytes=self._max_frame_bytes,
-        )
 
     def close(self) -> None:
         """Close all transports. Idempotent."""

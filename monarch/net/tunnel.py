@@ -137,8 +137,12 @@ class TunnelEnd:
 
     # Connections.
 
-    def connect(self, connection: socket.socket | None, target: str,
-                on_outcome: Callable[[str], None] | None = None) -> int:  # fmt: skip
+    def connect(
+        self,
+        connection: socket.socket | None,
+        target: str,
+        on_outcome: Callable[[str], None] | None = None,
+    ) -> int:
         """Connect ``connection`` to ``target``, HOST:PORT, at the other end.
 
         ``on_outcome`` is called with "" once it is connected, or with the reason why not.

@@ -17,14 +17,11 @@ import logging
 import os
 import socket
 import struct
-from typing import Any
 
-from monarch.net.closing import close_all
 from monarch.net.framing import FramingError, Unframer
 from monarch.net.io_loop import IoLoop
 from monarch.net.rare_log import RareLog
-from monarch.net.taking import take
-from monarch.net.transport import Connection, Receive
+from monarch.net.transport import Connection, Frames, Receive, close_all, take
 from monarch.net.unix_connection import UnixConnection
 from monarch.net.unix_socket import check_owner, open_private
 from monarch.wire.keys import JobKeys
@@ -80,10 +77,10 @@ class UnixTransport:
         return connection
 
     def use_keys(self, keys: JobKeys) -> None:
-        """Does nothing: Unix sockets need no keys."""
+        """Do nothing: Unix sockets need no keys."""
 
     def allow_insecure(self) -> None:
-        """Does nothing: other machines cannot reach a Unix socket."""
+        """Do nothing: other machines cannot reach a Unix socket."""
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -102,14 +99,15 @@ class UnixTransport:
                 continue
             incoming.setblocking(False)
             self._accepted.add(incoming)
-            peer = functools.partial(_describe, incoming)
-            unframer = Unframer(
-                lambda frames, peer=peer: take(self._receive, frames, peer, self._rare),  # type: ignore[misc]
-                self._max_message_bytes,
-            )
-            self._loop.add_reader(incoming.fileno(), _reader(self, incoming, unframer))
+            receive = functools.partial(self._take, incoming)
+            unframer = Unframer(receive, self._max_message_bytes)
+            read = functools.partial(self._read, incoming, unframer)
+            self._loop.add_reader(incoming.fileno(), read)
 
-    def read(self, incoming: socket.socket, unframer: Unframer) -> None:
+    def _take(self, incoming: socket.socket, frames: Frames) -> None:
+        take(self._receive, frames, lambda: _describe(incoming), self._rare)
+
+    def _read(self, incoming: socket.socket, unframer: Unframer) -> None:
         """Read what has arrived, up to a limit, so that other connections get their turn."""
         try:
             for _ in range(_MAX_READS):
@@ -167,10 +165,6 @@ class UnixTransport:
             uid, "refused process %d of another user (uid %d) on a Unix socket", pid, uid
         )
         return False
-
-
-def _reader(transport: UnixTransport, incoming: socket.socket, unframer: Unframer) -> Any:
-    return lambda: transport.read(incoming, unframer)
 
 
 def _credentials(incoming: socket.socket) -> tuple[int, int]:

@@ -19,12 +19,10 @@ from collections.abc import Callable
 
 import zmq
 
-from monarch.net.closing import close_all
 from monarch.net.gate import Gate, GateLimits, is_loopback
 from monarch.net.loop import Loop
 from monarch.net.rare_log import RareLog
-from monarch.net.taking import take
-from monarch.net.transport import Connection, Frames, Receive
+from monarch.net.transport import Connection, Frames, Receive, close_all, take
 from monarch.wire.keys import JobKeys
 
 _log = logging.getLogger("monarch.net")

@@ -123,9 +123,8 @@ class TensorReducer:
             high = low + (sum((n - 1) * step for n, step in steps) + 1) * item
         storage = self._storage(tensor.untyped_storage())
         storage.use(low, high)
-        return _rebuild_tensor, (
-            storage, _name(tensor.dtype), low, size, stride, tensor.requires_grad,
-        )  # fmt: skip
+        dtype = _name(tensor.dtype)
+        return _rebuild_tensor, (storage, dtype, low, size, stride, tensor.requires_grad)
 
     def _whole(self, storage: Any) -> _Storage | None:
         if storage.device.type != "cpu":

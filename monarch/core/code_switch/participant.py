@@ -39,9 +39,7 @@ _PATCH_SECONDS = 120.0
 _REVERT_SECONDS = 15.0
 _TELL_SECONDS = (3.0, 10.0, 30.0)
 
-_NOT_FOR_STRANGERS = (
-    SwitchOrder.LIFT, SwitchOrder.RESUME, SwitchOrder.GO, SwitchOrder.REVERT,
-)  # fmt: skip
+_NOT_FOR_STRANGERS = (SwitchOrder.LIFT, SwitchOrder.RESUME, SwitchOrder.GO, SwitchOrder.REVERT)
 """Where the switch is over, or is another coordinator's, there is nothing to do for these."""
 
 
@@ -204,9 +202,11 @@ class Participant:
         going = [proc for proc in fenced if proc in self.replaced]
         effects = [self._tell(SwitchOrder.GO, staying), self._tell(SwitchOrder.RESUME, going)]
         return [
-            *(effect for effect in effects if effect.procs), *self._drop_orders(),
-            Do(0, Work.END), Do(0, Work.GO, token),
-        ]  # fmt: skip
+            *(effect for effect in effects if effect.procs),
+            *self._drop_orders(),
+            Do(0, Work.END),
+            Do(0, Work.GO, token),
+        ]
 
     def _revert(self, order: Order, token: int, now: float) -> Effects:
         """Go back to the code from before the switch."""
@@ -321,9 +321,14 @@ class Participant:
         return [proc for proc in self._members() if proc in self.fence.fenced]
 
     def _ask(
-        self, into: dict[int, str], kind: SwitchOrder, procs: Sequence[str], token: int,
-        seconds: float | None = 0.0, behind: tuple[str, ...] = (),
-    ) -> list[Effect]:  # fmt: skip
+        self,
+        into: dict[int, str],
+        kind: SwitchOrder,
+        procs: Sequence[str],
+        token: int,
+        seconds: float | None = 0.0,
+        behind: tuple[str, ...] = (),
+    ) -> list[Effect]:
         asked = [(self._next(), proc) for proc in procs]
         into.update(asked)
         order = self._order(kind, seconds=seconds, behind=behind)

@@ -181,8 +181,10 @@ def as_markdown() -> str:
     """Return the tables as Markdown, for the documentation."""
     parts = []
     tables: tuple[tuple[str, Mapping[Any, Mapping[Any, Any]]], ...] = (
-        ("author", PROPOSAL), ("coordinator", COORDINATOR), ("participant", PARTICIPANT),
-    )  # fmt: skip
+        ("author", PROPOSAL),
+        ("coordinator", COORDINATOR),
+        ("participant", PARTICIPANT),
+    )
     for name, table in tables:
         parts.append(f"| {name} is | what happens | it is then |\n| --- | --- | --- |")
         for state, row in table.items():

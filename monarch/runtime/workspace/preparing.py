@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -31,22 +31,11 @@ from monarch_reload import (
     CONFIG_SUFFIXES,
     Action,
     ClassUpgrade,
+    Prepared,
     Reloader,
     ReloadError,
     ReloadReport,
-    Verdict,
 )
-
-
-class PreparedReload(Protocol):
-    """Prepared code that may be committed or aborted."""
-
-    verdicts: dict[str, Verdict]
-    label_before: str  # of the code that runs until the commit
-
-    def commit(self) -> ReloadReport: ...
-
-    def abort(self) -> None: ...
 
 
 class Preparation(msgspec.Struct):
@@ -58,7 +47,7 @@ class Preparation(msgspec.Struct):
     """
 
     plan: ReloadPlan
-    ready: PreparedReload
+    ready: Prepared | ClassUpgrade
     files: list[str]
     modules: set[str] = msgspec.field(default_factory=set)
     is_replaced: bool = False
@@ -141,8 +130,9 @@ class Preparing:
         return AuditOutcome(
             stale={text: [label] for text in audit.stale},
             kept={text: [label] for text in audit.kept},
-            num_procs=1, seconds=audit.seconds,
-        )  # fmt: skip
+            num_procs=1,
+            seconds=audit.seconds,
+        )
 
     def _is_local(self, plan: ReloadPlan) -> bool:
         return plan.author_machine == machine_id()

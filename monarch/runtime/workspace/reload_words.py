@@ -46,9 +46,11 @@ class ReloadWords:
     def of_replaced(self, step: Preparation) -> ReloadOutcome:
         """Return the outcome which says that this process will be replaced by a new one."""
         return ReloadOutcome(
-            num_procs=1, replaced=[self._label], replaced_actors=_count(self._agent.cells),
+            num_procs=1,
+            replaced=[self._label],
+            replaced_actors=_count(self._agent.cells),
             warnings=step.warnings,
-        )  # fmt: skip
+        )
 
     def of_committed(
         self, step: Preparation, report: ReloadReport, seconds: float
@@ -59,12 +61,18 @@ class ReloadWords:
                 if maker in report.functions:
                     report.counts_from_next_start(maker, "the actor")
         return ReloadOutcome(
-            num_procs=1, modules=report.modules, functions=report.functions,
-            classes=report.classes, reran=report.reran, seconds=seconds,
+            num_procs=1,
+            modules=report.modules,
+            functions=report.functions,
+            classes=report.classes,
+            reran=report.reran,
+            seconds=seconds,
             actors=self._patched_actors(step, report),
-            notes=[*self._left_behind(report), *report.stays], warnings=list(report.warnings),
-            for_next_start=list(report.for_next_start), compiles_again=report.compiles_again,
-        )  # fmt: skip
+            notes=[*self._left_behind(report), *report.stays],
+            warnings=list(report.warnings),
+            for_next_start=list(report.for_next_start),
+            compiles_again=report.compiles_again,
+        )
 
     def _left_behind(self, report: ReloadReport) -> list[str]:
         """Notes on live actors whose classes this process sent them, and that have no file where

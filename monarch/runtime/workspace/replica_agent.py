@@ -292,12 +292,15 @@ class ReplicaAgent:
     def _tell_commit(self, order: Sync, replica: Replica) -> None:
         """Publish for watchers that there is another state here, and which author brought it."""
         bulletin = Bulletin(
-            "workspace", "committed", generation=replica.generation,
+            "workspace",
+            "committed",
+            generation=replica.generation,
             data={
-                "author": self._lease.author, "sender": order.author or order.sender,
+                "author": self._lease.author,
+                "sender": order.author or order.sender,
                 "digest": replica.manifest.digest.hex(),
             },
-        )  # fmt: skip
+        )
         with suppress(RuntimeError):  # The loop has ended.
             self._agent.node.loop.call_soon(lambda: self._agent.publish(bulletin))
 

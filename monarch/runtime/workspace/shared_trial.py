@@ -64,11 +64,9 @@ def _name(push: str, state: NewState) -> str:
         for path, content in state.files.items()
     }
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    asked = [
-        push, sorted(files.items()), sorted(state.modules), list(state.path),
-        os.getcwd(), sys.argv, sys.executable, flags,
-    ]  # fmt: skip
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
+    code = [push, sorted(files.items()), sorted(state.modules), list(state.path)]
+    process = [os.getcwd(), sys.argv, sys.executable, flags]
+    return hashlib.sha256(json.dumps([*code, *process]).encode()).hexdigest()[:32]
 
 
 def _sweep(folder: str) -> None:

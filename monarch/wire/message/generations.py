@@ -157,9 +157,8 @@ class Order(Request[Body], tag=44):
 
         Other orders wait for the new proc.
         """
-        return self.kind in (
-            SwitchOrder.HALT, SwitchOrder.RESUME, SwitchOrder.PATCH, SwitchOrder.GO,
-        )  # fmt: skip
+        obeyed = (SwitchOrder.HALT, SwitchOrder.RESUME, SwitchOrder.PATCH, SwitchOrder.GO)
+        return self.kind in obeyed
 
 
 class BusyActor(msgspec.Struct, array_like=True, frozen=True):

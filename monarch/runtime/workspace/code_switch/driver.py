@@ -216,9 +216,11 @@ class CodeSwitch:
             assert switch is not None
             files = HostFiles(self.node, switch.plan, self.uid, author=asker)
             self._leading = Leading(
-                lambda order, desk: self.ask(order, self.uid, desk), switch.plan, files,
+                lambda order, desk: self.ask(order, self.uid, desk),
+                switch.plan,
+                files,
                 fence_seconds=self.fence_seconds,
-            )  # fmt: skip
+            )
             self._led_for = asker, order.generation
             leads.append(self._leading)
             return effects

@@ -48,9 +48,13 @@ class Leading:
     """
 
     def __init__(
-        self, ask: Callable[[Order, Desk], ReloadOutcome], plan: ReloadPlan, files: HostFiles,
-        *, fence_seconds: float,
-    ) -> None:  # fmt: skip
+        self,
+        ask: Callable[[Order, Desk], ReloadOutcome],
+        plan: ReloadPlan,
+        files: HostFiles,
+        *,
+        fence_seconds: float,
+    ) -> None:
         self._ask = ask
         self._plan = plan
         self._files = files

@@ -198,9 +198,15 @@ def run_pip(*arguments: str, seconds: float = _PIP_SECONDS) -> None:
     command = [sys.executable, *module_arguments("pip"), *options, *arguments]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", check=False, timeout=seconds,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=seconds,
+        )
     except subprocess.TimeoutExpired as late:
         output = bytes(late.output or b"").decode(errors="replace")
         raise EnvironmentFailed(
@@ -248,7 +254,10 @@ def ask_pythons(
             )
         pythons.append(
             HostPython(
-                state.host, packages.python, packages.packages, list(packages.platforms),
+                state.host,
+                packages.python,
+                packages.packages,
+                list(packages.platforms),
             )
-        )  # fmt: skip
+        )
     return pythons

@@ -19,6 +19,7 @@ from monarch.runtime.workspace.packages.cache import cache_folder, trim
 from monarch.runtime.workspace.packages.environment import EnvironmentFailed, HostPython, build
 from monarch.runtime.workspace.packages.lock_files import Needs, needs_of
 from monarch.runtime.workspace.packages.wheels import FOLDER
+from monarch.whole_file import write_whole
 from monarch_sync.content.digest import digest_bytes
 from monarch_sync.editable import editable_folders
 from monarch_sync.progress import progress
@@ -120,13 +121,11 @@ class Surroundings:
 
     def _note(self, needs: str, environment: str = "") -> None:
         folders = tuple(os.fspath(folder.local) for folder in self._workspace.folders)
-        noted = self._noted = _Noted(needs, environment, folders)
+        self._noted = _Noted(needs, environment, folders)
         # Without a cache folder, it is known as long as this process lives.
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._file.with_suffix(f".{os.getpid()}")
-            beside.write_bytes(msgspec.json.encode(noted))
-            beside.replace(self._file)
+            write_whole(self._file, msgspec.json.encode(self._noted))
 
 
 def _read(file: Path) -> _Noted:

@@ -99,9 +99,16 @@ class Author:
                 touched = None  # Files touched before a push that broke off may be unseen.
             self._knows_all = False
             attempt = WorkspacePush(
-                self._memory, self._node, owners, mode, best_effort=best_effort, silent=silent,
-                settle=self.watcher.settle, may_empty=allow_empty, local_roots=local_roots,
-            )  # fmt: skip
+                self._memory,
+                self._node,
+                owners,
+                mode,
+                best_effort=best_effort,
+                silent=silent,
+                settle=self.watcher.settle,
+                may_empty=allow_empty,
+                local_roots=local_roots,
+            )
             try:
                 report = attempt.run(hosts, touched)
             finally:
@@ -119,9 +126,14 @@ class Author:
             past = HostHistory(self._node, {str(host.uid): host for host in owned})
             try:
                 back = roll_back(
-                    past, self._node, memory.workspace, attempt.base, owned, owners=[owner],
+                    past,
+                    self._node,
+                    memory.workspace,
+                    attempt.base,
+                    owned,
+                    owners=[owner],
                     names=memory.host_names,
-                )  # fmt: skip
+                )
             except OwnerLost:
                 attempt.lost(owner.uid)
             except MonarchError as error:

@@ -56,9 +56,7 @@ def plan_of(
         unapplied = _changes_since(memory.left.get(host.uid), manifest)
         if push is not None and push.staged is not None:
             staged = [(from_wire(path), from_wire(source)) for path, source in push.files()]
-            places = {
-                sharing.states.get(writer.uid, ""): state, roots[writer.uid]: root
-            }  # fmt: skip
+            places = {sharing.states.get(writer.uid, ""): state, roots[writer.uid]: root}
             plan.hosts[host.uid] = [
                 FileChange(os.path.join(parent, path), _seen_from(source, places, root))
                 for parent, files in ((root, staged), (state, packages[writer.uid]))
@@ -127,9 +125,10 @@ def _changes_since(state: Manifest | None, manifest: Manifest) -> dict[str, bool
     return {
         entry.path: entry.path in manifest
         for before, entry in changes
-        if entry is not None and entry.is_file
+        if entry is not None
+        and entry.is_file
         and (before is entry or before is None or before.digest != entry.digest)
-    }  # fmt: skip
+    }
 
 
 def _own_changes(last: Manifest | None, manifest: Manifest) -> list[str]:

@@ -30,9 +30,13 @@ class Spread:
     """One message to many hosts, each of which answers it."""
 
     def __init__(
-        self, node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes],
+        self,
+        node: Node,
+        order: Sync,
+        data: Bytes,
+        blobs: Sequence[Bytes],
         hosts: Sequence[ProcAddress],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._node = node
         self._order = msgspec.structs.replace(order, sender=node.uid)
         self._data = data
@@ -74,10 +78,7 @@ class Spread:
         self.answers[number] = self._ask(self._hosts[number])
 
     def _ask(self, host: ProcAddress) -> Promise[Response[SyncAnswer]]:
-        return self._node.ask(
-            host, self._order, self._data,
-            self._blobs,
-        )  # fmt: skip
+        return self._node.ask(host, self._order, self._data, self._blobs)
 
     def behind(self, number: int) -> list[int]:
         """Return the hosts that get the message through this one."""
@@ -106,9 +107,14 @@ def pass_on(node: Node, order: Sync, data: Bytes, blobs: Sequence[Bytes]) -> Non
 
 
 def _send_shares(
-    node: Node, order: Sync, onward: Sequence[Onward], degree: int, data: Bytes,
-    blobs: Sequence[Bytes], first_degree: int = 0,
-) -> None:  # fmt: skip
+    node: Node,
+    order: Sync,
+    onward: Sequence[Onward],
+    degree: int,
+    data: Bytes,
+    blobs: Sequence[Bytes],
+    first_degree: int = 0,
+) -> None:
     for start, stop in branches(0, len(onward), first_degree or degree):
         first = onward[start]
         part = msgspec.structs.replace(
