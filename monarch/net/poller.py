@@ -10,51 +10,19 @@ import contextlib
 import os
 import select
 import selectors
-from typing import Protocol
 
 # As epoll has them, too.
 READ = select.POLLIN
 WRITE = select.POLLOUT
 
 
-class Poller(Protocol):
-    """The interface of ``select.epoll``: `poll` returns pairs of a descriptor and a mask of
-    events."""
-
-    def register(self, fd: int, events: int) -> None: ...
-
-    def modify(self, fd: int, events: int) -> None: ...
-
-    def unregister(self, fd: int) -> None: ...
-
-    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]: ...
-
-    def fileno(self) -> int: ...
-
-    def close(self) -> None: ...
+def new_poller() -> select.epoll | SelectorPoller:
+    return select.epoll() if hasattr(select, "epoll") else SelectorPoller()
 
 
-class WakeUp(Protocol):
-    """A descriptor that can be read once it was set, until it is cleared."""
+class SelectorPoller:
+    """Stands in for ``select.epoll``: `poll` returns pairs of a descriptor and a mask of events."""
 
-    def fileno(self) -> int: ...
-
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def new_poller() -> Poller:
-    return select.epoll() if hasattr(select, "epoll") else _SelectorPoller()
-
-
-def new_wake_up() -> WakeUp:
-    return _EventFd() if hasattr(os, "eventfd") else _Pipe()
-
-
-class _SelectorPoller:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
 
@@ -95,7 +63,9 @@ def _to_selector(events: int) -> int:
     )
 
 
-class _EventFd:
+class EventFd:
+    """A descriptor that can be read once it was set, until it is cleared."""
+
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -112,7 +82,9 @@ class _EventFd:
         os.close(self._fd)
 
 
-class _Pipe:
+class WakePipe:
+    """A pipe in the place of an eventfd."""
+
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
@@ -134,3 +106,10 @@ class _Pipe:
     def close(self) -> None:
         os.close(self._read)
         os.close(self._write)
+
+
+WakeUp = EventFd | WakePipe
+
+
+def new_wake_up() -> WakeUp:
+    return EventFd() if hasattr(os, "eventfd") else WakePipe()

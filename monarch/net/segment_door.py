@@ -10,9 +10,8 @@ import array
 import contextlib
 import os
 import socket
-import stat
 
-from monarch.net.unix_socket import check_folder, check_owner
+from monarch.net.unix_socket import bind_private, check_owner
 
 _MAX_NAME = 256
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # Only Linux has it.
@@ -30,19 +29,8 @@ class SegmentDoor:
     def __init__(self, path: str) -> None:
         """Make the socket. Raises ``OSError`` if there can be none at ``path``, ``PermissionError``
         for a folder in which others could replace it."""
-        check_folder(path)
         self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            self._socket.setblocking(False)
-            if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
-                os.unlink(path)
-            # Before it has a name: there is no moment at which others could knock.
-            os.fchmod(self._socket.fileno(), 0o600)
-            self._socket.bind(path)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._socket = bind_private(path, socket.SOCK_DGRAM)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from socket import AF_UNIX
+from socket import AF_UNIX, SOCK_STREAM, SocketKind
 from socket import socket as RawSocket
 
 _BACKLOG = 4096
@@ -24,21 +24,32 @@ def open_private(path: str) -> RawSocket:
     check_folder(path)
     if _is_answered(path):
         raise OSError(errno.EADDRINUSE, "Address already in use")
+    listener = bind_private(path, SOCK_STREAM)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def bind_private(path: str, kind: SocketKind) -> RawSocket:
+    """Return a socket of mode 0600 with the name ``path``, in place of an earlier socket there.
+
+    Raises ``OSError`` for other files there, ``PermissionError`` for a folder in which others could
+    replace the socket.
+    """
+    check_folder(path)
     if os.path.lexists(path):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise OSError(errno.EADDRINUSE, "something that is no socket is there")
         os.unlink(path)
-    listener = RawSocket(AF_UNIX)
+    private = RawSocket(AF_UNIX, kind)
     try:
         # Before it has a name: there is no moment at which others could connect.
-        os.fchmod(listener.fileno(), 0o600)
-        listener.bind(path)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
+        os.fchmod(private.fileno(), 0o600)
+        private.bind(path)
+        private.setblocking(False)
     except BaseException:
-        listener.close()
+        private.close()
         raise
-    return listener
+    return private
 
 
 def check_folder(path: str) -> None:

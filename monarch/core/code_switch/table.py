@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from monarch.wire.message import SwitchOrder
 
@@ -175,26 +175,3 @@ def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:
     if following is None:
         raise IllegalEvent(f"a party that is {state.value!r} has no {event.value!r}")
     return following
-
-
-def as_markdown() -> str:
-    """Return the tables as Markdown, for the documentation."""
-    parts = []
-    tables: tuple[tuple[str, Mapping[Any, Mapping[Any, Any]]], ...] = (
-        ("author", PROPOSAL),
-        ("coordinator", COORDINATOR),
-        ("participant", PARTICIPANT),
-    )
-    for name, table in tables:
-        parts.append(f"| {name} is | what happens | it is then |\n| --- | --- | --- |")
-        for state, row in table.items():
-            by_next: dict[Enum, list[str]] = {}
-            for event, following in row.items():
-                kind = f"*{event.value}*" if isinstance(event, SwitchOrder) else event.value
-                by_next.setdefault(following, []).append(kind)
-            parts += [
-                f"| {state.value} | {'; '.join(events)} | {following.value} |"
-                for following, events in by_next.items()
-            ] or [f"| {state.value} | | |"]
-        parts.append("")
-    return "\n".join(parts)

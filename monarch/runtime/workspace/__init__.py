@@ -4,13 +4,11 @@ processes.
 What to open:
 
     session          how a program or an actor pushes; with `code_switch/remote_owner.py`
-    replica_agent    a host's replica, which answers the messages of a push
-    lease            which author pushes to the host
-    local_reload     a change of code in a process, step by step
+    replica_agent    a host's replica, which answers the messages of a push; which author may push
+    local_reload     a change of code in a process, step by step, and its texts
     preparing        how new code is tried before it runs
     shared_trial     one trial for all ranks of a host
     reload_plan      messages about a generation: the plan, the outcome
-    reload_words     a process's texts about a change
     imported_texts   the code that a process runs, where imports are not followed
     project_roots    which import folders a process follows
     code_switch/     the switch of all processes at once

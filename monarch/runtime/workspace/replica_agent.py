@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from monarch.runtime.hosts.hosted_workspace import WorkspaceHost
-from monarch.runtime.workspace.lease import Lease
 from monarch.runtime.workspace.packages.host_environment import (
     HostEnvironment,
     UnfitEnvironment,
@@ -24,32 +23,12 @@ from monarch.runtime.workspace.packages.host_environment import (
 from monarch.runtime.workspace.packages.python_here import installed, platforms, python_tag
 from monarch.runtime.workspace.pushing.shared_folder import SharedFolder
 from monarch.runtime.workspace.pushing.spreading import pass_on
+from monarch.wire.address import Uid
 from monarch.wire.bulletin import Bulletin
 from monarch.wire.codec import Bytes, Envelope
-from monarch.wire.message import (
-    FilesNow,
-    HostPackages,
-    Share,
-    Sync,
-    SyncAnswer,
-    TakeBack,
-)
+from monarch.wire.message import FilesNow, HostPackages, ProcDown, Share, Sync, SyncAnswer, TakeBack
+from monarch_sync import messages
 from monarch_sync.errors import BadMessage, ReplicaBusy
-from monarch_sync.messages import (
-    Abort,
-    Aborted,
-    Commit,
-    Committed,
-    Instalment,
-    Message,
-    Question,
-    Refused,
-    Staged,
-    StageRequest,
-    Supply,
-    decode,
-    encode,
-)
 from monarch_sync.replicas.replica import SETTLE_SECONDS, Replica
 from monarch_sync.replicas.state_folder import find_state_folder, make_state_folder
 from monarch_sync.tree.manifest import Manifest, encode_paths
@@ -75,7 +54,7 @@ class ReplicaAgent:
         self._previous: tuple[int, Manifest] | None = None
         # Of the staged content: files of packages, and where their content lies.
         self._packages: list[tuple[str, str]] = []
-        self._is_moving = False
+        self.is_moving = False
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-replica", daemon=True)
 
@@ -99,10 +78,6 @@ class ReplicaAgent:
     @property
     def staged_bytes(self) -> int:
         return 0 if self._replica is None else self._replica.staged_bytes
-
-    @property
-    def is_moving(self) -> bool:
-        return self._is_moving
 
     @property
     def replica(self) -> tuple[str, bool]:
@@ -223,20 +198,22 @@ class ReplicaAgent:
         order = envelope.message
         node = self._agent.node
         try:
-            message = decode(bytes(envelope.payload))
+            message = messages.decode(bytes(envelope.payload))
         except BadMessage as error:
-            node.answer(order, SyncAnswer(encode(Refused("bad-message", str(error)))))
+            node.answer(
+                order, SyncAnswer(messages.encode(messages.Refused("bad-message", str(error))))
+            )
             return
         try:
             answer = self._turn_away(order, message) or self._take(order, message, envelope)
         except Exception as error:
             _log.exception("a push could not be answered")
-            answer = Refused("failed", f"it failed there: {type(error).__name__}: {error}")
-        if isinstance(answer, Staged | Committed):
+            answer = messages.Refused("failed", f"it failed there: {type(error).__name__}: {error}")
+        if isinstance(answer, messages.Staged | messages.Committed):
             _log.debug("generation %d: %s", answer.generation, type(answer).__name__)
         agent = self._agent
-        body = SyncAnswer(encode(answer), self.root, self._host_name)
-        if isinstance(answer, Staged):
+        body = SyncAnswer(messages.encode(answer), self.root, self._host_name)
+        if isinstance(answer, messages.Staged):
             body.is_staged = True
             body.packages = tuple(self._packages)
             # The client whose processes are to change with the files; asked in every push, so not
@@ -244,47 +221,56 @@ class ReplicaAgent:
             body.client_address = agent.client
         node.answer(order, body)
 
-    def _turn_away(self, order: Sync, message: Message) -> Message | None:
+    def _turn_away(self, order: Sync, message: messages.Message) -> messages.Message | None:
         """Return the refusal for an author that comes while another author's push is in
         progress."""
         lease = self._lease
-        if isinstance(message, Question) or not lease.is_anothers(order.author or order.sender):
+        if isinstance(message, messages.Question) or not lease.is_anothers(
+            order.author or order.sender
+        ):
             return None
-        if isinstance(message, Abort):
-            return Aborted(message.generation)
-        if isinstance(message, Commit):
-            return Refused("not-staged", f"{lease.author} has begun another push meanwhile")
-        return Refused(
+        if isinstance(message, messages.Abort):
+            return messages.Aborted(message.generation)
+        if isinstance(message, messages.Commit):
+            return messages.Refused(
+                "not-staged", f"{lease.author} has begun another push meanwhile"
+            )
+        return messages.Refused(
             "busy", f"{lease.author} pushes generation {lease.generation} at this moment"
         )
 
-    def _take(self, order: Sync, message: Message, envelope: Envelope[Sync]) -> Message:
-        if isinstance(message, Instalment | StageRequest):
+    def _take(
+        self, order: Sync, message: messages.Message, envelope: Envelope[Sync]
+    ) -> messages.Message:
+        if isinstance(message, messages.Instalment | messages.StageRequest):
             self._follow_state_folder()
         replica, lease = self._write_if_free(_LOCK_SECONDS), self._lease
         if replica is None:
-            return Refused(
+            return messages.Refused(
                 "shared", "another host keeps the same folder: push again, and to that one, too"
             )
         previous = replica.generation, replica.manifest
-        if isinstance(message, Instalment | StageRequest):
+        if isinstance(message, messages.Instalment | messages.StageRequest):
             lease.take(order.sender, order.pid, message.author, message.generation)
-        elif isinstance(message, Commit):
+        elif isinstance(message, messages.Commit):
             self._use_folders(order.folders or ("",))
-        with self._moving(isinstance(message, Commit)):
+        with self._moving(isinstance(message, messages.Commit)):
             answer = replica.handle(message, envelope.buffers)
             if replica.generation != previous[0]:
                 self._previous = (replica.generation, previous[1])
                 self._tell_commit(order, replica)
                 if why := self._show_environment():
-                    answer = Refused("environment", why)
-        if isinstance(answer, Staged):
+                    answer = messages.Refused("environment", why)
+        if isinstance(answer, messages.Staged):
             answer = self._stage_environment(replica, answer)
-        elif isinstance(answer, Aborted):
+        elif isinstance(answer, messages.Aborted):
             self._environment.drop()
-        is_refused = isinstance(answer, Refused)
-        if not isinstance(message, Question) and (
-            is_refused or not isinstance(message, Instalment | StageRequest | Supply)
+        is_refused = isinstance(answer, messages.Refused)
+        if not isinstance(message, messages.Question) and (
+            is_refused
+            or not isinstance(
+                message, messages.Instalment | messages.StageRequest | messages.Supply
+            )
         ):
             lease.end()
         return answer
@@ -304,13 +290,13 @@ class ReplicaAgent:
         with suppress(RuntimeError):  # The loop has ended.
             self._agent.node.loop.call_soon(lambda: self._agent.publish(bulletin))
 
-    def _stage_environment(self, replica: Replica, staged: Staged) -> Message:
+    def _stage_environment(self, replica: Replica, staged: messages.Staged) -> messages.Message:
         """Prepare the packages that a staged state needs, or refuse the state."""
         try:
             self._packages = self._environment.stage(staged.files)
         except UnfitEnvironment as error:
             replica.abort(staged.generation)
-            return Refused("environment", str(error))
+            return messages.Refused("environment", str(error))
         return staged
 
     def _use_folders(self, folders: tuple[str, ...], *, is_writer: bool = True) -> None:
@@ -324,11 +310,11 @@ class ReplicaAgent:
     @contextmanager
     def _moving(self, is_moving: bool) -> Iterator[None]:
         """Let no proc start during this block, in which files change."""
-        self._is_moving = is_moving
+        self.is_moving = is_moving
         try:
             yield
         finally:
-            self._is_moving = False
+            self.is_moving = False
             if is_moving:
                 with suppress(RuntimeError):  # The loop has ended.
                     self._agent.node.loop.call_soon(self._agent.workspace_changed)
@@ -348,7 +334,7 @@ class ReplicaAgent:
             return "what was here before is not known: this host agent was started since"
         paths = sorted(old.changed_paths(replica.manifest))
         entries = {path: old.get(path) for path in paths}
-        stage = StageRequest(
+        stage = messages.StageRequest(
             generation=order.generation + 1,
             author=replica.author,
             digest_name=old.digest_name,
@@ -359,12 +345,16 @@ class ReplicaAgent:
             blobs=[],
             takes_back=True,
         )
-        for message in (stage, Commit(stage.generation)):
-            with self._moving(isinstance(message, Commit)):
+        for message in (stage, messages.Commit(stage.generation)):
+            with self._moving(isinstance(message, messages.Commit)):
                 answer = replica.handle(message)
-            if not isinstance(answer, Staged | Committed):
+            if not isinstance(answer, messages.Staged | messages.Committed):
                 replica.abort(stage.generation)
-                reason = answer.reason if isinstance(answer, Refused) else "old contents are gone"
+                reason = (
+                    answer.reason
+                    if isinstance(answer, messages.Refused)
+                    else "old contents are gone"
+                )
                 return f"{self._host_name}: {reason}"
         return self._show_environment()
 
@@ -387,3 +377,54 @@ def _read_folders(state: str) -> tuple[str, ...]:
         return tuple(map(str, json.loads(Path(_folders_file(state)).read_text())))
     except (OSError, ValueError, TypeError):
         return ("",)
+
+
+class Lease:
+    """Lets one author push at a time. The lease ends with the push, or with the author; the staged
+    files stay, so that an owner which was told to switch can still have them shown.
+    """
+
+    def __init__(self, agent: WorkspaceHost) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._holder: Uid = ""
+        self._visitors: set[Uid] = set()
+        self.author = ""
+        self.generation = 0
+        self._node.peer_down.on_down.append(self._on_peer_down)
+
+    def is_anothers(self, sender: Uid) -> bool:
+        """Return whether another author holds the lease, so that ``sender`` has to wait."""
+        return self._holder not in ("", sender)
+
+    def take(self, sender: Uid, pid: int, author: str, generation: int) -> None:
+        """Give the lease to ``sender``, which pushes from now on."""
+        self.author, self.generation = author, generation
+        if self._holder == sender:
+            return
+        self._holder = sender
+        if pid and sender not in self._visitors and not self._is_client(sender):
+            self._visitors.add(sender)
+            address = self._node.address_of(sender)
+            self._node.failure_detector.watch(address, pid, lambda: self._has_left(sender))
+
+    def end(self) -> None:
+        """End the lease, because the push is over here."""
+        sender, self._holder = self._holder, ""
+        if sender and not self._is_client(sender):
+            self._node.failure_detector.unexpect(sender)
+
+    def _has_left(self, sender: Uid) -> None:
+        self._on_peer_down(sender, ProcDown(sender, "it has ended"))
+        self._node.peer_down.left(sender)
+
+    def _is_client(self, sender: Uid) -> bool:
+        """Return whether the sender is our client, which is watched already, as are its procs
+        here."""
+        client = self._agent.client
+        return (client is not None and client.uid == sender) or sender in self._agent.procs
+
+    def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
+        self._visitors.discard(uid)
+        if uid == self._holder:
+            self._holder = ""

@@ -12,6 +12,5 @@ What to open:
     open_order                an order that waits for its answer
     actions                   carries out the participant's decisions, here and in its procs
     fencing                   a participant's fences in its mailboxes, its spawns and its sends
-    busy_actors               the actors that a switch waits for, in one line for people
     audits                    the searches for old code after a switch
 """

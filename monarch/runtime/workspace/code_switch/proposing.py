@@ -11,12 +11,7 @@ from monarch.core.code_switch.table import ProposalState, Said, Vote
 from monarch.errors import MonarchError
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.host_files import FilesHere
-from monarch.runtime.workspace.reload_plan import (
-    AuditOutcome,
-    ReloadOutcome,
-    ReloadPlan,
-    Switched,
-)
+from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan, Switched
 from monarch.wire.address import Uid
 from monarch.wire.message import SwitchOrder
 

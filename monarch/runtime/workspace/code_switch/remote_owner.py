@@ -13,12 +13,7 @@ from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.audits import ask_audit
 from monarch.runtime.workspace.code_switch.host_files import FilesHere
 from monarch.runtime.workspace.code_switch.proposing import OwnerLost
-from monarch.runtime.workspace.reload_plan import (
-    AuditOutcome,
-    ReloadOutcome,
-    ReloadPlan,
-    Switched,
-)
+from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan, Switched
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Body, Order, SwitchOrder
 

@@ -12,25 +12,9 @@ from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
 from monarch.wire.message import Sync, SyncAnswer
+from monarch_sync import messages
 from monarch_sync.content.digest import digest_bytes
 from monarch_sync.errors import ContentGone, GenerationUnknown, VersionMismatch
-from monarch_sync.messages import (
-    AskChanges,
-    AskContent,
-    AskHistory,
-    AskMissing,
-    AskState,
-    Changes,
-    HistoryReply,
-    Message,
-    Need,
-    Piece,
-    Question,
-    Refused,
-    StateReply,
-    decode,
-    encode,
-)
 from monarch_sync.tree.entry import Entry
 from monarch_sync.tree.manifest import EntryChange, Manifest
 
@@ -53,7 +37,7 @@ class HeldChanges(msgspec.Struct, frozen=True):
     changes: list[EntryChange]
 
     @classmethod
-    def of(cls, reply: Changes) -> HeldChanges:
+    def of(cls, reply: messages.Changes) -> HeldChanges:
         """Decode a host's answer. Raises ``BadManifest``."""
         old, new = (
             {entry.path: entry for entry in map(Entry.from_row, rows)}
@@ -75,25 +59,31 @@ class HostHistory:
         self._patience = patience
         self.hosts = hosts
 
-    def histories(self, limit: int) -> dict[str, HistoryReply]:
+    def histories(self, limit: int) -> dict[str, messages.HistoryReply]:
         """Return the generations of each host, newest first."""
-        answers = self._ask_all(AskHistory(limit))
-        return {host: reply for host, reply in answers.items() if isinstance(reply, HistoryReply)}
+        answers = self._ask_all(messages.AskHistory(limit))
+        return {
+            host: reply
+            for host, reply in answers.items()
+            if isinstance(reply, messages.HistoryReply)
+        }
 
-    def states(self) -> dict[str, StateReply]:
+    def states(self) -> dict[str, messages.StateReply]:
         """Return the present state of each host."""
-        answers = self._ask_all(AskState(0))
-        return {host: reply for host, reply in answers.items() if isinstance(reply, StateReply)}
+        answers = self._ask_all(messages.AskState(0))
+        return {
+            host: reply for host, reply in answers.items() if isinstance(reply, messages.StateReply)
+        }
 
     def state(self, generation: int) -> HeldState:
         """Return a generation; 0 is the present one.
 
         Raises ``GenerationUnknown`` if no host remembers it.
         """
-        answers = self._ask_all(AskState(generation))
-        held = [reply for reply in answers.values() if isinstance(reply, StateReply)]
+        answers = self._ask_all(messages.AskState(generation))
+        held = [reply for reply in answers.values() if isinstance(reply, messages.StateReply)]
         if not held:
-            reasons = {r.reason for r in answers.values() if isinstance(r, Refused)}
+            reasons = {r.reason for r in answers.values() if isinstance(r, messages.Refused)}
             raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
         # Two authors can have given a number to different states: the state most hosts had.
         digests = [state.digest for state in held]
@@ -109,19 +99,21 @@ class HostHistory:
         reasons: set[str] = set()
         for host in self.hosts:
             try:
-                reply = self._reply(host, self._ask(host, AskChanges(since, generation)))
+                reply = self._reply(host, self._ask(host, messages.AskChanges(since, generation)))
             except MonarchError as error:
                 reasons.add(str(error))
                 continue
-            if isinstance(reply, Changes):
+            if isinstance(reply, messages.Changes):
                 return HeldChanges.of(reply)
-            reasons.add(reply.reason if isinstance(reply, Refused) else type(reply).__name__)
+            reasons.add(
+                reply.reason if isinstance(reply, messages.Refused) else type(reply).__name__
+            )
         raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
 
     def missing(self, host: str, digests: Sequence[bytes]) -> frozenset[bytes]:
         """Return which of these contents a host does not have."""
-        reply = self._reply(host, self._ask(host, AskMissing(list(digests))))
-        return frozenset(reply.digests if isinstance(reply, Need) else digests)
+        reply = self._reply(host, self._ask(host, messages.AskMissing(list(digests))))
+        return frozenset(reply.digests if isinstance(reply, messages.Need) else digests)
 
     def content(self, entry: Entry) -> bytes:
         """Return a file's content, from any host that has it. Raises ``ContentGone``."""
@@ -135,9 +127,9 @@ class HostHistory:
         parts: list[bytes] = []
         at = 0
         while at < entry.size or not parts:
-            question = AskContent(entry.digest, at, _PIECE_BYTES)
+            question = messages.AskContent(entry.digest, at, _PIECE_BYTES)
             reply = self._reply(host, self._ask(host, question))
-            if not isinstance(reply, Piece):
+            if not isinstance(reply, messages.Piece):
                 return None
             parts.append(reply.data)
             at += len(reply.data)
@@ -145,19 +137,19 @@ class HostHistory:
                 break
         return b"".join(parts)
 
-    def _ask(self, host: str, question: Question) -> Promise[Response[SyncAnswer]]:
-        return self._node.ask(self.hosts[host], Sync(), encode(question))
+    def _ask(self, host: str, question: messages.Question) -> Promise[Response[SyncAnswer]]:
+        return self._node.ask(self.hosts[host], Sync(), messages.encode(question))
 
-    def _ask_all(self, question: Question) -> dict[str, Message]:
+    def _ask_all(self, question: messages.Question) -> dict[str, messages.Message]:
         asked = {host: self._ask(host, question) for host in self.hosts}
         return {host: self._reply(host, answer) for host, answer in asked.items()}
 
-    def _reply(self, host: str, answer: Promise[Response[SyncAnswer]]) -> Message:
+    def _reply(self, host: str, answer: Promise[Response[SyncAnswer]]) -> messages.Message:
         if not answer.wait(self._patience):
             raise MonarchError(f"host {host} has not answered for {self._patience:g} s")
         if answer.value.error:
             raise MonarchError(f"host {host} did not answer: {answer.value.error}")
         try:
-            return decode(answer.value.answer.reply)
+            return messages.decode(answer.value.answer.reply)
         except VersionMismatch as error:
             raise MonarchError(f"host {host}: {error}") from None

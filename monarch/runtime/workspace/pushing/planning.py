@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from monarch.net.identifiers import new_uid
 from monarch.net.machine import machine_id
@@ -21,13 +20,6 @@ from monarch_sync.tree.entry import from_wire
 from monarch_sync.tree.manifest import Manifest
 
 
-class Planned(NamedTuple):
-    """The plan for the processes, and the files that changed, for the report."""
-
-    plan: ReloadPlan
-    changed_files: list[str]
-
-
 def plan_of(
     memory: Memory,
     manifest: Manifest,
@@ -38,10 +30,12 @@ def plan_of(
     behind: Sequence[Uid],
     mode: str,
     here: LocalReplicas,
-) -> Planned:
-    """Return the plan for the owners. ``hosts`` are those that take part, ``roots`` their replicas,
-    ``packages`` the files of packages that change there, ``here`` the replicas on the author's
-    host."""
+) -> tuple[ReloadPlan, list[str]]:
+    """Return the plan for the owners of procs, and the changed files, for the report.
+
+    ``hosts`` take part in the push; ``roots`` are their replicas. ``packages`` are the files of
+    packages that change there, and ``here`` the replicas on the author's own host.
+    """
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid())
     changed: set[str] = set()
@@ -92,7 +86,7 @@ def plan_of(
     is_first_here = memory.last is None and any(host.is_staged for host in hosts)
     if not is_first_here:
         changed.update(own_changes if mode != "off" else _own_changes(memory.last, manifest))
-    return Planned(plan, sorted(changed))
+    return plan, sorted(changed)
 
 
 def _family(machine: str, paths: Sequence[str]) -> str:

@@ -26,12 +26,7 @@ from monarch.runtime.workspace.pushing.memory import Memory
 from monarch.runtime.workspace.pushing.planning import plan_of
 from monarch.runtime.workspace.pushing.push_words import PushWords
 from monarch.runtime.workspace.pushing.sharing import HERE
-from monarch.runtime.workspace.reload_plan import (
-    ReloadOutcome,
-    ReloadPlan,
-    StagedFiles,
-    Switched,
-)
+from monarch.runtime.workspace.reload_plan import ReloadOutcome, ReloadPlan, StagedFiles, Switched
 from monarch.wire.address import ProcAddress, Uid
 from monarch_sync.errors import MovedUnderfoot
 from monarch_sync.host_report import HostReport
