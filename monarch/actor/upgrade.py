@@ -141,7 +141,9 @@ class _Members:
 
     def prepare(self, plan: ReloadPlan) -> ReloadOutcome:
         return self._switch.prepare_on(
-            plan, self._procs, lambda plan: self._switch.here.prepare_class(plan, self._ref.cls)
+            plan,
+            self._procs,
+            lambda plan: self._switch.local_reload.prepare_class(plan, self._ref.cls),
         )
 
 

@@ -67,16 +67,23 @@ class Gateway:
     ) -> None:
         self.name = name
         self._first_seconds = first_seconds
+        #: The login, with the shell command that starts the far end.
         self._command = [*command, f"exec {python} -c {shlex.quote(_PROGRAM)}"]
+        #: Names the far end, so that a new login finds it again.
         self._session = secrets.token_hex(16)
+        #: The folder of the Unix sockets that lead through the gateway.
         self._temporary = tempfile.TemporaryDirectory(prefix="mgw-", ignore_cleanup_errors=True)
         self._folder = self._temporary.name
+        #: The path of the Unix socket by HOST:PORT; under the lock.
         self._local_paths: dict[str, str] = {}
         self._making = threading.Lock()
         self._is_closed = False
+        #: What the login writes to standard error.
         self._errors: IO[bytes] | None = None
+        #: The login; None while the connection is cut.
         self._process: subprocess.Popen[bytes] | None = None
         self._rare = RareLog(_log)
+        #: Belongs to ``_thread`` once that runs.
         self._end = TunnelEnd(first_stream=1, on_broken=self._hang_up)
         try:
             self._end.attach(self._dial(first_seconds))

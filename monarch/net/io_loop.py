@@ -39,24 +39,31 @@ class IoLoop:
 
     def __init__(self, name: str = "monarch-io", *, lends: bool = False) -> None:
         self._poll = new_poller()
+        #: What to call when a descriptor can be read, or written.
         self._readers: dict[int, Callable[[], object]] = {}
         self._writers: dict[int, Callable[[], object]] = {}
+        #: Actions to run next. Any thread appends.
         self._soon: deque[Callable[[], None]] = deque()
+        #: A heap of timers: when each is due, a number for timers of the same time, the timer.
         self._timers: list[tuple[float, int, Timer]] = []
         self._tie = itertools.count()
+        #: Ends a poll in progress. Any thread sets it.
         self._wake = new_wake_up()
         self._wake_fd = self._wake.fileno()
+        #: Guards ``_has_ended``: once it is true, ``_wake`` is closed.
         self._wake_lock = threading.Lock()
         self._has_ended = False
         self._poll.register(self._wake_fd, READ)
         self._stopping = False
         self._turn = PollTurn(lends)
+        #: Whether a thread that waits polls for a moment before it sleeps.
         self._eagerness = Eagerness()
+        #: The same for threads that never sleep in this loop; see ``serve_a_moment``.
         self._eagerness_of_moments = Eagerness()
         self._rare = RareLog(_log)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        #: Called on the loop's thread with the error that ended the loop; None: it is raised there.
         self.on_broken: Callable[[Exception], None] | None = None
-        """Told, on the loop's thread, of what ended it unasked; raised there if nobody is."""
 
     def start(self) -> None:
         allow_many()

@@ -49,17 +49,27 @@ class ResumedStream:
         self._take = take
         self._on_broken = on_broken
         self._begin_anew = begin_anew
+        #: Names this end, so that the other end notices if it is replaced.
         self._own_id = os.urandom(8)
+        #: The name of the other end; zeros before the first greeting.
         self._partner_id = bytes(8)
+        #: The connection; None while it is broken.
         self._pipe: socket.socket | None = None
+        #: Bytes that are not a whole frame yet, and bytes that the kernel has not taken.
         self._in = bytearray()
         self._out = bytearray()
+        #: Whether the other end has said, on this connection, how many frames it got.
         self._is_greeted = False
+        #: Sent frames that the other end may not have.
         self._kept: deque[bytes] = deque()
-        self._num_acknowledged = 0  # Frames that the other end is known to have.
+        #: How many frames the other end is known to have.
+        self._num_acknowledged = 0
+        #: How many frames have arrived here, and how many of them were acknowledged.
         self._num_got = 0
         self._num_reported = 0
+        #: The bytes of the frames that are not acknowledged yet.
         self._bytes_unreported = 0
+        #: When something was received, and sent, the last time.
         self._heard_at = self._sent_at = time.monotonic()
         self.bytes_in = self.bytes_out = 0
 

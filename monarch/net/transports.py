@@ -30,12 +30,16 @@ class Transports:
         self._loop = loop
         self._receive = receive
         self._keys = keys
+        #: Whether to listen beyond loopback without keys.
         self._is_insecure = False
         self._max_frame_bytes = max_frame_bytes
         self._unix = UnixTransport(loop, receive, max_message_bytes=max_message_bytes)
+        #: Made at the first TCP URL.
         self._tcp: ZmqTransport | None = None
         self._making = threading.Lock()
+        #: Maps a TCP URL to a local URL that leads there through a gateway; None without a gateway.
         self._way_to: Callable[[str], str] | None = None
+        #: URLs that are connected to in place of others.
         self._replaced_urls: dict[str, str] = {}
 
     def use_keys(self, keys: JobKeys) -> None:

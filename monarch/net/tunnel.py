@@ -50,17 +50,22 @@ class TunnelEnd:
     """
 
     def __init__(self, *, first_stream: int, on_broken: Callable[[], None]) -> None:
+        #: The number of the next stream. One end has the odd numbers, the other the even.
         self._next = first_stream
         self._selector = selectors.DefaultSelector()
         self._streams: dict[int, _Stream] = {}
+        #: Listeners whose connections lead through the tunnel.
         self._ways: list[socket.socket] = []
+        #: By stream, where the other end was asked to listen: the wish, the target, the outcome.
         self._listening: dict[int, tuple[bytes, tuple[str, int], Callable[[str], None]]] = {}
         self._stream = ResumedStream(self._selector, self._take, on_broken, self._begin_anew)
         self._send = self._stream.send
+        #: Actions for this end's thread. Any thread appends, and then rings the bell.
         self._posted: deque[Callable[[], None]] = deque()
         self._bell, self._ringer = socket.socketpair()
         self._bell.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, self._on_bell)
+        #: Whether the other end will not come back.
         self.is_over = False
 
     def post(self, do: Callable[[], None]) -> None:

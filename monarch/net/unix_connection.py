@@ -41,14 +41,22 @@ class UnixConnection:
         self._path = path
         self._forget = forget
         self._lock = threading.Lock()
+        #: The messages that are not written yet.
         self._queue: deque[list[Bytes]] = deque()
-        self._num_sent = 0  # of the first message in the queue
-        self._num_held = 0  # bytes, roughly
+        #: How many bytes of the first message in the queue are written.
+        self._num_sent = 0
+        #: About how many bytes were held back since the last write.
+        self._num_held = 0
+        #: When the last write was, on ``time.perf_counter``.
         self._last_write = 0.0
+        #: The value of ``cork.waits`` at the last write.
         self._num_waits = 0
+        #: None while there is no connection.
         self._socket: socket.socket | None = None
+        #: Whether the loop writes the queue when the kernel has room again.
         self._is_watched = False
         self._is_closed = False
+        #: How long to wait before the next attempt to connect.
         self._retry_seconds = _FIRST_RETRY_SECONDS
         with self._lock:
             self._connect()

@@ -40,9 +40,13 @@ class UnixTransport:
         self._loop = loop
         self._receive = receive
         self._max_message_bytes = max_message_bytes
+        #: The listening sockets, and their paths.
         self._listeners: dict[socket.socket, str] = {}
+        #: The sockets that peers send on.
         self._accepted: set[socket.socket] = set()
+        #: What this process sends on.
         self._connections: set[UnixConnection] = set()
+        #: Where small messages are read to. On the loop only.
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._rare = RareLog(_log)
         self._is_closed = False

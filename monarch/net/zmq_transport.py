@@ -57,8 +57,10 @@ class ZmqTransport:
     ) -> None:
         self._loop = loop
         self._receive = receive
+        #: The job's keys; None: listeners are on loopback only, unless ``_insecure``.
         self._keys = keys
         self._insecure = insecure
+        #: The largest frame that is accepted; negative: no limit.
         self._max_frame_bytes = (
             max_frame_bytes if max_frame_bytes < 0 else max(max_frame_bytes, _MIN_FRAME_BYTES)
         )
@@ -66,8 +68,10 @@ class ZmqTransport:
         self._context.set(zmq.MAX_SOCKETS, 16_384)
         self._listeners: list[zmq.Socket[bytes]] = []
         self._connections: set[ZmqConnection] = set()
+        #: Admits peers at the listeners.
         self._gate = Gate(loop, self._context, gate_limits)
         self._rare = RareLog(_log)
+        #: Whether this process had enough descriptors for ZeroMQ.
         self._has_begun = False
         self._is_closed = False
 
@@ -222,13 +226,17 @@ class ZmqConnection:
         rare: RareLog,
     ) -> None:
         self._loop = loop
+        #: Returns a new socket that connects to the URL. Raises ``OSError``.
         self._connected = connected
+        #: None while the process is out of descriptors. Under the lock, as the next two.
         self._socket: zmq.Socket[bytes] | None = None
+        #: Messages that wait for the socket.
         self._waiting: deque[Frames] = deque()
         self._is_closed = False
         self._url = url
         self._max_frame_bytes = max_frame_bytes
         self._lock = threading.Lock()
+        #: Called when the connection is closed.
         self._forget = forget
         self._rare = rare
         self._connect()

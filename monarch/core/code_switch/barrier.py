@@ -25,27 +25,36 @@ _LOOK_SECONDS = 0.1
 
 
 class SwitchBarrier:
-    """``attempt`` counts the fences of a switch. ``own`` numbers the fence of this process's
-    actors, 0 before it is raised. ``asked`` are the procs that have not reached the fence yet, by
-    number; ``fenced`` are all procs whose messages from us wait behind the fence. ``seconds`` is
-    how long it may delay a sender; ``None`` is without limit."""
+    """One fence of a switch, in one process. See the module's docstring."""
 
     def __init__(self, attempt: int, token: int, seconds: float | None, now: float) -> None:
+        #: Counts the fences of a switch, from 1.
         self.attempt = attempt
+        #: Identifies the order that is answered when the fence is reached; 0 once it is answered.
         self.token = token
+        #: How long the fence may delay a sender; None is without limit.
         self.seconds = seconds
-        self.own = 0
+        #: The number of the work that raises the fence for this process's actors; 0 before that.
+        self.own_number = 0
+        #: Whether all actors of this process have reached the fence.
         self.has_own_come = False
+        #: The processes whose messages from us wait behind the fence.
         self.fenced: set[str] = set()
+        #: The procs that have not reached the fence yet, by number.
         self.asked: dict[int, str] = {}
+        #: Since when the fence delays a sender; None if it delays none.
         self.held_at: float | None = None
+        #: The number of the work that forbids further spawns; 0 before that.
         self.gate = 0
         self.is_gate_closed = False
         self.is_lifted = False
-        # The processes that have yet to come to it are not waited for any longer.
+        #: Whether the fence has given up waiting for processes that have not reached it.
         self.is_late = False
+        #: When to check next whether the fence delays a sender.
         self.look_at = now + _LOOK_SECONDS
+        #: Processes to which a message was sent behind the fence. Any thread may add to it.
         self._sent: set[str] = set()
+        #: Processes all of whose actors have reached the fence.
         self._come: set[str] = set()
 
     @property
@@ -77,7 +86,7 @@ class SwitchBarrier:
 
     def raise_here(self, number: int, uid: str) -> Effect:
         """Raise the fence for the actors of this process, whose uid is ``uid``."""
-        self.own = number
+        self.own_number = number
         if self.seconds is not None:
             self.fenced.add(uid)
         return Do(number, Work.RAISE_FENCE)

@@ -57,20 +57,33 @@ class Participant:
         self, members: Callable[[], Sequence[str]], *, is_root: bool, uid: str = ""
     ) -> None:
         self.state = ParticipantState.IDLE
+        #: The process whose orders are obeyed; "" before the first switch.
         self.coordinator = ""
+        #: The generation of the last switch that was begun.
         self.generation = 0
+        #: The highest attempt whose fence was lifted in this switch; 0 for none.
         self.num_lifted = 0
+        #: The procs that new ones replace when the switch is decided.
         self.replaced: set[str] = set()
+        #: The last fence of this switch; None before the first.
         self.fence: SwitchBarrier | None = None
+        #: Our own uid.
         self._uid = uid
         self._members = members
         self._is_root = is_root
+        #: The last number that was given to a piece of work or to a question.
         self._number = 0
+        #: The procs that were asked to prepare.
         self._prepared: set[str] = set()
+        #: The procs that have not answered whether they can prepare, by number.
         self._preparing: dict[int, str] = {}
+        #: Whether a proc that was spawned meanwhile cannot take the new code.
         self._is_refused = False
+        #: The round of votes that is not over; None if no order waits for votes.
         self._round: Round | None = None
+        #: The token of an order to lift that waits until all have passed, and its deadline.
         self._lifting: tuple[int, float] | None = None
+        #: After how many seconds people are told what a switch waits for.
         self.tell_seconds: Sequence[float] = _TELL_SECONDS
         self._telling = Telling(self.tell_seconds)
 
@@ -142,7 +155,7 @@ class Participant:
         self.fence, self._telling = None, Telling(self.tell_seconds)
         votes = self._begin(SwitchOrder.PREPARE, token, now, _PREPARE_SECONDS)
         effects += self._prepare_new(token)
-        votes.own.add(self._next())
+        votes.own_work.add(self._next())
         return [*effects, Do(self._number, Work.PREPARE, token, unfinished)]
 
     def _raise_fence(self, order: Order, token: int, now: float) -> Effects:
@@ -180,7 +193,7 @@ class Participant:
         votes = self._begin(SwitchOrder.HALT, token, now, seconds + _PREPARE_SECONDS)
         votes.halts_at = now + seconds
         effects = self._ask(votes.asked, SwitchOrder.HALT, self._fenced(), token, seconds)
-        votes.own.add(self._next())
+        votes.own_work.add(self._next())
         return [*effects, Do(self._number, Work.HALT, token)]
 
     def _patch(self, order: Order, token: int, now: float, leaving: Sequence[str]) -> Effects:
@@ -191,7 +204,7 @@ class Participant:
         effects = self._ask(votes.leaving, SwitchOrder.REVERT, leaving, token)
         staying = [proc for proc in self._fenced() if proc not in leaving]
         effects += self._ask(votes.asked, SwitchOrder.PATCH, staying, token, behind=order.behind)
-        votes.own.add(self._next())
+        votes.own_work.add(self._next())
         return effects if votes.leaving else [*effects, Do(self._number, Work.PATCH, token)]
 
     def _go(self, token: int) -> Effects:
@@ -214,21 +227,21 @@ class Participant:
         self._go_to(SwitchOrder.REVERT)
         votes = self._begin(SwitchOrder.REVERT, token, now, _REVERT_SECONDS)
         effects += self._ask(votes.asked, SwitchOrder.REVERT, self._members(), token)
-        votes.own.add(self._next())
+        votes.own_work.add(self._next())
         return [*effects, Do(self._number, Work.REVERT, token, order.generation)]
 
     def did(self, number: int, vote: Vote, now: float) -> Effects:
         """Handle the end of own work, with its vote."""
         self._check(number)
         votes, fence = self._round, self.fence
-        if fence is not None and number == fence.own and not fence.has_own_come:
+        if fence is not None and number == fence.own_number and not fence.has_own_come:
             fence.has_own_come = True
             held = fence.hold(now) if fence.came(self._uid) else []
             return [*held, *self._advance(), *self._pass(fence)]
         if fence is not None and number == fence.gate:
             fence.is_gate_closed = True
             return self._advance()
-        if votes is None or number not in votes.own:
+        if votes is None or number not in votes.own_work:
             return []
         return [*votes.did(number, vote), *self._check_round()]
 
@@ -356,14 +369,14 @@ class Participant:
         if fence is None:
             return []
         effects: list[Effect] = []
-        if not fence.own or fence.has_own_come:
+        if not fence.own_number or fence.has_own_come:
             effects += self._prepare_new(fence.token)
         if self._is_refused:
             fence.is_late = True
             return [*effects, *fence.answer(Reason.REFUSED)]
         if self._preparing:
             return effects
-        if not fence.own:
+        if not fence.own_number:
             return [*effects, fence.raise_here(self._next(), self._uid)]
         if not fence.has_own_come:
             return effects

@@ -44,13 +44,21 @@ class Proposal:
     def __init__(self, num_owners: int) -> None:
         self.state = ProposalState.IDLE
         self._num_owners = num_owners
+        #: The requests of this state that are still to be sent.
         self._todo: list[Request] = []
+        #: The request that waits for its answer.
         self._open: Request | None = None
+        #: Owners, by index, that have prepared or have begun to, and have not switched.
         self._prepared: list[int] = []
+        #: Owners that run the new code.
         self._switched: list[int] = []
+        #: Owners that are gone.
         self._lost: list[int] = []
+        #: Whether hosts on which nothing runs may show the new files.
         self._has_shown = False
+        #: Whether a party, or the author, has said no.
         self._is_refused = False
+        #: Whether Ctrl-C has come.
         self._is_interrupted = False
 
     @property

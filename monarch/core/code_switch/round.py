@@ -13,10 +13,7 @@ from monarch.wire.message import SwitchOrder
 class Round:
     """The round of ``order``, answered under ``token`` when all have voted.
 
-    ``own`` numbers the participant's own work, ``asked`` the procs that have not voted yet,
-    ``leaving`` the procs that must revert before the others patch. At ``halts_at`` an actor that
-    has not halted is late; at ``ends_at`` a proc that has not voted counts as a no. ``next_number``
-    numbers further work.
+    ``next_number`` returns a number for further work.
     """
 
     def __init__(
@@ -29,20 +26,29 @@ class Round:
         next_number: Callable[[], int],
     ) -> None:
         self.order = order
+        #: Identifies the order that is answered; 0 if it needs no answer.
         self.token = token
+        #: When a proc that has not voted counts as a no.
         self.ends_at = ends_at
+        #: How long the round may last, for the text about silent procs.
         self.seconds = seconds
-        self.own: set[int] = set()
+        #: The numbers of the participant's own work that is not done.
+        self.own_work: set[int] = set()
+        #: The procs that have not voted, by number.
         self.asked: dict[int, str] = {}
+        #: The procs that must revert before the others patch, by number.
         self.leaving: dict[int, str] = {}
+        #: When an actor that has not halted is late; None if no halt is under way.
         self.halts_at: float | None = None
+        #: The combined vote so far.
         self.vote = Vote.YES
+        #: Why not all voted yes, each reason with a proc, or "" for this process.
         self._reasons: list[tuple[Reason, str]] = []
         self._next_number = next_number
 
     @property
     def is_open(self) -> bool:
-        return bool(self.own or self.asked or self.leaving)
+        return bool(self.own_work or self.asked or self.leaving)
 
     @property
     def wakes_at(self) -> float:
@@ -59,12 +65,12 @@ class Round:
 
     def did(self, number: int, vote: Vote) -> list[Effect]:
         """Handle the end of a piece of own work, with its vote."""
-        self.own.discard(number)
+        self.own_work.discard(number)
         self.add(vote)
         if self.order is SwitchOrder.HALT and self.halts_at is not None:
             self.halts_at = None
             further = self._next_number()
-            self.own.add(further)
+            self.own_work.add(further)
             return [Do(further, Work.CATCH_UP, self.token)]
         return [Do(0, Work.END)] if self.order is SwitchOrder.REVERT else []
 
@@ -93,7 +99,7 @@ class Round:
         if self.halts_at is not None:
             if now >= self.halts_at:
                 self.halts_at = None
-                self.own.clear()
+                self.own_work.clear()
                 self.add(Vote.LATE)
                 self._reasons.append((Reason.BUSY, ""))
             return []
@@ -117,4 +123,4 @@ class Round:
         return effects
 
     def _patch(self) -> Effect:
-        return Do(next(iter(self.own)), Work.PATCH, self.token)
+        return Do(next(iter(self.own_work)), Work.PATCH, self.token)

@@ -141,7 +141,7 @@ class WorkspaceSession:
     def close(self) -> None:
         """Stop watching workspaces and remembering imports."""
         self.reload.audits.close()
-        self.reload.here.close()
+        self.reload.local_reload.close()
         with self._lock:
             for author in self._authors.values():
                 author.close()

@@ -59,9 +59,7 @@ Event = Callable[[float], Sequence[Effect]]
 class SwitchUnderWay:
     """The switch that this process takes part in.
 
-    ``asker`` is the process that pushes, if it is another. ``targets`` are the procs that switch
-    with this one; ``None``: all that it owns. ``here`` is how this process prepares. ``exempt`` are
-    actors here that push, and so wait for the switch.
+    ``prepare_here`` prepares the plan in this process.
     """
 
     def __init__(
@@ -70,32 +68,36 @@ class SwitchUnderWay:
         *,
         asker: Uid,
         targets: Sequence[ProcAddress] | None,
-        here: Callable[[ReloadPlan], ReloadOutcome],
+        prepare_here: Callable[[ReloadPlan], ReloadOutcome],
     ) -> None:
         self.plan = plan
+        #: The process that pushes; "" if it is this one.
         self.asker = asker
+        #: The procs that switch with this process; None for all that it owns.
         self.targets = targets
-        self.here = here
+        self.prepare_here = prepare_here
+        #: Actors of this process that push, and so wait for the switch themselves.
         self.exempt: frozenset[Uid] = frozenset()
-        self.told: set[tuple[BusyActor, float]] = set()
-        self.is_loss_told = False  # that procs are about to be replaced
-        # Said by procs while no order waited for an answer.
+        #: The busy actors that were reported, each with the seconds.
+        self.reported: set[tuple[BusyActor, float]] = set()
+        #: Whether the user was told that procs will be replaced.
+        self.is_loss_told = False
+        #: Refusals by procs that arrived while no order waited for an answer.
         self.unheard: list[RefusedFile] = []
 
 
 class Actions:
     """Carries out effects one after the other, in the order in which they came.
 
-    Work that takes time is done on the thread that waits for the order, or on one of its own. Its
-    outcome is an event, which is passed to ``feed`` from any thread. ``tell`` is called with what
-    the switch waits for, ``on_replacing`` with the number of procs that will be replaced, before
-    the fence, and ``on_over`` when a plan has been switched to.
+    Work that takes time is done on the thread that waits for the order, or on a new thread. Its
+    outcome is an event, which is passed to ``feed`` from any thread. ``tell`` is called with a text
+    about the actors that the switch waits for.
     """
 
     def __init__(
         self,
         agent: ProcAgent,
-        here: LocalReload,
+        reload: LocalReload,
         *,
         feed: Callable[[Event], None],
         tell: Callable[[str], None],
@@ -108,15 +110,21 @@ class Actions:
             lambda: self.machine.fence,
             lambda: feed(lambda now: self.machine.held(0, now)),
         )
+        #: The switch in progress; None between switches.
         self.switch: SwitchUnderWay | None = None
+        #: The orders that wait for their answers, by token.
         self.orders: dict[int, OpenOrder] = {}
         self._agent = agent
         self._node = agent.node
-        self._here = here
+        self._reload = reload
         self._feed = feed
+        #: The reports of all processes about busy actors; used by the client only.
         self.busy = BusyActors(agent.node.loop, tell)
+        #: Called with each plan that was switched to.
         self._on_over = on_over
+        #: Called before the fence, with the number of procs that will be replaced.
         self._on_replacing = on_replacing
+        #: The procs that took part in a switch, by uid, also those that have ended.
         self._procs: dict[Uid, ProcAddress] = {}
 
     def carry_out(self, effect: Effect) -> None:
@@ -147,10 +155,10 @@ class Actions:
         """Report the actors that the switch has waited for, and how long, here and to the process
         that asked."""
         # That may be a process of ours, which is told by us, and tells us.
-        untold = [actor for actor in busy if (actor, seconds) not in switch.told]
+        untold = [actor for actor in busy if (actor, seconds) not in switch.reported]
         if not untold:
             return
-        switch.told.update((actor, seconds) for actor in untold)
+        switch.reported.update((actor, seconds) for actor in untold)
         generation = switch.plan.generation
         if self._agent.is_root:
             self.busy.add(generation, untold, seconds)
@@ -200,23 +208,23 @@ class Actions:
 
     def _work(self, effect: Do, switch: SwitchUnderWay | None) -> None:
         """Do a piece of work that takes time, without any lock."""
-        here, number = self._here, self.machine.generation if switch is None else 0
+        reload, number = self._reload, self.machine.generation if switch is None else 0
         number = switch.plan.generation if switch is not None else number
         try:
             if effect.work is Work.PREPARE and switch is not None:
                 if effect.generation:
-                    here.revert(effect.generation)
-                outcome = switch.here(switch.plan)
+                    reload.revert(effect.generation)
+                outcome = switch.prepare_here(switch.plan)
             elif effect.work is Work.CATCH_UP:
-                outcome = here.catch_up(number)
+                outcome = reload.catch_up(number)
             elif effect.work is Work.PATCH and switch is not None:
-                outcome = here.switch(number, switch.exempt)
+                outcome = reload.switch(number, switch.exempt)
             else:
-                here.revert(effect.generation)
+                reload.revert(effect.generation)
                 outcome = ReloadOutcome()
         except Exception as error:
             text = f"{effect.work.value} failed there: {format_remote(error)}"
-            outcome = ReloadOutcome(refused=[RefusedFile(here.label, text)])
+            outcome = ReloadOutcome(refused=[RefusedFile(reload.label, text)])
         vote = outcome.vote
 
         def event(now: float) -> Sequence[Effect]:
@@ -238,7 +246,7 @@ class Actions:
             gate.code_generation = gate.generation
         order.answer(
             answer,
-            label=self._here.label,
+            label=self._reload.label,
             author=switch.plan.author if switch is not None else "",
             unheard=switch.unheard if switch is not None else (),
             busy=self.fencing.busy,
@@ -313,7 +321,7 @@ class Actions:
         """Return why actors in a proc could not be made again."""
         return [
             RefusedFile(
-                self._here.label,
+                self._reload.label,
                 f"a proc needs a new process, but the arguments of {spawn.name} cannot be given "
                 f"again: {spawn.why_not}; stop these actors, or pass that to an endpoint",
             )

@@ -34,8 +34,8 @@ class Audits:
     does the end of the process. ``on_found`` is called with each finished audit and its generation.
     """
 
-    def __init__(self, node: Node, here: LocalReload) -> None:
-        self._node, self._here = node, here
+    def __init__(self, node: Node, reload: LocalReload) -> None:
+        self._node, self._reload = node, reload
         # A proc that trains without a pause gives its audit little time.
         self.answer_seconds = 30.0
         self._audits: dict[int, Promise[AuditOutcome]] = {}
@@ -85,7 +85,7 @@ class Audits:
         asked = [ask_audit(self._node, proc, plan.generation) for proc in procs]
         outcome = AuditOutcome()
         try:
-            outcome = self._here.audit(plan, lambda: ended.is_set)
+            outcome = self._reload.audit(plan, lambda: ended.is_set)
         except AuditEndedError:
             pass
         except Exception:

@@ -46,33 +46,36 @@ _log = logging.getLogger("monarch.reload")
 class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
-    ``on_over`` is called with each plan that was switched to, ``on_waiting`` with what the change
-    waits for, if that takes seconds, ``on_replacing`` with the number of procs that a plan will
-    replace. ``asker`` of an order is the process that pushes, if it is another.
+    ``on_over`` is called with each plan that was switched to. The ``asker`` of an order is the
+    process that pushes; "" if it is this one.
     """
 
     def __init__(
-        self, agent: ProcAgent, here: LocalReload, on_over: Callable[[ReloadPlan], None]
+        self, agent: ProcAgent, local_reload: LocalReload, on_over: Callable[[ReloadPlan], None]
     ) -> None:
-        self.here = here
-        # Held by the thread that changes the code of what we own from this process, from begin to
-        # end.
+        self.local_reload = local_reload
+        #: Held by the thread of this process that pushes to what we own, from begin to end.
         self.alone = threading.Lock()
+        #: Called with a text about the actors that the change waits for, if that takes seconds.
         self.on_waiting: Callable[[str], None] = lambda text: _log.warning("%s", text)
+        #: Called with the plan and the number of procs that it will replace.
         self.on_replacing: Callable[[ReloadPlan, int], None] = lambda plan, num_procs: None
+        #: How long the first fence may delay a sender.
         self.fence_seconds = FENCE_SECONDS
         self._agent = agent
         self.node = agent.node
-        self.audits = Audits(agent.node, here)
+        self.audits = Audits(agent.node, local_reload)
 
+        #: How many pushes and switches this process runs now.
         self._num_at_work = 0
+        #: The plan and the procs to search for old code when that number is 0.
         self._to_audit: tuple[ReloadPlan, list[ProcAddress]] | None = None
 
         def over(plan: ReloadPlan) -> None:
             on_over(plan)
             if plan.mode == "off":
                 return
-            # Those that have switched: what is born later does not look at itself for this plan.
+            # Only procs that have switched: a proc that starts later has no old code.
             procs = [
                 proc
                 for proc in agent.owned_procs()
@@ -85,21 +88,28 @@ class CodeSwitch:
 
         self._actions = Actions(
             agent,
-            here,
+            local_reload,
             feed=self._feed,
             tell=lambda text: self.on_waiting(text),
             on_replacing=lambda plan, num_procs: self.on_replacing(plan, num_procs),
             on_over=over,
         )
         self.machine = self._actions.machine
+        #: The switch that this process drives for an author elsewhere; None if it drives none.
         self._leading: Leading | None = None
-        self._led_for: tuple[Uid, int] | None = None  # its author, and the generation
+        #: The author of that switch, and the generation.
+        self._led_for: tuple[Uid, int] | None = None
+        #: The author's orders to stop that switch, which are answered at its end.
         self._stopping: list[OpenOrder] = []
+        #: Guards all of this; held while an event is handled.
         self._lock = threading.RLock()
+        #: Events that came while another one was handled.
         self._events: deque[Event] = deque()
         self._is_draining = False
+        #: Calls ``tick`` when something is due in the state machine.
         self._timer: Timer | None = None
         self._last_token = 0
+        #: The uids of actors of this process that push at this moment.
         self._pushing: list[Uid] = []
         self.node.peer_down.on_down.append(lambda uid, down: self.author_gone(uid))
         self.node.handle(Order, self._on_order, on_any_thread=True)
@@ -153,17 +163,19 @@ class CodeSwitch:
         self,
         plan: ReloadPlan,
         targets: Sequence[ProcAddress],
-        here: Callable[[ReloadPlan], ReloadOutcome],
+        prepare_here: Callable[[ReloadPlan], ReloadOutcome],
     ) -> ReloadOutcome:
-        """Prepare ``plan`` in these procs, and here by ``here``, which does it in another way."""
-        switch = SwitchUnderWay(plan, asker="", targets=targets, here=here)
+        """Prepare ``plan`` in these procs, and in this process by ``prepare_here``."""
+        switch = SwitchUnderWay(plan, asker="", targets=targets, prepare_here=prepare_here)
         return self._wait(lambda reply: self._prepare(switch, reply), Desk())
 
-    def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
+    def switch(
+        self, plan: ReloadPlan, own_files: FilesHere
+    ) -> tuple[Switched, BaseException | None]:
         leading = Leading(
             lambda order, desk: self.ask(order, "", desk),
             plan,
-            HostFiles(self.node, plan, self.uid, here=here),
+            HostFiles(self.node, plan, self.uid, own_files=own_files),
             fence_seconds=self.fence_seconds,
         )
         return leading.run(), leading.error
@@ -187,7 +199,9 @@ class CodeSwitch:
     def _ordered_to_prepare(self, plan: ReloadPlan, asker: Uid, reply: OpenOrder) -> None:
         # An upgrade goes to the procs of one mesh, and no further down.
         targets = None if plan.upgrade is None else ()
-        switch = SwitchUnderWay(plan, asker=asker, targets=targets, here=self.here.prepare)
+        switch = SwitchUnderWay(
+            plan, asker=asker, targets=targets, prepare_here=self.local_reload.prepare
+        )
         self._prepare(switch, reply)
 
     def _prepare(self, switch: SwitchUnderWay, reply: OpenOrder) -> None:
@@ -257,7 +271,7 @@ class CodeSwitch:
         switched, error = leading.run(), leading.error
         if error is not None and not switched.is_done and not isinstance(error, CalledOff):
             why = f"the switch failed there: {format_remote(error)}"
-            switched.outcome.refused.append(RefusedFile(self.here.label, why))
+            switched.outcome.refused.append(RefusedFile(self.local_reload.label, why))
         with self._lock:
             self._leading = self._led_for = None
             stopping, self._stopping = self._stopping, []
@@ -379,7 +393,7 @@ class CodeSwitch:
                 except IllegalEvent as error:
                     _log.debug("an order of a switch was dropped: %s", error)
                     if token in orders:
-                        reply.refuse(self.here.label, "nothing was prepared here")
+                        reply.refuse(self.local_reload.label, "nothing was prepared here")
                     return [AnswerOrder(token)]
 
             self._feed(fed)

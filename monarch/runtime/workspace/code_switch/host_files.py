@@ -74,12 +74,7 @@ class FilesHere:
 
 
 class HostFiles:
-    """The staged files of ``plan`` on the hosts that ``owner`` is responsible for.
-
-    Orders are given on behalf of ``author``, whose push it is; "" if that is this process. The
-    results: the ``replies`` of hosts that show the files, why others ``failed``, and which hosts
-    have ``looked`` at a folder that others write.
-    """
+    """The staged files of ``plan`` on the hosts that ``owner`` is responsible for."""
 
     def __init__(
         self,
@@ -88,20 +83,27 @@ class HostFiles:
         owner: Uid,
         *,
         author: Uid = "",
-        here: FilesHere | None = None,
+        own_files: FilesHere | None = None,
     ) -> None:
         self._node = node
         self._plan = plan
         staged = plan.staged or StagedFiles(owners={}, places=[], num_files={})
         uids = [uid for uid, sees_to in staged.owners.items() if sees_to == owner]
         self._staged = staged
+        #: The hosts that the owner is responsible for, by uid.
         self.hosts = {address.uid: address for address in staged.places if address.uid in uids}
+        #: Whose push it is; "" if it is this process's own.
         self._author = author
-        self._here = here or FilesHere()
+        #: Files that this process changes itself.
+        self._own_files = own_files or FilesHere()
         self._wait = HostWait(node)
+        #: The hosts that were told to show the files. The answer may be lost.
         self._committed: set[Uid] = set()
+        #: The answers of the hosts that show the files.
         self.replies: dict[Uid, bytes] = {}
+        #: Why other hosts could not show or restore their files.
         self.failed: dict[Uid, str] = {}
+        #: The hosts that have checked a folder which another host writes.
         self.looked: list[Uid] = []
         self.has_shown = self.is_taken_back = False
 
@@ -138,7 +140,7 @@ class HostFiles:
         self._look()
         if self.failed and not self._staged.best_effort:
             return Vote.NO
-        return Vote.YES if self._here.show() else Vote.NO
+        return Vote.YES if self._own_files.show() else Vote.NO
 
     def _look(self) -> None:
         """Ask hosts whose folder another host or the author writes to check that all files have
@@ -186,7 +188,7 @@ class HostFiles:
                 why = f"it could not go back: {why or answer.value.error}"
                 self.failed.setdefault(host.uid, why)
         self._committed.clear()
-        self._here.take_back()
+        self._own_files.take_back()
 
     def _sync(self, host: ProcAddress, message: Message) -> Promise[Response[SyncAnswer]]:
         order = Sync(tuple(self._plan.folders), author=self._author)

@@ -57,15 +57,21 @@ class Leading:
     ) -> None:
         self._ask = ask
         self._plan = plan
+        #: The files of the push on our hosts.
         self._files = files
         self._machine = Coordinator(
             plan.generation, lambda longest: random.uniform(0, longest), fence_seconds
         )
+        #: The result, filled in while the switch runs.
         self._switched = Switched()
+        #: Set when the author cancels the switch.
         self._called_off: Promise[None] = Promise()
+        #: Where the present order's work is done; None between orders. Under the lock.
         self._desk: Desk | None = None
         self._lock = threading.Lock()
+        #: The present step, as reports name it, and when it began.
         self._step, self._mark = "", time.perf_counter()
+        #: The first exception that was raised meanwhile.
         self.error: BaseException | None = None
 
     def call_off(self) -> None:

@@ -30,11 +30,13 @@ class Owner(Protocol):
         """Prepare the new code beside the old."""
         ...
 
-    def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
+    def switch(
+        self, plan: ReloadPlan, own_files: FilesHere
+    ) -> tuple[Switched, BaseException | None]:
         """Halt all processes, change files and code, and let all continue; or undo all of it.
 
-        Also returns an error raised in this process meanwhile (Ctrl-C). ``here`` are files of the
-        author, for an owner that is the author itself.
+        Also returns an error raised in this process meanwhile (Ctrl-C). ``own_files`` are files of
+        the author, for an owner that is the author itself.
         """
         ...
 

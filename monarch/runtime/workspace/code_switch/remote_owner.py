@@ -38,7 +38,9 @@ class RemoteOwner:
         answer = self._node.ask(self._client, order, plan.encode())
         return msgspec.convert(self._answer(answer, _ANSWER_SECONDS), ReloadOutcome)
 
-    def switch(self, plan: ReloadPlan, here: FilesHere) -> tuple[Switched, BaseException | None]:
+    def switch(
+        self, plan: ReloadPlan, own_files: FilesHere
+    ) -> tuple[Switched, BaseException | None]:
         # As long as it takes: an actor may be in the middle of a long step.
         answer = self._node.ask(self._client, Order(SwitchOrder.SWITCH, plan.generation))
         error: BaseException | None = None

@@ -37,7 +37,11 @@ def host_states(
     digests = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]
-        if view.manifest is None and view.generation and memory.found.get(host.uid) not in digests:
+        if (
+            view.manifest is None
+            and view.generation
+            and memory.digests.get(host.uid) not in digests
+        ):
             reply = in_push.ask(host, AskState(0))
             if isinstance(reply, StateReply):
                 view.manifest = Manifest.from_rows(reply.rows, reply.digest_name)
@@ -51,10 +55,10 @@ def check_emptied(
     memory: Memory,
     in_push: HostsInPush,
     addresses: Sequence[ProcAddress],
-    here: LocalReplicas,
+    local_replicas: LocalReplicas,
 ) -> None:
-    """Raise ``WorkspaceEmptied`` if hosts, or the replicas ``here``, have files of a folder that is
-    empty, and that was empty whenever this process looked."""
+    """Raise ``WorkspaceEmptied`` if a folder is empty, was empty whenever this process looked, and
+    hosts or the author's own replicas have files of it."""
     workspace = memory.workspace
     if len(memory.inhabited) == len(workspace.folders):
         return
@@ -62,7 +66,7 @@ def check_emptied(
     memory.inhabited.update(folder for folder in workspace.folders if folder not in bare)
     bare = [folder for folder in bare if folder not in memory.inhabited]
     if bare:
-        for held in (*host_states(memory, in_push, addresses), *here.held()):
+        for held in (*host_states(memory, in_push, addresses), *local_replicas.held()):
             refuse_emptied(workspace, bare, held)
 
 

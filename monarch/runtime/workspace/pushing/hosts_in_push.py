@@ -54,25 +54,24 @@ class HostInPush(NamedTuple):
 
 
 class HostsInPush:
-    """The author's end of all its conversations with host agents.
-
-    ``failed`` says which hosts could not follow, and why. ``roots`` are their replicas, ``kept``
-    the files that they saved under other names, ``packages`` the files of packages that change
-    there, each with where its content lies now, and ``clients`` the owners of procs there, if there
-    are any.
-    """
+    """The author's end of all its conversations with host agents."""
 
     def __init__(self, memory: Memory, node: Node) -> None:
         self._memory = memory
         self.node = node
         self._wait = HostWait(node)
         self._progress = progress()
-        # Its own host has no replica: what runs there runs the author's files.
+        #: The uid of the client. Its host has no replica: procs there run the author's files.
         self._client = node.gate.root
+        #: Why hosts could not follow.
         self.failed: dict[Uid, str] = {}
+        #: The folder of each host's replica.
         self.roots: dict[Uid, str] = {}
+        #: The files that each host saved under other names.
         self.kept: dict[Uid, list[str]] = {}
+        #: The files of packages that change on each host, and where their new contents are now.
         self.packages: dict[Uid, list[tuple[str, str]]] = {}
+        #: The owner of the procs on each host; None if no procs run there.
         self.clients: dict[Uid, ProcAddress | None] = {}
 
     def name(self, uid: Uid) -> str:
@@ -100,7 +99,7 @@ class HostsInPush:
             view = HostView(is_near=not is_far(address), is_empty=state.generation == 0)
             memory.views[address.uid] = view
             view.generation = state.generation
-            memory.found[address.uid] = state.digest
+            memory.digests[address.uid] = state.digest
             memory.sharing.met(address.uid, state)
             self.clients[address.uid] = state.client_address
             self._watch(address, state.pid)
@@ -326,7 +325,7 @@ class HostsInPush:
         view = self._memory.views.get(uid)
         if view is None:
             return False
-        if view.manifest is None and self._memory.found.pop(uid, "") == manifest.digest.hex():
+        if view.manifest is None and self._memory.digests.pop(uid, "") == manifest.digest.hex():
             view.manifest = manifest
         return view.manifest == manifest
 

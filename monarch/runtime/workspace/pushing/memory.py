@@ -11,24 +11,26 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Memory:
-    """What an author knows. ``views`` has the state of each host, ``found`` the digest that a host
-    reported.
-
-    ``last`` is the state that was pushed last, ``generation`` its number, and ``run`` the state
-    that was switched to last; ``left`` is the state that still runs on hosts whose files have
-    changed, or may have, and whose processes have not. ``sharing`` is about hosts that see one
-    folder. ``inhabited`` are the folders that had files in them when this process looked.
-    """
+    """What an author knows about its workspace, and about the hosts that it pushes to."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.scanner = Scanner(workspace)
+        #: The state of each host. Another thread removes a host that is lost.
         self.views: dict[Uid, HostView] = {}
+        #: The names of hosts, for people.
         self.host_names: dict[Uid, str] = {}
-        self.found: dict[Uid, str] = {}
+        #: The digest of the state that each host has reported.
+        self.digests: dict[Uid, str] = {}
+        #: Which hosts see one folder.
         self.sharing = Sharing(workspace)
+        #: The state that was pushed last; None before the first push.
         self.last: Manifest | None = None
+        #: The state that processes have switched to last.
         self.run: Manifest | None = None
-        self.left: dict[Uid, Manifest] = {}
+        #: The state that processes still run on hosts whose files have changed, or may have.
+        self.outdated: dict[Uid, Manifest] = {}
+        #: The folders that had files in them when this process looked.
         self.inhabited: set[Folder] = set()
+        #: The number of the last state.
         self.generation = 0

@@ -29,12 +29,12 @@ def plan_of(
     packages: Mapping[Uid, Sequence[tuple[str, str]]],
     behind: Sequence[Uid],
     mode: str,
-    here: LocalReplicas,
+    local_replicas: LocalReplicas,
 ) -> tuple[ReloadPlan, list[str]]:
     """Return the plan for the owners of procs, and the changed files, for the report.
 
     ``hosts`` take part in the push; ``roots`` are their replicas. ``packages`` are the files of
-    packages that change there, and ``here`` the replicas on the author's own host.
+    packages that change there, and ``local_replicas`` the replicas on the author's own host.
     """
     folders = memory.workspace.folders
     plan = ReloadPlan(memory.generation + 1, manifest.digest.hex(), mode, attempt=new_uid())
@@ -47,7 +47,7 @@ def plan_of(
         writer = by_uid.get(host.writer, host)
         push = writer.push
         root, state = sharing.roots.get(host.uid, ""), sharing.states.get(host.uid, "")
-        unapplied = _changes_since(memory.left.get(host.uid), manifest)
+        unapplied = _changes_since(memory.outdated.get(host.uid), manifest)
         if push is not None and push.staged is not None:
             staged = [(from_wire(path), from_wire(source)) for path, source in push.files()]
             places = {sharing.states.get(writer.uid, ""): state, roots[writer.uid]: root}
@@ -75,12 +75,12 @@ def plan_of(
         for path in own_changes
         for local in list(memory.workspace.locate(path))[:1]
     ]
-    plan.local_paths += here.import_folders
+    plan.local_paths += local_replicas.import_folders
     plan.local += [
         FileChange(source, str(local) if path in manifest else "")
         for path in own_changes
         for local in list(memory.workspace.locate(path))[:1]
-        for source in here.places(path)
+        for source in local_replicas.places(path)
     ]
     # An author that pushes for the first time does not know what is new here; hosts do.
     is_first_here = memory.last is None and any(host.is_staged for host in hosts)

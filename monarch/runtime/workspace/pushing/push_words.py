@@ -86,14 +86,14 @@ class PushWords:
         if not audits:
             done.set(None)
 
-    def of_host(self, host: HostInPush, here: LocalReplicas) -> HostReport:
-        """Return the report on a host and, for the author's own host, on the replicas ``here``."""
+    def of_host(self, host: HostInPush, local_replicas: LocalReplicas) -> HostReport:
+        """Return the report on a host; on the author's own host, with the replicas there."""
         push = host.push
         if push is None:
             is_here = host.writer == HERE and host.uid not in self._memory.host_names
             report = HostReport("this host" if is_here else self._in_push.name(host.uid))
             if is_here:
-                here.count_into(report)
+                local_replicas.count_into(report)
             return report
         report = HostReport(self._in_push.name(host.uid), bytes_sent=push.bytes_sent)
         if not self._report.errors:

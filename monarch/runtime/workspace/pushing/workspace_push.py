@@ -41,16 +41,7 @@ _MAX_PAUSE_SECONDS = 0.5
 
 
 class WorkspacePush(Purpose):
-    """One push, and the results that its steps share. ``owners``, unless given, are the clients of
-    the hosts.
-
-    With ``best_effort`` hosts that cannot follow are left behind and named in the report, and the
-    others go on without them; so are those that are ``silent`` (why, by their uids), without being
-    asked again. ``settle`` waits until the author's files may be looked at again. Unless it
-    ``may_empty``, it stops where hosts have files of a folder that seems to have become empty.
-    ``local_roots`` are folders of this host that get the files, too. Owners that have switched
-    where another one could not are ``ahead``, and to be brought back to ``base``.
-    """
+    """One push, and the results that its steps share."""
 
     def __init__(
         self,
@@ -66,20 +57,31 @@ class WorkspacePush(Purpose):
         local_roots: Sequence[str] = (),
     ) -> None:
         self._memory = memory
+        #: Folders of this host, ``local_roots``, that get the files too.
         self._local_replicas = LocalReplicas(memory.workspace, local_roots)
         self._node = node
         self._in_push = HostsInPush(memory, node)
+        #: Whether the owners are the clients that the hosts name, because none were given.
         self._finds_owners = owners is None
+        #: The owners of the procs that change their code.
         self.owners: Sequence[Owner] = owners or ()
+        #: How code changes: "auto", "patch", "respawn", or "off" for files only.
         self._mode = mode
+        #: Whether hosts that cannot follow are left behind, instead of stopping the push.
         self._is_best_effort = best_effort
+        #: Why hosts are known not to answer. They are not asked, and are left behind.
         self._silent = dict(silent or {})
+        #: Waits until the author's files may be looked at again.
         self._settle = settle
+        #: Whether a folder that has become empty is emptied on the hosts.
         self._may_empty = may_empty
         self.report = SyncReport()
+        #: Owners that have switched although another one could not.
         self.ahead: list[Uid] = []
+        #: The generation before the push, to which these owners must return.
         self.base = 0
         self._words = PushWords(memory, self._in_push, self.report)
+        #: When the present step began, on ``time.perf_counter``.
         self._mark = time.perf_counter()
         self._progress = progress()
 
@@ -168,7 +170,7 @@ class WorkspacePush(Purpose):
             packages=in_push.packages,
             behind=list(in_push.failed),
             mode=self._mode,
-            here=self._local_replicas,
+            local_replicas=self._local_replicas,
         )
         plan.staged = self._staged(hosts, scan.manifest)
         report.changed_files = changed
@@ -228,7 +230,7 @@ class WorkspacePush(Purpose):
             return bool(changed)
         if self._mode == "respawn":
             return True  # Old code may live on in some processes.
-        return bool(plan.local) or any(host.uid in self._memory.left for host in hosts)
+        return bool(plan.local) or any(host.uid in self._memory.outdated for host in hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
         """Return the hosts that follow. Without best effort, a host that does not follow becomes an
@@ -244,13 +246,16 @@ class WorkspacePush(Purpose):
 
     def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
         """Carry out the rest, which is a two-phase commit. The methods below are its steps."""
+        #: The hosts that take part; ``_hosts`` without those that have failed since.
         self._hosts = self._all_hosts = list(hosts)
         self._plan, self._scan = plan, scan
+        #: What all owners have switched; whether hosts have shown files that they took back.
         self._outcome, self._was_shown = ReloadOutcome(), False
+        #: The owners that see to their hosts' files themselves; "" is the author.
         self._ordered = {""}
         owners = self.owners if self._mode != "off" else ()
         self._is_owned = bool(owners)
-        self._unowned = HostFiles(self._node, plan, "", here=None if owners else self)
+        self._unowned = HostFiles(self._node, plan, "", own_files=None if owners else self)
         if not owners and self._mode != "off" and self.prepared(ReloadOutcome()) is not Said.ALL:
             return
         if owners:
@@ -327,7 +332,7 @@ class WorkspacePush(Purpose):
         is_back = isinstance(files, Switched) and not files.is_done
         if self._mode != "off" and self._is_best_effort and not is_back:
             last = self._memory.last or Manifest(())
-            self._memory.left.update(dict.fromkeys(files.failed, last))
+            self._memory.outdated.update(dict.fromkeys(files.failed, last))
 
     def undo_unowned(self) -> None:
         if self._unowned.has_shown and (self._unowned.hosts or not self._is_owned):
@@ -388,11 +393,11 @@ class WorkspacePush(Purpose):
             # The programs there go on with what they have, until a push reloads.
             for host in hosts:
                 had = last if host.push is None else host.push.base
-                memory.left.setdefault(host.uid, had or Manifest(()))
+                memory.outdated.setdefault(host.uid, had or Manifest(()))
             return
         memory.run = manifest
         for host in hosts:
-            memory.left.pop(host.uid, None)
+            memory.outdated.pop(host.uid, None)
 
     def _time(self, step: str) -> None:
         now = time.perf_counter()
