@@ -13,26 +13,29 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from monarch.net.loop import Loop
 
-if TYPE_CHECKING:
-    from monarch.net.unix_connection import UnixConnection
-
 _MAX_HELD_SECONDS = 0.003
+
+
+class Corked(Protocol):
+    """A connection that holds small messages back."""
+
+    def uncork(self) -> None: ...
 
 
 waits = 0
 """How often anybody in this process was about to wait: tells a burst from question and answer."""
 
 _num_sent = 0
-_held: set[UnixConnection] = set()
+_held: set[Corked] = set()
 _lock = threading.Lock()
 _due = 0.0
 
 
-def cork(connection: UnixConnection, loop: Loop) -> None:
+def cork(connection: Corked, loop: Loop) -> None:
     """Register a connection that holds messages back: ``flush`` writes them, or ``loop`` after 3
     ms."""
     global _due
