@@ -58,7 +58,7 @@ class Adoption:
         for thing in self._stage.made.values():
             if type(thing) is StagedModule:
                 self.functions.pair(thing, thing.__reload_module__)
-        self._edits = {name: one.edit for name, one in plan.modules.items()}
+        self._edits = {name: module_plan.edit for name, module_plan in plan.modules.items()}
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
             values += self._module(name, module_plan, live.get(name))
@@ -126,8 +126,8 @@ class Adoption:
                 if registers_itself(old, live_names.get(old.name)):
                     self.gone += [live_names.get(old.name), *made_by(old, module)]
             elif old.is_function and was_one_of_several(edit, index):
-                found = made_by(old, module)
-                self.gone += [one for one in found if registers_itself(old, one)]
+                functions = made_by(old, module)
+                self.gone += [function for function in functions if registers_itself(old, function)]
 
     @functools.cached_property
     def _made(self) -> Functions:
@@ -225,7 +225,9 @@ class Adoption:
         Objects that refer to the live wrapper reach the new code in either case."""
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
-        pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))
+        pairs = (
+            (before, after) for before in befores for after in afters if made_alike(before, after)
+        )
         before, after = next(pairs, (None, None))
         if before is None or after is None:
             return value
@@ -258,11 +260,13 @@ class Adoption:
             for name, namespace in self._stage.namespaces.items()
         }
         twins = self.functions.twins
-        own = {id(value) for value in self._stage.namespaces.values()}
+        excluded = {id(value) for value in self._stage.namespaces.values()}
         for thing in self._stage.made.values() if twins else ():
             if issubclass(type(thing), type):
                 # Attributes of classes change through the class, which has caches to drop.
-                own |= {id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)}
+                excluded |= {
+                    id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)
+                }
         tuples: set[int] = set()
         for thing in self._stage.made.values():
             if type(thing) is FunctionType:
@@ -281,7 +285,7 @@ class Adoption:
                     setter(thing, "__class__", twins[id(type(thing))][1])
                 except TypeError:
                     pass  # of a class that only a respawn can change
-            if not twins or id(thing) in own:
+            if not twins or id(thing) in excluded:
                 continue
             if issubclass(type(thing), type) or any(
                 id(part) in twins for part in gc.get_referents(thing)
@@ -290,7 +294,7 @@ class Adoption:
                 if type(thing) is tuple:
                     tuples.add(id(thing))
         for thing in self._stage.made.values() if tuples else ():
-            if id(thing) not in own:
+            if id(thing) not in excluded:
                 sort_in_again(thing, tuples)
 
     def displaced(self) -> Iterator[Any]:

@@ -66,8 +66,8 @@ def helpers_of_the_start(
         return
 
     def counts(module: str, name: str) -> bool:
-        found = _found(module, name)
-        return type(found) is FunctionType and counts_from_next_start(found)
+        value = _found(module, name)
+        return type(value) is FunctionType and counts_from_next_start(value)
 
     helpers = StartHelpers(sources, counts)
     for module, name in functions:
@@ -92,19 +92,19 @@ def _has_marked(module: str) -> bool:
 
 
 def _found(module: str, qualname: str) -> object:
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        is_open = type(found) is ModuleType or is_a(found, type)
-        found = vars(found).get(part) if is_open else None
-    return found
+        is_open = type(value) is ModuleType or is_a(value, type)
+        value = vars(value).get(part) if is_open else None
+    return value
 
 
 def _is_part(name: str, ours: Collection[str]) -> bool:
     """Return whether a module outside the workspace that marks functions mentions this name: it may
     look the function up in a module that it is given, as recipes do."""
-    for known, module in list(sys.modules.items()):
+    for module_name, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
-        if not is_marking or known in ours or module.__name__ == __name__:
+        if not is_marking or module_name in ours or module.__name__ == __name__:
             continue
         text = "".join(linecache.getlines(str(vars(module).get("__file__"))))
         if name in vars(module) or re.search(rf"""["']{re.escape(name)}["']""", text):

@@ -77,15 +77,15 @@ class ReloadError(Exception):
 
         `sources` are the texts being tried: the file on disk may not hold them yet.
         """
-        own, deepest = None, None
+        own_frame, deepest = None, None
         below = _without_reloader(error.__traceback__)
         for frame in traceback_module.extract_tb(below):
             deepest = frame
             if frame.filename == path:
-                own = frame
-        place = own or deepest
-        filename = place.filename if place else path
-        line = place.lineno if place else None
+                own_frame = frame
+        origin = own_frame or deepest
+        filename = origin.filename if origin else path
+        line = origin.lineno if origin else None
         return cls(
             f"{type(error).__name__}: {error}",
             phase=phase,
@@ -152,10 +152,10 @@ class NeedsRespawn(ReloadError):
 
 def files_of(error: BaseException) -> set[str]:
     """Return the files in the error's traceback, and the file of a refusal's own place."""
-    found = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
+    files = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
     if isinstance(error, ReloadError) and error.path is not None:
-        found.add(error.path)
-    return found
+        files.add(error.path)
+    return files
 
 
 def _listed(modules: Sequence[str]) -> str:

@@ -79,7 +79,7 @@ class Pairing:
         lost = list(taken_away(old, statement, self._live_names))
         if lost:
             self.undecorated.append((self._live_names.get(old.name or ""), lost))
-            self.undecorated += [(one, lost) for one in made_by(old, self._module)]
+            self.undecorated += [(function, lost) for function in made_by(old, self._module)]
 
     def _pair_functions(self, index: int, old: Statement) -> None:
         """Pair functions to which no name leads because only registries refer to them."""
@@ -99,12 +99,12 @@ class Pairing:
         new = self._plan.edit.new[index]
         place = new.name or "", new.first
         for live in module.hidden_of(old) if index in self._plan.run else module.functions_of(old):
-            made = self._made().at_top_level(self._stage.namespaces[module.name])
-            for staged in made.get(place, ()):
+            staged_functions = self._made().at_top_level(self._stage.namespaces[module.name])
+            for staged in staged_functions.get(place, ()):
                 yield live, staged
                 for wrapper in module.wrappers_of(live):
                     alike = (w for w in self._made().wrappers_of(staged) if made_alike(wrapper, w))
-                    yield from ((wrapper, one) for one in alike)
+                    yield from ((wrapper, staged_wrapper) for staged_wrapper in alike)
 
     def _is_stranger(self, index: int, origin: int | None) -> bool:
         """Return whether the live object under a definition's name continues under another name."""
@@ -120,10 +120,10 @@ class Pairing:
         if self._module is None:
             return
         assert old.name is not None
-        found = self._module.functions.get((old.name, old.first), [])
+        functions = self._module.functions.get((old.name, old.first), [])
         value = self._stage.defined.get((self._name, index))
-        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
-            self._functions.function(found[0], value)
+        if len(functions) == 1 and type(value) is FunctionType and made_alike(functions[0], value):
+            self._functions.function(functions[0], value)
 
     def _bind(self, index: int, is_stranger: bool) -> None:
         """Note that the statement binds its names."""
@@ -147,10 +147,10 @@ def _left_alone(
 ) -> Mapping[int, set[str]]:
     """Return, by statement, the names that it might bind but left to definitions above it."""
     above: set[str] = set()
-    found: dict[int, set[str]] = {}
+    left_alone: dict[int, set[str]] = {}
     for index, statement in enumerate(edit.new):
-        left = above & left_by.get((name, index), set())
-        if left:
-            found[index] = left
+        left_names = above & left_by.get((name, index), set())
+        if left_names:
+            left_alone[index] = left_names
         above |= statement.defines
-    return found
+    return left_alone

@@ -90,7 +90,7 @@ class Process:
 
     def held(self) -> list[Any]:
         """Return the objects that refer to old code and values so that commits can be undone."""
-        return [one for prepared in list(self._kept) for one in prepared.held()]
+        return [thing for prepared in list(self._kept) for thing in prepared.held()]
 
 
 class Prepared:
@@ -213,9 +213,9 @@ class Prepared:
         self, edits: list[ModuleEdit], changed: Mapping[str, ModuleSource], exports: Exports
     ) -> EditPlan:
         running = self._process.sources
-        known = [name for name, _ in running.loaded()]
+        loaded = [name for name, _ in running.loaded()]
         importers = Importers(running, changed, exports)
-        return make_plan(edits, importers, known, self._budget.check)
+        return make_plan(edits, importers, loaded, self._budget.check)
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
         """Remove from the plan what cannot run in this process, and note why."""
@@ -236,7 +236,7 @@ class Prepared:
         running, hook = self._process.sources, self._process.hook
         sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
         hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
-        hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
+        hook.arriving = {real_path(path): text_path for path, text_path in self.arriving.items()}
         importlib.invalidate_caches()
         contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
         try:
@@ -272,14 +272,16 @@ class Prepared:
 
     def _follow(self) -> None:
         """Make the flips of functions to which no name leads, such as closures and wrappers."""
-        own = {id(namespace) for namespace in self._stage.namespaces.values()}
-        flips = [one for one in self._functions.flips if isinstance(one, Attribute)]
-        makers = [(one.owner, one.value) for one in flips if one.name == "__code__"]
+        staged_ids = {id(namespace) for namespace in self._stage.namespaces.values()}
+        flips = [flip for flip in self._functions.flips if isinstance(flip, Attribute)]
+        makers = [(flip.owner, flip.value) for flip in flips if flip.name == "__code__"]
         paths: set[str] = set()
         for edit in self._switches().values():
             if edit.before.path not in paths and edit.old:
                 paths.add(edit.before.path)
-                self._closures.follow(edit, makers, lambda one: id(one.__globals__) in own)
+                self._closures.follow(
+                    edit, makers, lambda function: id(function.__globals__) in staged_ids
+                )
         self._functions.flips += self._closures.flips
         self._functions.patched += self._closures.patched
         self._closures.count()
@@ -289,9 +291,9 @@ class Prepared:
         edits = {name: self._plan.modules[name].edit for name in self._sources}
         return {
             name: Edit(
-                self._process.sources[name], self._sources[name], one.old, one.new, one.alignment
+                self._process.sources[name], self._sources[name], edit.old, edit.new, edit.alignment
             )
-            for name, one in edits.items()
+            for name, edit in edits.items()
         }
 
     def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
@@ -299,7 +301,9 @@ class Prepared:
         their old form; their methods are changed nevertheless."""
         patched = {id(cls) for cls in self._adoption.classes.patched}
         twins = self._functions.twins.values()
-        pairs = [(one, live) for one, live in twins if id(live) in patched and one is not live]
+        pairs = [
+            (staged, live) for staged, live in twins if id(live) in patched and staged is not live
+        ]
         for live, holder in kept_natively(pairs) if pairs else ():
             name = live.__module__ if live.__module__ in self._plan.modules else min(changed)
             reasons = self._adoption.refused.setdefault(name, {})
@@ -315,12 +319,16 @@ class Prepared:
         """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
         running = self._process.sources
         judge(
-            self._report, self._plan, running, changed,
-            refused=self._adoption.refused, patched=self._functions.patched,
+            self._report,
+            self._plan,
+            running,
+            changed,
+            refused=self._adoption.refused,
+            patched=self._functions.patched,
             moved=self._adoption.moved,
-        )  # fmt: skip
-        found = warnings_of(self._plan, running, changed, self._stage.namespaces)
-        self._report.warnings += found
+        )
+        warnings = warnings_of(self._plan, running, changed, self._stage.namespaces)
+        self._report.warnings += warnings
         for name in self._report.at_start:
             self._report.counts_from_next_start(name)
         self._report.threads = self._stage.outside.threads
@@ -367,7 +375,9 @@ class Prepared:
         last = [os.path.basename(path) for path in data]
         for name, module in self._process.sources.loaded():
             source = self._process.sources[name]
-            if name not in changed and any(os.fsencode(one) in source.text for one in last):
+            if name not in changed and any(
+                os.fsencode(file_name) in source.text for file_name in last
+            ):
                 edits.append(unedited(name, module, source, exports))
         edits = [replace(edit, rereads=naming(edit.new, data)) for edit in edits]
         for path in data:
@@ -454,23 +464,27 @@ class Prepared:
     def _flips(self) -> Iterator[Flip]:
         adoption = self._adoption
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
-        known = list(registries(holders(self._process.sources.loaded()))) if asked else []
+        candidates = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
         yield from self._closures.latecomers()
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for live, registrars in adoption.undecorated:
-            places = {id(one) for registrar in registrars for one in reached(registrar)}
+            reached_ids = {
+                id(container) for registrar in registrars for container in reached(registrar)
+            }
             ids = {id(part) for part in parts_of(live, getattr(live, "__module__", ""))}
-            yield from unregister([one for one in known if one.family in places], ids)
+            yield from unregister(
+                [registry for registry in candidates if registry.family in reached_ids], ids
+            )
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
-        yield from left_behind(known, self._stage.held_back, self._functions.live_of)
+        yield from left_behind(candidates, self._stage.held_back, self._functions.live_of)
         yield from self._stage.outside.flips(self._functions.live_of)
         yield from self._stage.overloads.flips(self._switches(), self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)
-        yield from unregister(known, {id(thing) for thing in adoption.gone})
+        yield from unregister(candidates, {id(thing) for thing in adoption.gone})
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
 
@@ -497,8 +511,8 @@ class Prepared:
     def _part_codes(self) -> None:
         """Have the sources use copies of the code objects that live functions run."""
         for name, source in self._sources.items():
-            for one in (self._process.sources[name], source):
-                one.part_from_functions()
+            for version in (self._process.sources[name], source):
+                version.part_from_functions()
 
     def _refresh(self) -> list[str]:
         """Clear caches that were computed from the old code; return the functions that torch

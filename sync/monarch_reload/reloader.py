@@ -158,18 +158,18 @@ class Reloader:
 
     def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
         loaded = {source.path for _, source in self.loaded()}
-        found: dict[str, None] = {}
+        resolved: dict[str, None] = {}
         for path in [os.fspath(path) for path in paths]:
-            places = [os.path.join(base, path) for base in (*self._roots, os.getcwd())]
-            known = [p for p in places if self._sources.names_at(p)]
-            there = [p for p in places if os.path.exists(p)]
-            for place in known or there[:1] or places[:1]:
-                whole = os.path.normpath(place)
+            candidates = [os.path.join(base, path) for base in (*self._roots, os.getcwd())]
+            loaded_paths = [p for p in candidates if self._sources.names_at(p)]
+            existing = [p for p in candidates if os.path.exists(p)]
+            for candidate in loaded_paths or existing[:1] or candidates[:1]:
+                whole = os.path.normpath(candidate)
                 if os.path.isdir(whole):
-                    found.update((p, None) for p in loaded if p.startswith(f"{whole}{os.sep}"))
+                    resolved.update((p, None) for p in loaded if p.startswith(f"{whole}{os.sep}"))
                 else:
-                    found[whole] = None
-        return list(found)
+                    resolved[whole] = None
+        return list(resolved)
 
     def prepare(
         self,
@@ -245,14 +245,14 @@ class Reloader:
         folders: Sequence[str],
     ) -> list[str]:
         """Return warnings about imports of modules that can no longer be found."""
-        places = list(dict.fromkeys([*folders, *sys.path]))
-        there = {name for names in moved.values() for name in names}
+        import_path = list(dict.fromkeys([*folders, *sys.path]))
+        moving = {name for names in moved.values() for name in names}
         gone: set[str] = set()
         for path in [*(path for path, text in texts.items() if text is None), *deleted]:
-            for name in self._sources.names_at(path) or importable_as(path, places):
-                others = other_places(name, path, filter(None, places))
-                if name not in there and not any(
-                    texts.get(place, place != path and os.path.exists(place)) for place in others
+            for name in self._sources.names_at(path) or importable_as(path, import_path):
+                others = other_places(name, path, filter(None, import_path))
+                if name not in moving and not any(
+                    texts.get(other, other != path and os.path.exists(other)) for other in others
                 ):
                     gone.add(name)
         if not gone:
@@ -273,22 +273,30 @@ class Reloader:
         here, it may lack the effects of another module's import: then all modules are imported.
         Raises ReloadError if the code itself is to blame.
         """
-        known = error if isinstance(error, ReloadError) else None
-        if known is not None and (is_surely_wrong(known, changed) or "__main__" in changed):
-            raise known
+        own_error = error if isinstance(error, ReloadError) else None
+        if own_error is not None and (is_surely_wrong(own_error, changed) or "__main__" in changed):
+            raise own_error
         modules = [(name, path) for name, path in state.modules if name in reached]
         refusal = self._spare(replace(state, modules=modules))
-        is_known = refusal is None or (known is not None and known.message == refusal.message)
+        is_known = refusal is None or (
+            own_error is not None and own_error.message == refusal.message
+        )
         if not is_known and len(modules) < len(state.modules):
             refusal = self._spare(state)
         if refusal is None:
             if isinstance(error, OverBudget):
                 return str(error)
-            place = f", {known.path}:{known.line}" if known is not None and known.line else ""
-            what = known.message if known is not None else f"{type(error).__name__}: {error}"
-            return f"only a fresh process imports it; in this one it came to {what}{place}"
-        if known is not None and known.message == refusal.message:
-            raise known
+            location = (
+                f", {own_error.path}:{own_error.line}"
+                if own_error is not None and own_error.line
+                else ""
+            )
+            message = (
+                own_error.message if own_error is not None else f"{type(error).__name__}: {error}"
+            )
+            return f"only a fresh process imports it; in this one it came to {message}{location}"
+        if own_error is not None and own_error.message == refusal.message:
+            raise own_error
         raise refusal from error
 
     def _new_state(
@@ -333,7 +341,7 @@ class Reloader:
         changed.update(name for path in files for name in self._sources.names_at(path))
         changed.update(name for path in files for name in importable_as(path, state.path))
         reached = reached_modules(changed, {os.path.dirname(path) for path in files}, self._sources)
-        failed = {path for one in (error, error.__cause__) if one for path in files_of(one)}
+        failed = {path for cause in (error, error.__cause__) if cause for path in files_of(cause)}
         return reached.union(name for path in failed for name in self._sources.names_at(path))
 
     def _runs(self, path: str, text: bytes | None) -> bool:
@@ -354,13 +362,13 @@ class Reloader:
         gone = [path for path, text in texts.items() if text is None]
         gone += [path for path in untold if path not in texts and not os.path.exists(path)]
         moved: dict[str, list[str]] = {}
-        for before in gone:
-            for name in self._sources.names_at(before):
-                for place in other_places(name, before, folders):
-                    if place not in texts and place in arriving:
-                        texts[place] = Path(arriving[place]).read_bytes()
-                    if texts.get(place) is not None and not self._sources.names_at(place):
-                        moved.setdefault(place, []).append(name)
+        for old_path in gone:
+            for name in self._sources.names_at(old_path):
+                for new_path in other_places(name, old_path, folders):
+                    if new_path not in texts and new_path in arriving:
+                        texts[new_path] = Path(arriving[new_path]).read_bytes()
+                    if texts.get(new_path) is not None and not self._sources.names_at(new_path):
+                        moved.setdefault(new_path, []).append(name)
                         break
         return moved
 

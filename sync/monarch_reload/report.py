@@ -116,9 +116,9 @@ class ReloadReport:
         )
         rows = [("module", "verdict", "what")]
         for key, verdict in self.verdicts.items():
-            what = self._what(verdict) or [verdict.reason]
-            first = (verdict.module or key, _SPOKEN[verdict.action], what[0])
-            rows += [first, *(("", "", more) for more in what[1:])]
+            details = self._what(verdict) or [verdict.reason]
+            first = (verdict.module or key, _SPOKEN[verdict.action], details[0])
+            rows += [first, *(("", "", more) for more in details[1:])]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
         again = ", ".join(self.compiles_again)

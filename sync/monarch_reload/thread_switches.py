@@ -124,11 +124,11 @@ def _places() -> dict[int, tuple[FrameType, int]]:
 def _worked() -> dict[int, int]:
     """Return the processor time of each other thread so far, in nanoseconds, by native thread
     id."""
-    me, found = threading.get_native_id(), {}
+    me, nanoseconds = threading.get_native_id(), {}
     for thread in threading.enumerate() if _CAN_ASK else ():
         number = thread.native_id
         if number is not None and number != me:
             # The clock of a thread, by Linux's numbering; it refuses threads that have ended.
             with contextlib.suppress(OSError):
-                found[number] = time.clock_gettime_ns((~number << 3) | 6)
-    return found
+                nanoseconds[number] = time.clock_gettime_ns((~number << 3) | 6)
+    return nanoseconds

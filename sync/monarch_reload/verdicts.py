@@ -80,10 +80,14 @@ def judge(
     for owner in report.classes:
         module = next((n for n in verdicts if owner.startswith(f"{n}.")), None)
         if module is not None and verdicts[module].action in ("patch", "rerun"):
-            known = verdicts[module]
-            own = owner.removeprefix(f"{module}.")
+            previous = verdicts[module]
+            class_name = owner.removeprefix(f"{module}.")
             verdicts[module] = ModuleVerdict(
-                known.module, known.path, known.action, known.reason, (*known.classes, own)
+                previous.module,
+                previous.path,
+                previous.action,
+                previous.reason,
+                (*previous.classes, class_name),
             )
 
 
@@ -96,7 +100,7 @@ def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource])
                 continue
             live = vars(sys.modules[name]).get(str(statement.name))
             if isinstance(live, type) and makes_torch_modules(live):
-                has_one = any("__init__" in one.binds for one in statement.body)
+                has_one = any("__init__" in member.binds for member in statement.body)
                 if has_one != ("__init__" in vars(live)):
                     yield f"{name}.{statement.name}.__init__"
 

@@ -55,11 +55,11 @@ class AuditReport(msgspec.Struct, frozen=True):
 
     @property
     def stale(self) -> list[str]:
-        return [str(one) for one in self.findings if one.is_stale]
+        return [str(finding) for finding in self.findings if finding.is_stale]
 
     @property
     def kept(self) -> list[str]:
-        return [str(one) for one in self.findings if not one.is_stale]
+        return [str(finding) for finding in self.findings if not finding.is_stale]
 
     def __str__(self) -> str:
         looked = f"looked at {self.num_looked_at:,} functions and classes"

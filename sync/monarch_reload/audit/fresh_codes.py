@@ -46,7 +46,9 @@ class FreshCodes:
     def has_behaviour(self, code: CodeType) -> bool:
         """Return whether a function of that name in the source does the same, perhaps on other
         lines."""
-        return any(same_behaviour(one, code) for one in self._compiled.get(code.co_name, ()))
+        return any(
+            same_behaviour(candidate, code) for candidate in self._compiled.get(code.co_name, ())
+        )
 
     def has_name(self, name: str) -> bool:
         """Return whether the source still has a function or class of this name. `<lambda>` is no
@@ -55,11 +57,11 @@ class FreshCodes:
 
 
 def _by_name(codes: Iterable[CodeType]) -> Mapping[str, Sequence[CodeType]]:
-    found: defaultdict[str, list[CodeType]] = defaultdict(list)
+    by_name: defaultdict[str, list[CodeType]] = defaultdict(list)
     seen: set[int] = set()
     for code in codes:
-        for one in (code, *inner_codes(code)):
-            if id(one) not in seen:
-                seen.add(id(one))
-                found[one.co_name].append(one)
-    return found
+        for inner in (code, *inner_codes(code)):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                by_name[inner.co_name].append(inner)
+    return by_name

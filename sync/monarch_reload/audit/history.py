@@ -25,9 +25,9 @@ def worker_processes() -> list[Any]:
     loaders."""
     module: Any = sys.modules.get("multiprocessing.process")
     return [
-        one
-        for one in list(getattr(module, "_children", ()))
-        if one._parent_pid == os.getpid() and one.is_alive()
+        process
+        for process in list(getattr(module, "_children", ()))
+        if process._parent_pid == os.getpid() and process.is_alive()
     ]
 
 
@@ -57,7 +57,7 @@ class PastVersion:
         place = code.co_name, code.co_firstlineno
         if place in self.codes:
             return self.codes[place] == code
-        return any(code in inner_codes(one) for one in self.codes.values())
+        return any(code in inner_codes(outer) for outer in self.codes.values())
 
 
 def inner_codes(code: CodeType) -> list[CodeType]:
@@ -99,8 +99,10 @@ class PastCode:
             if version.has(code):
                 return version
         for version in self.past(name):
-            alike = (one for place, one in version.codes.items() if place[0] == code.co_name)
-            if any(same_behaviour(one, code) for one in alike):
+            alike = (
+                past_code for place, past_code in version.codes.items() if place[0] == code.co_name
+            )
+            if any(same_behaviour(past_code, code) for past_code in alike):
                 return version
         return None
 

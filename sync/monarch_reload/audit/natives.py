@@ -45,8 +45,11 @@ def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator
     for cls, inside in _inside(schema_of(holder), set()):
         if cls is holder or cls.__module__ not in modules or not has_its_name(cls):
             continue
-        own = next((part for one, part in _inside(schema_of(cls), set()) if one is cls), None)
-        if own is not None and not _alike(inside, own):
+        own_fields = next(
+            (part for inner_class, part in _inside(schema_of(cls), set()) if inner_class is cls),
+            None,
+        )
+        if own_fields is not None and not _alike(inside, own_fields):
             yield cls
 
 

@@ -35,12 +35,12 @@ def stale_caches(caches: Iterable[Any], patched: Collection[int]) -> Iterator[tu
 def _edited_below(function: FunctionType, patched: Collection[int]) -> str:
     pending, seen = [function], {id(function)}
     while pending and len(seen) < _MOST_CALLED:
-        for one in _called_by(pending.pop()):
-            if id(one) in patched:
-                return f"{one.__module__}.{one.__qualname__}"
-            if id(one) not in seen:
-                seen.add(id(one))
-                pending.append(one)
+        for called in _called_by(pending.pop()):
+            if id(called) in patched:
+                return f"{called.__module__}.{called.__qualname__}"
+            if id(called) not in seen:
+                seen.add(id(called))
+                pending.append(called)
     return ""
 
 
@@ -51,13 +51,13 @@ def _called_by(function: FunctionType) -> Iterator[FunctionType]:
     pending += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     for value in pending:
         if is_a(value, (type, ModuleType)):
-            own: Any = vars(value) if is_a(value, type) else own_names(value)
-            called = {name: own[name] for name in names if name in own}
+            attributes: Any = vars(value) if is_a(value, type) else own_names(value)
+            called = {name: attributes[name] for name in names if name in attributes}
             if is_a(value, type):
-                called |= {name: own[name] for name in _MAKING if name in own}
+                called |= {name: attributes[name] for name in _MAKING if name in attributes}
             yield from filter(None, map(_function_of, called.values()))
-        elif (found := _function_of(value)) is not None:
-            yield found
+        elif (target := _function_of(value)) is not None:
+            yield target
 
 
 _MAKING = ("__new__", "__init__", "__post_init__", "__call__")

@@ -83,12 +83,12 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
     """Give the staged class the live values of these attributes, so that what registers with the
     staged class is added to the live registry."""
     for name in names:
-        own = live.__dict__.get(name, MISSING)
-        if own is MISSING or name not in staged.__dict__ or _is_layout(own):
+        live_value = live.__dict__.get(name, MISSING)
+        if live_value is MISSING or name not in staged.__dict__ or _is_layout(live_value):
             continue
         # A proxy says for its instances what their class is: `__class__ = Lookup()`.
         if name != "__class__" and not is_laid_out(live, name):
-            Attribute(staged, name, own).apply()
+            Attribute(staged, name, live_value).apply()
 
 
 class ClassPatch:
@@ -241,9 +241,11 @@ class ClassPatch:
     def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
         """Have a method's old wrapper call its new one, which other decorators made; some objects
         may still refer to the old one."""
-        if callable(value) and not any(is_a(one, _NOT_BOUND) for one in (current, value)):
+        if callable(value) and not any(
+            is_a(attribute, _NOT_BOUND) for attribute in (current, value)
+        ):
             befores = [current] if is_a(current, FunctionType) else wrapped_in(current)
-            before = next((one for one in befores if wraps(one, names[0])), None)
+            before = next((function for function in befores if wraps(function, names[0])), None)
             if before is not None and wraps(value, names[1]):
                 self._functions.forward(before, value)
 

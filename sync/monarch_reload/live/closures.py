@@ -106,7 +106,7 @@ class _CodeNode:
     def likeness(self) -> Hashable:
         """A key that is equal for code objects of the same behaviour, and for few others."""
         code = self.code
-        plain = (one for one in code.co_consts if not isinstance(one, CodeType))
+        plain = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
         inner = tuple(child.likeness for child in self.children)
         return code.co_code, code.co_names, code.co_varnames, tuple(map(repr, plain)), inner
 
@@ -153,7 +153,7 @@ def _title(statement: Statement) -> str:
 
 def _columns(code: CodeType) -> Sequence[Any]:
     positions = getattr(code, "co_positions", None)
-    return [place[2:] for place in positions()] if positions is not None else ()
+    return [position[2:] for position in positions()] if positions is not None else ()
 
 
 def pair(old: _CodeNode, new: _CodeNode) -> None:
@@ -169,14 +169,14 @@ def pair(old: _CodeNode, new: _CodeNode) -> None:
         if tag == "equal" or (tag == "replace" and names[0] == names[1]):
             pairs += zip(before[a:b], after[c:d], strict=True)
     for key in (_name_and_likeness, _likeness_of, _name_of):  # moved, renamed, edited and moved
-        left = [_left(nodes, pairs, side) for side, nodes in enumerate((before, after))]
-        for alike in left[0].keys_of(key):
-            olds, news = left[0].with_key(key, alike), left[1].with_key(key, alike)
+        unpaired = [_left(nodes, pairs, side) for side, nodes in enumerate((before, after))]
+        for alike in unpaired[0].keys_of(key):
+            olds, news = unpaired[0].with_key(key, alike), unpaired[1].with_key(key, alike)
             if len(olds) == len(news):
                 pairs += zip(olds, news, strict=True)
-    for one, other in pairs:
-        one.heir = other
-        pair(one, other)
+    for node, heir in pairs:
+        node.heir = heir
+        pair(node, heir)
 
 
 class _Nodes(list[_CodeNode]):
@@ -217,7 +217,7 @@ class _Trees:
             origin = edit.alignment.source_of(index)
             if origin is not None:
                 self._heirs[origin] = index
-        starts = sorted((one.first, index) for index, one in enumerate(edit.old))
+        starts = sorted((statement.first, index) for index, statement in enumerate(edit.old))
         self._first_lines = [first for first, _ in starts]
         self._order = [index for _, index in starts]
 
@@ -275,17 +275,19 @@ class _Trees:
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
         """Return the new node that is equal to the old ``node``, though the function that makes it
         has a new name. None unless exactly one such node is gone and one is new."""
-        came = [one for one in self.that_came.values() if _are_twins(node, one)]
-        if len(came) != 1:
+        matches = [
+            candidate for candidate in self.that_came.values() if _are_twins(node, candidate)
+        ]
+        if len(matches) != 1:
             return None
         gone = [
-            one
+            candidate
             for index in range(len(self._edit.old))
             if index not in self._heirs and (root := self.old(index).root) is not None
-            for one in root.all()
-            if _are_twins(one, came[0])
+            for candidate in root.all()
+            if _are_twins(candidate, matches[0])
         ]
-        return came[0] if gone == [node] else None
+        return matches[0] if gone == [node] else None
 
     def code_at(self, place: Place | None) -> CodeType | None:
         """Return the code of the new source at a place; None if there is none."""
@@ -299,7 +301,7 @@ class _Trees:
     @cached_property
     def that_came(self) -> Mapping[Path, _CodeNode]:
         """The new code objects that are the heirs of no old ones, by their paths."""
-        found: dict[Path, _CodeNode] = {}
+        added: dict[Path, _CodeNode] = {}
         for index in range(len(self._edit.new)):
             origin = self._edit.alignment.source_of(index)
             if origin is not None and self.shift(origin) is not None:
@@ -308,8 +310,8 @@ class _Trees:
             nodes = old.root.all() if old is not None and old.root is not None else ()
             heirs = {id(node.heir) for node in nodes}
             root = self.new(index).root
-            found.update({n.path: n for n in root.all() if id(n) not in heirs} if root else {})
-        return found
+            added.update({n.path: n for n in root.all() if id(n) not in heirs} if root else {})
+        return added
 
 
 class LiveClosures:
@@ -340,11 +342,11 @@ class LiveClosures:
         get new code, each with that code."""
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
         taken = {id(maker) for maker, _ in makers}
-        known = self._lineage.in_file(edit.before.path)
-        found = _InFile(edit, known)
-        for function in self._living.in_file(edit.before.path) if known or _hides(edit) else ():
+        lost = self._lineage.in_file(edit.before.path)
+        successors = _InFile(edit, lost)
+        for function in self._living.in_file(edit.before.path) if lost or _hides(edit) else ():
             if id(function) not in taken and not is_new(function):
-                flip = found.flip(function)
+                flip = successors.flip(function)
                 if flip is not None:
                     if not same_behaviour(function.__code__, flip.value):
                         self.patched.append(function)
@@ -355,11 +357,11 @@ class LiveClosures:
             for code in _inside(maker.__code__):
                 place = code.co_name, code.co_firstlineno
                 if code.co_name not in _COMPREHENSIONS:
-                    heir = found.retired(code, numbers[place])
+                    heir = successors.retired(code, numbers[place])
                     if heir is not None:
                         self._heirs[id(code)] = code, heir
                 numbers[place] += 1
-        self.flips += self._lineage.replaced(edit, found.lost())
+        self.flips += self._lineage.replaced(edit, successors.lost())
 
     def count(self) -> None:
         """Store how many references each code object has that will be old. Call it right before the
@@ -369,14 +371,14 @@ class LiveClosures:
 
     def latecomers(self) -> Iterator[Attribute]:
         """Yield flips for the closures that old code has made since `count`."""
-        more = [
+        codes = [
             code
             for key, (code, _) in self._heirs.items()
             if sys.getrefcount(code) > self._counts.get(key, 0)
         ]
-        known = {id(flip.owner) for flip in self.flips if isinstance(flip, Attribute)}
-        for holder in gc.get_referrers(*more) if more else ():
-            if type(holder) is FunctionType and id(holder) not in known:
+        changed_ids = {id(flip.owner) for flip in self.flips if isinstance(flip, Attribute)}
+        for holder in gc.get_referrers(*codes) if codes else ():
+            if type(holder) is FunctionType and id(holder) not in changed_ids:
                 code, heir = self._heirs.get(id(holder.__code__), (None, None))
                 if code is holder.__code__ and heir is not None and _fits(code, heir):
                     yield Attribute(holder, "__code__", heir)
@@ -403,10 +405,12 @@ class _Successor(msgspec.Struct, frozen=True):
 class _InFile:
     """The successors of one file's code objects, including code that is in no source."""
 
-    def __init__(self, edit: Edit, known: Mapping[int, _LostCode]) -> None:
+    def __init__(self, edit: Edit, lost: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
         self._path = edit.after.path
-        self._known = {key: one for key, one in known.items() if one.code() is not None}
+        self._known = {
+            key: lost_code for key, lost_code in lost.items() if lost_code.code() is not None
+        }
         self._found: dict[int, tuple[CodeType, _Successor | None]] = {}  # by the id of the first
         self._lost: dict[int, _LostCode] = {}
 
@@ -434,9 +438,9 @@ class _InFile:
         return successor.code
 
     def lost(self) -> Mapping[int, _LostCode]:
-        for key, one in self._known.items():
+        for key, lost_code in self._known.items():
             if key not in self._lost:
-                self._lost[key] = self._now(one)
+                self._lost[key] = self._now(lost_code)
         return self._lost
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
@@ -447,9 +451,9 @@ class _InFile:
         return self._found[id(code)][1]
 
     def _looked_up(self, code: CodeType, number: int) -> _Successor | None:
-        known = self._known.get(id(code))
-        if known is not None and known.code() is code:
-            lost = self._now(known)
+        lost_code = self._known.get(id(code))
+        if lost_code is not None and lost_code.code() is code:
+            lost = self._now(lost_code)
             return _Successor(self._trees.code_at(lost.place), lost)
         index = self._trees.statement_at(code.co_firstlineno)
         if index is None:
@@ -486,11 +490,11 @@ class _InFile:
         return _LostCode(lost.code, place, path)
 
 
-def _are_twins(one: _CodeNode, other: _CodeNode) -> bool:
+def _are_twins(old_node: _CodeNode, new_node: _CodeNode) -> bool:
     """Return whether both are code of inner functions, with one name and the same behaviour."""
-    old, new = one.code, other.code
+    old, new = old_node.code, new_node.code
     names_alike = old.co_name == new.co_name and _fits(old, new)
-    return one.is_nested and other.is_nested and names_alike and same_behaviour(old, new)
+    return old_node.is_nested and new_node.is_nested and names_alike and same_behaviour(old, new)
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:

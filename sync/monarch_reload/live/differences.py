@@ -41,8 +41,8 @@ class Glance:
 
     def __init__(self, containers: Iterable[Any]) -> None:
         kinds: dict[type, list[Any]] = {dict: [], MappingProxyType: [], object: []}
-        for one in containers:
-            kinds[next(kind for kind in kinds if isinstance(one, kind))].append(one)
+        for container in containers:
+            kinds[next(kind for kind in kinds if isinstance(container, kind))].append(container)
         dicts, proxies, others = kinds.values()
         values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
         self._all = (*dicts, *proxies, *others, *values)
@@ -156,39 +156,39 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
             insert(container, self.put, None if self.at_end else self.start)
 
     def _replace(self, container: Any) -> None:
-        now, size = list(container), len(self.gone)
-        places = [
-            place
-            for place in range(len(now) - size + 1)
-            if now[place] is self.gone[0]
-            and all(map(operator.is_, now[place : place + size], self.gone))
+        entries, size = list(container), len(self.gone)
+        starts = [
+            start
+            for start in range(len(entries) - size + 1)
+            if entries[start] is self.gone[0]
+            and all(map(operator.is_, entries[start : start + size], self.gone))
         ]
-        if places:
-            place = min(places, key=lambda one: abs(one - self.start))
-            _set_slice(container, place, place + size, self.put)
+        if starts:
+            nearest = min(starts, key=lambda start: abs(start - self.start))
+            _set_slice(container, nearest, nearest + size, self.put)
             return
         # Others were at work in between.
-        stay, known = {id(entry) for entry in self.put}, {id(entry) for entry in self.gone}
+        put_ids, gone_ids = {id(entry) for entry in self.put}, {id(entry) for entry in self.gone}
         for entry in self.gone:
-            if id(entry) not in stay:
+            if id(entry) not in put_ids:
                 drop(container, entry)
-        insert(container, [entry for entry in self.put if id(entry) not in known], None)
+        insert(container, [entry for entry in self.put if id(entry) not in gone_ids], None)
 
 
 def drop(container: Any, entry: Any) -> None:
     """Remove the first occurrence of that very object from a list, if there is one."""
-    for place, one in enumerate(list(container)):
-        if one is entry:
-            del container[place]
+    for index, candidate in enumerate(list(container)):
+        if candidate is entry:
+            del container[index]
             return
 
 
-def insert(container: Any, entries: list[Any], place: int | None) -> None:
+def insert(container: Any, entries: list[Any], index: int | None) -> None:
     """Insert entries into a list at ``place``; at its end if that is None."""
-    if place is None or place >= len(container):
+    if index is None or index >= len(container):
         container.extend(entries)
     else:
-        _set_slice(container, place, place, entries)
+        _set_slice(container, index, index, entries)
 
 
 def _put(container: Any, content: Any) -> None:
@@ -201,15 +201,15 @@ def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> Non
     if isinstance(container, deque):
         room = container.maxlen is None or container.maxlen >= len(container) + len(entries)
         if not room:
-            now = list(container)
-            now[start:stop] = entries
-            refill(container, now)
+            content = list(container)
+            content[start:stop] = entries
+            refill(container, content)
             return
         # Entry by entry: entries that others put at its ends meanwhile stay.
         for _ in range(stop - start):
             del container[start]
-        for place, entry in enumerate(entries, start):
-            container.insert(place, entry)
+        for index, entry in enumerate(entries, start):
+            container.insert(index, entry)
     else:
         container[start:stop] = entries
 

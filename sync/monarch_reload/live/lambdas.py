@@ -28,11 +28,11 @@ class Lambdas:
 
     @cached_property
     def _functions(self) -> Mapping[CodeType, Sequence[FunctionType]]:
-        found = defaultdict(list)
+        functions = defaultdict(list)
         for function in Functions.living().in_file(self._running.path):
             if function.__code__.co_name == "<lambda>":
-                found[function.__code__].append(function)
-        return found
+                functions[function.__code__].append(function)
+        return functions
 
     @cached_property
     def _living(self) -> Mapping[Hashable, Sequence[CodeType]]:
@@ -55,11 +55,11 @@ class Lambdas:
         if len(set(lambdas)) < len(lambdas) or not pairs:
             return None
         flips: list[Attribute] = []
-        for one, new in pairs:
-            holders = list(self._functions.get(one, ()))
-            if not holders and len(_same(one, self._written)) == 1:
+        for old_code, new in pairs:
+            holders = list(self._functions.get(old_code, ()))
+            if not holders and len(_same(old_code, self._written)) == 1:
                 # It stood in another line when it was made.
-                same = _same(one, self._living)
+                same = _same(old_code, self._living)
                 holders = [function for code in same for function in self._functions[code]]
             if not holders:
                 return None
@@ -68,15 +68,15 @@ class Lambdas:
 
 
 def _by_likeness(codes: Iterable[CodeType]) -> Mapping[Hashable, Sequence[CodeType]]:
-    found = defaultdict(list)
+    by_likeness = defaultdict(list)
     for code in codes:
-        found[_likeness(code)].append(code)
-    return found
+        by_likeness[_likeness(code)].append(code)
+    return by_likeness
 
 
 def _likeness(code: CodeType) -> Hashable:
     """Return a key that is equal for code objects of the same behaviour, and for few others."""
-    plain = (one for one in code.co_consts if not isinstance(one, CodeType))
+    plain = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
     return code.co_code, code.co_names, tuple(map(repr, plain))
 
 

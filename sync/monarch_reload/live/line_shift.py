@@ -44,9 +44,9 @@ def _is_alike(old: CodeType, new: CodeType, distance: int) -> bool:
         and old.co_linetable == new.co_linetable
         and len(old.co_consts) == len(new.co_consts)
         and all(
-            _is_alike(one, other, distance)
-            for one, other in zip(old.co_consts, new.co_consts, strict=True)
-            if isinstance(one, CodeType) and isinstance(other, CodeType)
+            _is_alike(old_part, new_part, distance)
+            for old_part, new_part in zip(old.co_consts, new.co_consts, strict=True)
+            if isinstance(old_part, CodeType) and isinstance(new_part, CodeType)
         )
         and _without_lines(old) == _without_lines(new)
     )
@@ -58,7 +58,8 @@ def _qualname(code: CodeType) -> str:
 
 def _without_lines(code: CodeType) -> CodeType:
     inner = tuple(
-        _without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts
+        _without_lines(constant) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
     )
     return code.replace(co_firstlineno=1, co_consts=inner)
 
@@ -66,8 +67,8 @@ def _without_lines(code: CodeType) -> CodeType:
 def _shift(code: CodeType, distance: int) -> None:
     offset = _offset()
     assert offset is not None
-    for one in _all_in(code):
-        _number_at(one, offset).value += distance
+    for inner in _all_in(code):
+        _number_at(inner, offset).value += distance
 
 
 def _all_in(code: CodeType) -> Iterator[CodeType]:
@@ -87,13 +88,13 @@ def _offset() -> int | None:
     found."""
     code = _offset.__wrapped__.__code__
     first, second = (code.replace(co_firstlineno=line) for line in _PROBES)
-    places = [
+    offsets = [
         offset
         for offset in range(object.__basicsize__, CodeType.__basicsize__, sizeof(c_int))
         if _number_at(first, offset).value == _PROBES[0]
         and _number_at(second, offset).value == _PROBES[1]
     ]
-    if len(places) != 1:
+    if len(offsets) != 1:
         return None
-    _number_at(first, places[0]).value = 7
-    return places[0] if first.co_firstlineno == 7 else None
+    _number_at(first, offsets[0]).value = 7
+    return offsets[0] if first.co_firstlineno == 7 else None

@@ -64,10 +64,10 @@ def is_compiled(value: Any) -> bool:
 def _wraps_function(value: Any) -> bool:
     """Return whether a value names the function that it wraps, in ``__wrapped__``."""
     try:
-        own = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return False
-    return type(own) is dict and type(own.get("__wrapped__")) is FunctionType
+    return type(attributes) is dict and type(attributes.get("__wrapped__")) is FunctionType
 
 
 _DESCRIPTORS = (
@@ -108,9 +108,9 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
     with contextlib.suppress(AttributeError):
         held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
     with contextlib.suppress(AttributeError):
-        own = object.__getattribute__(value, "__dict__")
-        held += own.values() if len(own) < 50 else ()
-    yield from (one for one in held if is_a(one, FunctionType))
+        attributes = object.__getattribute__(value, "__dict__")
+        held += attributes.values() if len(attributes) < 50 else ()
+    yield from (part for part in held if is_a(part, FunctionType))
 
 
 def wraps(value: Any, qualname: str) -> bool:
@@ -200,13 +200,14 @@ class FunctionPatch:
     def _home_of(self, live: FunctionType, staged: FunctionType) -> dict[str, Any] | None:
         """Return the namespace in which a live function must look up its globals; None if that
         stays the same."""
-        own = staged.__globals__
-        name: str = own.get("__name__", "")
+        namespace = staged.__globals__
+        name: str = namespace.get("__name__", "")
         if self._namespaces is not None and not any(
-            own is one for one in (self._namespaces.get(name), own_names(sys.modules.get(name)))
+            namespace is candidate
+            for candidate in (self._namespaces.get(name), own_names(sys.modules.get(name)))
         ):
             # `exec` has made it in a namespace of its own, which holds what it was made with.
-            return None if own is live.__globals__ else own
+            return None if namespace is live.__globals__ else namespace
         if name in sys.modules and name != live.__globals__.get("__name__"):
             return vars(sys.modules[name])
         return None

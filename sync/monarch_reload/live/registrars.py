@@ -17,15 +17,15 @@ def taken_away(old: Statement, new: Statement, namespace: Mapping[str, Any]) -> 
     """Yield the decorators that a definition has lost. For a decorator that is a method, such as
     `app.on`, yield the object (`app`)."""
     for name in _decorators(old) - _decorators(new):
-        found: Any = None
+        value: Any = None
         inside = namespace
         for part in name.split("."):
-            found = inside.get(part)
-            if not issubclass(type(found), ModuleType):
+            value = inside.get(part)
+            if not issubclass(type(value), ModuleType):
                 break
-            inside = vars(found)
-        if found is not None:
-            yield found
+            inside = vars(value)
+        if value is not None:
+            yield value
 
 
 def _decorators(statement: Statement) -> set[str]:

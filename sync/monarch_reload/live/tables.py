@@ -42,8 +42,8 @@ class Tables(dict[str, frozenset[HeldDefinition]]):
         self._namespace = namespace
 
     def __missing__(self, name: str) -> frozenset[HeldDefinition]:
-        found = self[name] = frozenset(held_in(_value_of(name, self._namespace)))
-        return found
+        definitions = self[name] = frozenset(held_in(_value_of(name, self._namespace)))
+        return definitions
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
@@ -55,11 +55,11 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
             if type(value) in _PLAIN or (type(value) is FunctionType and not value.__dict__):
                 continue
             values.setdefault(id(value), (value, set()))[1].add(name)
-    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    holding: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for value, names in values.values():
         for held in held_in(value):
-            found[held.module, held.name] |= names
-    return found
+            holding[held.module, held.name] |= names
+    return holding
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
@@ -123,9 +123,9 @@ def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
     head, *rest = name.split(".")
     value = namespace.get(head, MISSING)
     for part in rest:
-        places: list[Mapping[str, Any]] = [own_names(value)]
+        namespaces: list[Mapping[str, Any]] = [own_names(value)]
         if not issubclass(type(value), ModuleType):
             cls = value if issubclass(type(value), type) else type(value)
-            places = [*places, *(vars(base) for base in cls.__mro__)]
-        value = next((place[part] for place in places if part in place), MISSING)
+            namespaces = [*namespaces, *(vars(base) for base in cls.__mro__)]
+        value = next((attributes[part] for attributes in namespaces if part in attributes), MISSING)
     return value

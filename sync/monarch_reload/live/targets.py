@@ -106,9 +106,9 @@ class Target:
         """
         if self._after is self._before:
             return None
-        now = self.read()
+        value = self.read()
         # An environment variable is another string each time.
-        if now is self._after or (type(now) is str and now == self._after):
+        if value is self._after or (type(value) is str and value == self._after):
             self.write(self._before)
         return HeldStore(self, self._before, self._after)
 

@@ -56,10 +56,10 @@ class CodeWarnings:
                 line = statement.node.lineno + statement.moved_by
                 yield CodeWarning(self._source.path, line, _NEVER_CALLED)
             calls = misfit_calls(statement.node, self._candidate, self._is_overridden)
-            for one in calls:
-                if one.owner is not None or self._is_sure(one.called):
-                    line = one.line + statement.moved_by
-                    yield CodeWarning(self._source.path, line, str(one))
+            for misfit in calls:
+                if misfit.owner is not None or self._is_sure(misfit.called):
+                    line = misfit.line + statement.moved_by
+                    yield CodeWarning(self._source.path, line, str(misfit))
 
     def _changed(self) -> Iterator[Statement]:
         """Yield the new or edited definitions at the top level."""
@@ -78,15 +78,17 @@ class CodeWarnings:
             yield from (after for _, after in changed_functions(self._edit.old[origin], statement))
 
     def _unbound(self, changed: list[Statement]) -> Iterator[tuple[int, str]]:
-        known = {*self._namespaces(self._edit.name)} - self._edit.gone
-        known |= {name for statement in self._edit.new for name in statement.binds}
+        bound_names = {*self._namespaces(self._edit.name)} - self._edit.gone
+        bound_names |= {name for statement in self._edit.new for name in statement.binds}
         for statement in changed:
             for part in self._edited(statement):
                 lines = range(part.first, part.last + 1)
-                found = (code for code in self._codes_in(lines) if may_be_unbound(code, known))
-                if next(found, None) is not None:
-                    told = unbound_names(self._source.code, self._source.tree, known)
-                    yield from ((line, name) for line, name in told if line in lines)
+                suspects = (
+                    code for code in self._codes_in(lines) if may_be_unbound(code, bound_names)
+                )
+                if next(suspects, None) is not None:
+                    unbound = unbound_names(self._source.code, self._source.tree, bound_names)
+                    yield from ((line, name) for line, name in unbound if line in lines)
 
     def _codes_in(self, lines: range) -> Iterator[CodeType]:
         codes = self._source.codes
@@ -152,15 +154,17 @@ class CodeWarnings:
     def _is_overridden(self, cls: str, method: str) -> bool:
         live = self._namespaces(self._edit.name).get(cls)
         if not isinstance(live, type):
-            return any(method in ast.dump(one) for one in self._own.subclassed.get(cls, ()))
-        return any(method in vars(one) for one in _subclasses(live))
+            return any(
+                method in ast.dump(subclass) for subclass in self._own.subclassed.get(cls, ())
+            )
+        return any(method in vars(subclass) for subclass in _subclasses(live))
 
 
 def _subclasses(cls: type) -> Iterator[type]:
-    known: list[type] = type.__subclasses__(cls)
-    for one in known:
-        yield one
-        yield from _subclasses(one)
+    subclasses: list[type] = type.__subclasses__(cls)
+    for subclass in subclasses:
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _definitions(source: ModuleSource) -> Definitions:

@@ -50,8 +50,8 @@ class Concern:
             if self._has_news(owner, inner)
         }
         members = {name for module, name in reach.members if module == edit.name}
-        made = {n for n, types in edit.types.items() if any(t in reach.members for t in types)}
-        self._from_others = frozenset(taken | members | made)
+        instances = {n for n, types in edit.types.items() if any(t in reach.members for t in types)}
+        self._from_others = frozenset(taken | members | instances)
 
     def _has_news(self, owner: str, inner: str | None) -> bool:
         """Return whether an import refers to a module that the plan includes."""
@@ -74,4 +74,4 @@ class Concern:
         if not statement.is_definition:
             containers |= statement.binds
         tables, plans = plan.edit.tables, self._reach.plans
-        return any(held.module in plans for one in containers for held in tables[one])
+        return any(held.module in plans for container in containers for held in tables[container])

@@ -86,8 +86,10 @@ class LiveModule:
         if is_compiled(vars(self.module).get(place[0])):
             return []
         code = self.source.codes.get(place)
-        found = self._at_top_level.get(place, ())
-        return [one for one in found if code and same_behaviour(one.__code__, code)]
+        functions = self._at_top_level.get(place, ())
+        return [
+            function for function in functions if code and same_behaviour(function.__code__, code)
+        ]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
         """Return the functions that close over `function`; none if `function` is bound to its
@@ -135,10 +137,10 @@ def unedited(
 def edited(
     live: LiveModule, new: ModuleSource, exports: Exports, anew: Collection[tuple[str, str]] = ()
 ) -> ModuleEdit:
-    known = live.source.witnessed or live.runs_its_source()
+    is_known = live.source.witnessed or live.runs_its_source()
     package = _package(live.module)
     namespace = vars(live.module)
-    old = as_if(executed(live.source.statements, namespace), anew) if known else ()
+    old = as_if(executed(live.source.statements, namespace), anew) if is_known else ()
     statements = executed(new.statements, namespace)
     # Not by their names: those that an unchanged statement binds and reads are known already.
     if b"import *" in live.source.text or b"import *" in new.text:

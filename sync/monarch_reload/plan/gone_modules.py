@@ -22,7 +22,7 @@ def imports_of_gone(
     """
     last = [name.rpartition(".")[2].encode() for name in gone]
     for name, source in sources:
-        if name in gone or not any(one in source.text for one in last):
+        if name in gone or not any(word in source.text for word in last):
             continue
         is_package = source.path.rpartition("/")[2] == "__init__.py"
         package = name if is_package else name.rpartition(".")[0]
@@ -44,7 +44,7 @@ def _lost(node: ast.Import | ast.ImportFrom, package: str, gone: Collection[str]
     else:
         owner = absolute_name(package, node.module, node.level)
         names = [owner, *(f"{owner}.{alias.name}" for alias in node.names)]
-    return {one for one in gone for name in names if name == one or name.startswith(f"{one}.")}
+    return {lost for lost in gone for name in names if name == lost or name.startswith(f"{lost}.")}
 
 
 def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:

@@ -20,9 +20,9 @@ class Importers:
     """Finds the loaded modules that may import names from a module: their text mentions both, or
     one of their containers has an object of that name."""
 
-    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
+    def __init__(self, sources: RunningSources, planned: Collection[str], exports: Exports) -> None:
         self._sources = sources
-        self._known = set(known)
+        self._known = set(planned)
         self._exports = exports
 
     @cached_property
@@ -34,8 +34,8 @@ class Importers:
         taken_whole = _taken_whole(last)
         takes_any = "__getattr__" in names
         wanted = _mentions(names)
-        given = handed_over(self._sources[module].statements).intersection(names)
-        holding = {one for name in given for one in self._holders.get((module, name), ())}
+        handed = handed_over(self._sources[module].statements).intersection(names)
+        holding = {holder for name in handed for holder in self._holders.get((module, name), ())}
         for name, loaded in self._sources.loaded():
             if name in self._known:
                 continue
@@ -58,15 +58,15 @@ def handed_over(statements: Iterable[Statement]) -> set[str]:
     """Return names whose objects other code may hold without mentioning the module, because it was
     passed to that code.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in statements:
         node = statement.node
         if statement.is_definition:
-            told = getattr(node, "decorator_list", ()) or getattr(node, "bases", ())
-            found |= statement.binds if told or getattr(node, "keywords", ()) else set()
+            receivers = getattr(node, "decorator_list", ()) or getattr(node, "bases", ())
+            names |= statement.binds if receivers or getattr(node, "keywords", ()) else set()
         elif not statement.is_harmless:
-            found |= {root_of(name) for name, _ in statement.names.eager}
-    return found
+            names |= {root_of(name) for name, _ in statement.names.eager}
+    return names
 
 
 def _mentions(names: Collection[str]) -> Callable[[bytes], object]:

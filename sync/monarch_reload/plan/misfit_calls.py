@@ -41,19 +41,19 @@ class Definitions:
     @cached_property
     def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
         """Return all nodes that may bind a top-level name, at any depth, by name."""
-        found: dict[str, list[ast.AST]] = {}
+        binders: dict[str, list[ast.AST]] = {}
         for node in self._walked():
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 for name in node.names:
-                    found.setdefault(name, []).append(node)
+                    binders.setdefault(name, []).append(node)
         pending: list[ast.AST] = [*self._body]
         while pending:
             node = pending.pop()
             for name in _bound_by(node):
-                found.setdefault(name, []).append(node)
+                binders.setdefault(name, []).append(node)
             if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
                 pending.extend(ast.iter_child_nodes(node))
-        return found
+        return binders
 
     def function(self, name: str) -> Function | None:
         node = self._only(name)
@@ -88,12 +88,12 @@ class Definitions:
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
         """The classes with a base, by the last part of the base's name."""
-        found: dict[str, list[ast.ClassDef]] = {}
+        subclasses: dict[str, list[ast.ClassDef]] = {}
         for node in self._walked():
             if isinstance(node, ast.ClassDef):
                 for base in node.bases:
-                    found.setdefault((dotted(base) or "").rpartition(".")[2], []).append(node)
-        return found
+                    subclasses.setdefault((dotted(base) or "").rpartition(".")[2], []).append(node)
+        return subclasses
 
 
 Find = Callable[[str], Function | None]
@@ -142,10 +142,10 @@ def _of_methods(
         and not _is_to_be_defined(node)
     }
     for method in methods:
-        own = [*method.args.posonlyargs, *method.args.args]
-        if method.decorator_list or not own:
+        parameters = [*method.args.posonlyargs, *method.args.args]
+        if method.decorator_list or not parameters:
             continue
-        me = own[0].arg
+        me = parameters[0].arg
         rebound = sum(me in _bound_by(node) for node in ast.walk(method))
         for call in _calls(method, skipped) if rebound == 1 else ():
             owner, _, name = (dotted(call.func) or "").partition(".")
@@ -171,7 +171,7 @@ def _calls(node: ast.AST, skipped: Collection[ast.AST]) -> Iterator[ast.Call]:
 
 def _misfit(arguments: ast.arguments, call: ast.Call, *, is_bound: bool = False) -> str | None:
     """Return why a call would raise TypeError; ``None`` if it fits, or if that is unknown."""
-    if any(isinstance(one, ast.Starred) for one in call.args):
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
         return None
     names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
     if len(names) != len(call.keywords):
@@ -218,7 +218,7 @@ def _bound_by(node: ast.AST) -> Iterable[str]:
     if isinstance(node, (*FunctionNode, ast.ClassDef)):
         return (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [one.asname or one.name.partition(".")[0] for one in node.names]
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
     if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return () if node.name is None else (node.name,)
     if isinstance(node, ast.MatchMapping):

@@ -107,8 +107,8 @@ class Propagation:
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
         """Return the definitions in a container, of modules that the plan includes."""
-        found = self.plans[module].edit.tables[container] if module in self.plans else ()
-        return frozenset([held for held in found if held.module in self.plans])
+        definitions = self.plans[module].edit.tables[container] if module in self.plans else ()
+        return frozenset([held for held in definitions if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
         """Return whether a member of a kept instance behaves differently, or is a value that may
@@ -167,11 +167,11 @@ class Propagation:
             edit = self.plans[owner].edit if owner in self.plans else None
             for index in edit.binders.get(cls, ()) if edit is not None else ():
                 body = edit.new[index].body if edit is not None and edit.new[index].is_class else ()
-                found = [statement for statement in body if member in statement.binds]
-                if found:
+                binders = [statement for statement in body if member in statement.binds]
+                if binders:
                     return all(
                         isinstance(s.node, FunctionNode) and not s.node.decorator_list
-                        for s in found
+                        for s in binders
                     )
         return False
 
@@ -203,9 +203,9 @@ class Propagation:
         old = None if index in edit.alignment.same else edit.old[origin]
         if old is None and not (inherited or affected or moved):
             return
-        found = changed_members(old, new, inherited, affected, moved)
-        if found:
-            self.members[edit.name, new.name] = found
+        changed = changed_members(old, new, inherited, affected, moved)
+        if changed:
+            self.members[edit.name, new.name] = changed
 
     def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
         """Return whether a value computed from a name may differ now."""
@@ -280,8 +280,8 @@ class Propagation:
             if mark is not None and not (mark is DirtyMark.CALLING and is_import):
                 return mark, (module, name)
             if self.comes_from_getattr(module, name):
-                known = "__getattr__" in self.plans[module].marks
-                return DirtyMark.VALUE if known else None, (module, name)
+                is_marked = "__getattr__" in self.plans[module].marks
+                return DirtyMark.VALUE if is_marked else None, (module, name)
             if source is None or source[1] is None:
                 break
             module, name = source[0], source[1]

@@ -23,16 +23,16 @@ def reached_modules(
     `changed` are names of modules, loaded or not, and `folders` contain their files: a module in
     them, or above them, that imports by computed names may import any of these modules.
     """
-    found = set(changed)
-    rest = {name: source for name, source in sources.running() if name not in found}
-    latest = found | {n for n, source in rest.items() if _may_import_any_of(source, folders)}
+    reached = set(changed)
+    rest = {name: source for name, source in sources.running() if name not in reached}
+    latest = reached | {n for n, source in rest.items() if _may_import_any_of(source, folders)}
     imports: dict[str, Collection[str] | None] = {}
     while latest:
-        found |= latest
+        reached |= latest
         mention = re.compile(b"|".join(re.escape(_last(name)) for name in latest) + rb"|import \*")
         importers = set()
         for name, source in rest.items():
-            if name in found:
+            if name in reached:
                 continue
             if not latest.isdisjoint(_above(name)):  # A module's packages are imported before it.
                 importers.add(name)
@@ -42,7 +42,7 @@ def reached_modules(
                 if _takes(imports[name], latest):
                     importers.add(name)
         latest = importers
-    return found
+    return reached
 
 
 def importable_as(path: str, folders: Iterable[str]) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
         return None
     is_package = os.path.basename(source.path) == "__init__.py"
     package = name if is_package else name.rpartition(".")[0]
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             taken = [alias.name for alias in node.names]
@@ -81,10 +81,10 @@ def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
             taken = [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
         else:
             continue
-        for one in taken:
-            found.add(one)
-            found.update(_above(one))
-    return found
+        for imported in taken:
+            names.add(imported)
+            names.update(_above(imported))
+    return names
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:

@@ -67,13 +67,13 @@ class _Text:
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
         """Return the mentions of a name. It is defined in this module (`is_home`), or elsewhere:
         then only mentions through an import count."""
-        found: list[_Mention] = []
+        mentions: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
-            found += self._plain.get(name, ())
+            mentions += self._plain.get(name, ())
         if name in self._otherwise or (is_known and name in self._arguments):
-            found.append(_Mention("", False))
-        return found
+            mentions.append(_Mention("", False))
+        return mentions
 
 
 class StartHelpers:
@@ -166,19 +166,19 @@ def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, ast.ClassDef):
             inside = "?." if within or owner == "?." else f"{owner}{node.name}."
             rest = [*node.decorator_list, *node.bases, *node.keywords]
-            pending += [("?.", "", one) for one in rest]
-            pending += [(inside, "", one) for one in node.body]
+            pending += [("?.", "", part) for part in rest]
+            pending += [(inside, "", part) for part in node.body]
         elif isinstance(node, FunctionNode):
             # Nested ones are run later, by the code that has them.
             is_plain = not within and isinstance(node, ast.FunctionDef) and owner != "?."
             body = f"{owner}{node.name}" if is_plain else ""
             rest = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
-            pending += [("?.", "", one) for one in rest]
-            pending += [("?.", body, one) for one in node.body]
+            pending += [("?.", "", part) for part in rest]
+            pending += [("?.", body, part) for part in node.body]
         elif isinstance(node, _LATER):
-            pending += [("?.", "", one) for one in ast.iter_child_nodes(node)]
+            pending += [("?.", "", part) for part in ast.iter_child_nodes(node)]
         else:
-            pending += [(owner, within, one) for one in ast.iter_child_nodes(node)]
+            pending += [(owner, within, part) for part in ast.iter_child_nodes(node)]
 
 
 def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:

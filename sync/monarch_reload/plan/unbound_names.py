@@ -24,16 +24,16 @@ _UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__",
 _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})
 
 
-def may_be_unbound(code: CodeType, known: Collection[str]) -> bool:
+def may_be_unbound(code: CodeType, known_names: Collection[str]) -> bool:
     """Return whether a function may read an unbound name: a fast check before `unbound_names`."""
     is_function = bool(code.co_flags & _NEWLOCALS)
     return is_function and any(
-        name not in known and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
+        name not in known_names and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
     )
 
 
 def unbound_names(
-    code: CodeType, tree: ast.Module, known: Collection[str]
+    code: CodeType, tree: ast.Module, known_names: Collection[str]
 ) -> Iterator[tuple[int, str]]:
     """Yield (line, name) of every read of an unbound name in a function. `known` are names that the
     running module has.
@@ -43,7 +43,7 @@ def unbound_names(
     codes = list(_inside(code))
     if not _UNSEEN.isdisjoint(code.co_names) or _has_open_star(tree):
         return
-    bound: set[str] = {*known, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
+    bound: set[str] = {*known_names, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
     for inner in codes:
         bound |= _names_in(inner, _STORES)
     expected = _lines_expecting_errors(tree)
@@ -51,23 +51,27 @@ def unbound_names(
         if inner is code or _is_class_of(code, inner) or _names_in(inner, _LOADS) <= bound:
             continue
         line = inner.co_firstlineno
-        for one in dis.get_instructions(inner):
-            line = _line_of(one, line)
-            if one.opname in _LOADS and one.argval not in bound and line not in expected:
-                yield line, one.argval
+        for instruction in dis.get_instructions(inner):
+            line = _line_of(instruction, line)
+            if (
+                instruction.opname in _LOADS
+                and instruction.argval not in bound
+                and line not in expected
+            ):
+                yield line, instruction.argval
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
     """Return the names that some kinds of instructions mention; many times faster than `dis`."""
-    found: set[str] = set()
+    names: set[str] = set()
     raw, extension = code.co_code, 0
     for at in range(0, len(raw), 2):
         operation, argument = raw[at], raw[at + 1] | extension
         extension = argument << 8 if operation == dis.EXTENDED_ARG else 0
         name = _OPERATIONS.get(operation)
         if name in operations:
-            found.add(code.co_names[argument >> _SHIFT.get(name or "", 0)])
-    return found
+            names.add(code.co_names[argument >> _SHIFT.get(name or "", 0)])
+    return names
 
 
 def _module_names(code: CodeType) -> Iterator[str]:
@@ -109,13 +113,13 @@ def _has_open_star(tree: ast.Module) -> bool:
 def _lines_expecting_errors(tree: ast.Module) -> set[int]:
     """Return the lines in a `try` that catches a NameError, or in a branch whose condition asks for
     a version or for a name."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
-            found |= _lines(node.body)
+            lines |= _lines(node.body)
         elif isinstance(node, (ast.If, ast.IfExp)) and _asks_what_there_is(node.test):
-            found |= _lines([node])
-    return found
+            lines |= _lines([node])
+    return lines
 
 
 def _lines(nodes: Collection[ast.AST]) -> set[int]:

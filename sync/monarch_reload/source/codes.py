@@ -15,21 +15,21 @@ class Codes(Mapping[Place, CodeType]):
     A code object whose lines have moved is made anew for its place when it is first read.
     """
 
-    def __init__(self, found: Mapping[Place, tuple[CodeType, int]]) -> None:
+    def __init__(self, codes: Mapping[Place, tuple[CodeType, int]]) -> None:
         """``found`` has each code object with the number of lines that it has moved down."""
-        self._found = dict(found)
+        self._found = dict(codes)
 
     @classmethod
     def inside(cls, whole: CodeType) -> Codes:
-        found: dict[Place, tuple[CodeType, int] | None] = {}
+        codes: dict[Place, tuple[CodeType, int] | None] = {}
         pending = [whole]
         while pending:
             for constant in pending.pop().co_consts:
                 if isinstance(constant, CodeType):
                     pending.append(constant)
                     place = constant.co_name, constant.co_firstlineno
-                    found[place] = None if place in found else (constant, 0)
-        return cls({place: code for place, code in found.items() if code is not None})
+                    codes[place] = None if place in codes else (constant, 0)
+        return cls({place: code for place, code in codes.items() if code is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
         """Return the code objects with ``others`` in place of those in a window of lines; those
@@ -37,19 +37,19 @@ class Codes(Mapping[Place, CodeType]):
 
         Raises ValueError for code that cannot be moved.
         """
-        found = dict(others._found)
+        codes = dict(others._found)
         for (name, line), (code, moved) in self._found.items():
             if line < window.start:
-                found[name, line] = code, moved
+                codes[name, line] = code, moved
             elif line >= window.stop:
                 if distance and _says_its_line(code):
                     raise ValueError(f"{name} makes a class that knows its line")
-                found[name, line + distance] = code, moved + distance
-        return Codes(found)
+                codes[name, line + distance] = code, moved + distance
+        return Codes(codes)
 
     def part_from_functions(self) -> None:
         """Replace the code objects by copies: those of live functions are about to move."""
-        self._found = {place: (moved_code(*one), 0) for place, one in self._found.items()}
+        self._found = {place: (moved_code(*moved), 0) for place, moved in self._found.items()}
 
     def has_closures(self) -> bool:
         """Return whether one of them is a function made by another function, to which objects may

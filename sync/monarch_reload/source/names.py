@@ -84,9 +84,9 @@ def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None =
 
 
 class _Reader:
-    def __init__(self, argument: Use, known: Mapping[ast.AST, frozenset[str]]) -> None:
+    def __init__(self, argument: Use, deferred: Mapping[ast.AST, frozenset[str]]) -> None:
         self._argument = argument
-        self._known = known
+        self._known = deferred
         self.binds: set[str] = set()
         self.eager: set[tuple[str, Use]] = set()
         self.deferred: set[str] = set()
@@ -138,8 +138,10 @@ class _Reader:
         self._decorators(node.decorator_list)
         for expression in header_of(node):
             self._expression(expression, Use.HELD)
-        known = self._known.get(node)
-        self.deferred |= free_names(node.body, parameters_of(node.args)) if known is None else known
+        deferred = self._known.get(node)
+        self.deferred |= (
+            free_names(node.body, parameters_of(node.args)) if deferred is None else deferred
+        )
 
     def _class(self, node: ast.ClassDef) -> None:
         self.binds.add(node.name)
@@ -151,16 +153,16 @@ class _Reader:
         body = _Reader(Use.PASSED, self._known)
         for child in node.body:
             body.statement(child)
-        own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
+        local = body.binds | {WHOLE}  # `vars()` in a class body is about the class
         imported = imported_by(node.body)
         self.eager |= {(name, Use.HELD) for name in imported.values()}
         for name, use in body.eager:
             name = from_import(name, imported)
-            if root_of(name) not in own:
+            if root_of(name) not in local:
                 self.eager.add((name, use))
         self.deferred |= body.deferred
         body.note_entries(body.eager)
-        self.items |= {item for item in body.items if root_of(item[0]) not in own}
+        self.items |= {item for item in body.items if root_of(item[0]) not in local}
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
         for node in nodes:
@@ -219,14 +221,14 @@ class _Reader:
             inner._looped(generator.iter)
             for condition in generator.ifs:
                 inner._expression(condition, Use.HELD)
-        own = set(inner.binds)
+        local = set(inner.binds)
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 inner._expression(child, Use.HELD)
-        self.binds |= inner.binds - own  # by `:=`
-        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in own}
+        self.binds |= inner.binds - local  # by `:=`
+        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in local}
         inner.note_entries(inner.eager)
-        self.items |= {item for item in inner.items if root_of(item[0]) not in own}
+        self.items |= {item for item in inner.items if root_of(item[0]) not in local}
 
     def _call_entries(self, node: ast.Call, use: Use) -> None:
         """Note that a call may call entries of containers: `TABLE["a"]()`, `dispatch(x)`,
@@ -235,12 +237,14 @@ class _Reader:
         if name is None:
             inner = Use.USED if use is Use.USED else Use.CALLED
             if not isinstance(node.func, ast.Attribute):
-                self.items |= {(one, "", inner) for one in _containers(node.func)}
+                self.items |= {(container, "", inner) for container in _containers(node.func)}
         else:
             self.items.add((name, "", Use.CALLED))
             self.items.add((name.rpartition(".")[0] or name, "", Use.WITHIN))
         called_on = node.args[1:] if list(_called_by(node)) else []
-        self.items |= {(one, "", Use.CALLED) for part in called_on for one in _containers(part)}
+        self.items |= {
+            (container, "", Use.CALLED) for part in called_on for container in _containers(part)
+        }
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if (passed := dotted(argument)) is not None:
                 self.items.add((passed, "", Use.PASSED))
@@ -248,7 +252,7 @@ class _Reader:
     def _read_entries(self, node: ast.Attribute, use: Use) -> None:
         """Note a read of an attribute of a container's entry: `TABLE["a"].size`."""
         if isinstance(node.value, (ast.Subscript, ast.Call)):
-            self.items |= {(one, node.attr, use) for one in _containers(node.value)}
+            self.items |= {(container, node.attr, use) for container in _containers(node.value)}
 
     def _looped(self, node: ast.expr) -> None:
         """Note a loop over an expression: `for cls in (A, B)` reads the members of each."""

@@ -87,11 +87,11 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     def part_from_functions(self) -> None:
         """Replace the code objects by copies, because those that live functions run are about to
         move."""
-        own = vars(self)
-        if "codes" in own:
-            own["codes"].part_from_functions()
-        if "code" in own:
-            own["code"] = moved_code(own["code"], 0)
+        computed = vars(self)
+        if "codes" in computed:
+            computed["codes"].part_from_functions()
+        if "code" in computed:
+            computed["code"] = moved_code(computed["code"], 0)
 
 
 _FUTURE_FLAGS = functools.reduce(
@@ -104,8 +104,8 @@ def read_text(path: str) -> bytes:
     """Return the bytes of a source file; for a binary module, a stamp of its status instead."""
     if path.endswith(".py"):
         return Path(path).read_bytes()
-    found = os.stat(path)
-    return repr((found.st_mtime_ns, found.st_size, found.st_ino)).encode()
+    status = os.stat(path)
+    return repr((status.st_mtime_ns, status.st_size, status.st_ino)).encode()
 
 
 _SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could be seen
@@ -115,7 +115,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 # Python itself often lies in the home folder, which is a root of programs that a login starts.
 _OF_PYTHON = tuple(
-    os.path.join(os.path.realpath(sysconfig.get_path(one)), "") for one in ("stdlib", "platstdlib")
+    os.path.join(os.path.realpath(sysconfig.get_path(key)), "") for key in ("stdlib", "platstdlib")
 )
 
 
@@ -149,8 +149,8 @@ class RunningSources:
                 path = None if is_waiting(module) else own_names(module).get("__file__")
             if not isinstance(path, str) or path in elsewhere:
                 continue
-            known = self._sources.get(name)
-            if known is not None and (known.path == path or not os.path.isabs(path)):
+            source = self._sources.get(name)
+            if source is not None and (source.path == path or not os.path.isabs(path)):
                 continue  # One of another place was of that name, perhaps.
             if not self._has_folder_of(path):
                 elsewhere.add(path)
@@ -252,10 +252,10 @@ class ImportHook:
     """
 
     def __init__(
-        self, sources: RunningSources, told: Mapping[str, Callable[[], None]] | None = None
+        self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]] | None = None
     ) -> None:
         self._sources = sources
-        self._told = told or {}
+        self._told = on_loaded or {}
         self.pending: dict[str, bytes] = {}
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
@@ -316,15 +316,15 @@ class ImportHook:
         """Return a namespace package for a folder that does not exist yet; None if no new file is
         in it."""
         files = (*self.pending, *self.arriving)
-        places = [
+        folders = [
             base
             for base in self._places(fullname, path)
             if any(file.startswith(base + os.sep) for file in files)
         ]
-        if not places:
+        if not folders:
             return None
         spec = ModuleSpec(fullname, None, is_package=True)
-        spec.submodule_search_locations = places
+        spec.submodule_search_locations = folders
         return spec
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:

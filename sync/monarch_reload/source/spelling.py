@@ -64,18 +64,18 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Return the names that imports bind, each with what it refers to: `>pack.module.name`,
     `>.sibling.name`."""
-    found: dict[str, str] = {}
+    imported: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 whole = alias.name if alias.asname else root_of(alias.name)
-                found[alias.asname or whole] = ABSOLUTE + whole
+                imported[alias.asname or whole] = ABSOLUTE + whole
         elif isinstance(node, ast.ImportFrom):
             owner = "." * node.level + (node.module or "")
             dot = "" if owner.endswith(".") else "."
             names = [alias for alias in node.names if alias.name != "*"]
-            found.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
-    return found
+            imported.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
+    return imported
 
 
 def from_import(name: str, imported: Mapping[str, str]) -> str:

@@ -38,8 +38,10 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def names(self) -> Names:
-        functions = [one for one in self.body if one.is_function] if self.is_class else ()
-        return names_of(self.node, {one.node: one.names.deferred for one in functions})
+        functions = [member for member in self.body if member.is_function] if self.is_class else ()
+        return names_of(
+            self.node, {function.node: function.names.deferred for function in functions}
+        )
 
     def moved(self, distance: int, lines: Sequence[str]) -> Statement:
         """Return the same statement in another version of the file, ``distance`` lines further
@@ -67,15 +69,15 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Take over the analysis of another statement with the same text."""
         if self.brought == other.brought and "names" not in vars(self):
             other.names  # noqa: B018  found out once: it is asked of both
-            known = vars(other)
-            vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
+            analysis = vars(other)
+            vars(self).update({name: analysis[name] for name in _ANALYSIS if name in analysis})
 
     def take_members(self, other: Statement) -> None:
         """Take over the analysis of the unchanged members of an edited class."""
-        known = {one.text: one for one in other.body}
-        for one in self.body:
-            if one.text in known:
-                one.take_analysis(known[one.text])
+        members = {member.text: member for member in other.body}
+        for member in self.body:
+            if member.text in members:
+                member.take_analysis(members[member.text])
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -123,8 +125,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The imports that the statement makes when it runs."""
         if self.is_definition:
             return ()
-        found = ast.walk(self.node)
-        return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
+        nodes = ast.walk(self.node)
+        return tuple(node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)))
 
     @cached_property
     def is_future(self) -> bool:

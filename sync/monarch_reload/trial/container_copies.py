@@ -54,7 +54,7 @@ class ContainerCopies:
         read = {part for name, _ in statement.names.eager for part in name.split(".")}
         wanted = (read | self._read_late) if looks and self.twins else set()
         shown: dict[int, tuple[Any, Any, Any]] = {}
-        places: list[tuple[dict[str, Any], str, Any]] = []
+        replaced: list[tuple[dict[str, Any], str, Any]] = []
         for module, names in self._names.items():
             for name in names & wanted:
                 live = vars(sys.modules[module]).get(name)
@@ -66,12 +66,12 @@ class ContainerCopies:
                 shadow = shown[id(live)][1]
                 if shadow is not live:
                     namespaces[module][name] = shadow
-                    places.append((namespaces[module], name, live))
+                    replaced.append((namespaces[module], name, live))
         self.cast += [(shadow, live) for live, shadow, _ in shown.values() if shadow is not live]
         try:
             yield
         finally:
-            for namespace, name, live in places:
+            for namespace, name, live in replaced:
                 if namespace.get(name) is shown[id(live)][1]:
                     namespace[name] = live
             for live, shadow, before in shown.values():

@@ -169,8 +169,10 @@ class TrialStage:
                     error, "run", source.path, {source.path: source.text}
                 ) from error
             if not (statement.is_definition or statement.is_import):
-                now = {b for b, value in bound_to.items() if namespace.get(b, MISSING) is value}
-                self.left_alone[name, index] = now
+                unchanged = {
+                    b for b, value in bound_to.items() if namespace.get(b, MISSING) is value
+                }
+                self.left_alone[name, index] = unchanged
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if statement.name is not None:
                 live, value = vars(module).get(statement.name), namespace.get(statement.name)
@@ -240,11 +242,11 @@ class TrialStage:
         except Exception:
             replaced = [(live, module), *self._gone()]
             ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
-            found = effects.withdraw(ids)
-            if not found:
+            withdrawals = effects.withdraw(ids)
+            if not withdrawals:
                 raise
             run(namespace)
-            for withdrawn in found:
+            for withdrawn in withdrawals:
                 withdrawn.put_back()
 
     def _gone(self) -> Iterator[tuple[Any, str]]:
