@@ -18,18 +18,18 @@ from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in
 from monarch_reload.live.settle import rehome, replace_inside, sort_in_again
 from monarch_reload.live.staged_module import StagedModule
-from monarch_reload.pairing import Pairing
-from monarch_reload.plan.dirty_marks import EditPlan, ModulePlan
-from monarch_reload.plan.edits import LiveModule, kind_of
-from monarch_reload.plan.graph import ModuleEdit, NameKind
-from monarch_reload.source.source import ModuleSource
-from monarch_reload.source.statements import Statement
-from monarch_reload.successors import (
+from monarch_reload.pairing import (
+    Pairing,
     is_decorated_anew,
     made_by,
     registers_itself,
     was_one_of_several,
 )
+from monarch_reload.plan.dirty_marks import EditPlan, ModulePlan
+from monarch_reload.plan.edits import LiveModule, kind_of
+from monarch_reload.plan.graph import ModuleEdit, NameKind
+from monarch_reload.source.source import ModuleSource
+from monarch_reload.source.statements import Statement
 from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import MISSING, Flip, Item
 

@@ -181,10 +181,15 @@ def _without_reloader(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
+def line_of(text: bytes, number: int) -> str | None:
+    """Return a line of a source by its number, which begins at 1; None if there is no such line."""
+    lines = text.decode("utf-8", "replace").splitlines()
+    return lines[number - 1] if 0 < number <= len(lines) else None
+
+
 def _line(path: str | None, line: int | None, sources: Mapping[str, bytes]) -> str | None:
     if path is None or line is None:
         return None
     if path in sources:
-        lines = sources[path].decode("utf-8", "replace").splitlines()
-        return lines[line - 1] if 0 < line <= len(lines) else None
+        return line_of(sources[path], line)
     return linecache.getline(path, line).rstrip("\n") or None

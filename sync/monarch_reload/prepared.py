@@ -13,7 +13,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import CodeType
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -161,32 +160,33 @@ class Prepared:
             raise
 
     def _stage_changes(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
+        running = self._process.sources
         self._process.history.older_graphs.look()
-        look_at = self._looking()
-        live = self._live_modules(changed, look_at)
+        living = functools.cache(Functions.living)
+
+        def look_at(name: str) -> LiveModule:
+            return LiveModule(name, sys.modules[name], running[name], living)
+
+        live = {}
+        for name in changed:
+            self._budget.check()
+            live[name] = look_at(name)
         self._move_files(changed)
-        exports = Exports(self._process.sources, changed)
-        edits, removed = self._edits(live, changed, exports)
-        self._plan = self._planned(self._rereading(edits, data, exports), changed, exports)
+        exports = Exports(running, changed)
+        edits = []
+        for name, source in changed.items():
+            self._budget.check()
+            edits.append(edited(live[name], source, exports))
+        removed = list(self._make_again(edits, live, changed, exports))
+        edits = self._rereading(edits, data, exports)
+        loaded = [name for name, _ in running.loaded()]
+        importers = Importers(running, changed, exports)
+        self._plan = make_plan(edits, importers, loaded, self._budget.check)
         self._sources = dict(changed)
         self._leave_out(removed)
         self._try_out(changed, data)
         self._adopt(live, changed, look_at)
         self._judge(changed)
-
-    def _looking(self) -> Callable[[str], LiveModule]:
-        living = functools.cache(Functions.living)
-        running = self._process.sources
-        return lambda name: LiveModule(name, sys.modules[name], running[name], living)
-
-    def _live_modules(
-        self, names: Collection[str], look_at: Callable[[str], LiveModule]
-    ) -> dict[str, LiveModule]:
-        live: dict[str, LiveModule] = {}
-        for name in names:
-            self._budget.check()
-            live[name] = look_at(name)
-        return live
 
     def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
         """Give modules that move to another file their new path now: new code imports the files
@@ -194,28 +194,6 @@ class Prepared:
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
                 self._places.apply(reshaped(sys.modules[name], source.path))
-
-    def _edits(
-        self,
-        live: Mapping[str, LiveModule],
-        changed: Mapping[str, ModuleSource],
-        exports: Exports,
-    ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
-        """Return the edits; and the removed assignments, by module, whose old values the edits do
-        not restore."""
-        edits: list[ModuleEdit] = []
-        for name, source in changed.items():
-            self._budget.check()
-            edits.append(edited(live[name], source, exports))
-        return edits, list(self._make_again(edits, live, changed, exports))
-
-    def _planned(
-        self, edits: list[ModuleEdit], changed: Mapping[str, ModuleSource], exports: Exports
-    ) -> EditPlan:
-        running = self._process.sources
-        loaded = [name for name, _ in running.loaded()]
-        importers = Importers(running, changed, exports)
-        return make_plan(edits, importers, loaded, self._budget.check)
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
         """Remove from the plan what cannot run in this process, and note why."""
@@ -259,7 +237,11 @@ class Prepared:
             if text is None
             for name in running.names_at(os.fspath(path))
         } | self._process.history.removed
-        following = {n for n in self._plan.modules.keys() - live.keys() if self._decorates(n)}
+        following = {
+            name
+            for name, plan in self._plan.modules.items()
+            if name not in live and any(plan.edit.new[i].is_decorated for i in plan.run | plan.twin)
+        }
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
         self._report.stays += self._adoption.stays
         for name, source in changed.items():
@@ -288,13 +270,12 @@ class Prepared:
 
     def _switches(self) -> dict[str, Edit]:
         """Return the edits of the modules whose sources change."""
-        edits = {name: self._plan.modules[name].edit for name in self._sources}
-        return {
-            name: Edit(
-                self._process.sources[name], self._sources[name], edit.old, edit.new, edit.alignment
-            )
-            for name, edit in edits.items()
-        }
+        switches = {}
+        for name, source in self._sources.items():
+            edit = self._plan.modules[name].edit
+            before = self._process.sources[name]
+            switches[name] = Edit(before, source, edit.old, edit.new, edit.alignment)
+        return switches
 
     def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
         """Refuse changes of classes that native code, such as a compiled validator, keeps using in
@@ -310,11 +291,6 @@ class Prepared:
             reasons[live.__qualname__] = f"{holder} keeps the class in native code"
             self._adoption.classes.take_methods_only(live)
 
-    def _decorates(self, name: str) -> bool:
-        """Return whether a decorated statement of the module runs."""
-        plan = self._plan.modules[name]
-        return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
-
     def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
         """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
         running = self._process.sources
@@ -327,8 +303,8 @@ class Prepared:
             patched=self._functions.patched,
             moved=self._adoption.moved,
         )
-        warnings = warnings_of(self._plan, running, changed, self._stage.namespaces)
-        self._report.warnings += warnings
+        namespaces = self._stage.namespaces
+        self._report.warnings += warnings_of(self._plan, running, changed, namespaces)
         for name in self._report.at_start:
             self._report.counts_from_next_start(name)
         self._report.threads = self._stage.outside.threads
@@ -530,9 +506,9 @@ class Prepared:
         forget_bytecode(self._texts)
         forget_scripts()
         importlib.invalidate_caches()
-        return sorted({self._name_of(code) for code in COMPILED.forget(self._changes)})
-
-    def _name_of(self, code: CodeType) -> str:
-        names = self._process.sources.names_at(code.co_filename)
-        module = names[0] if names else Path(code.co_filename).stem
-        return f"{module}.{name_in(code)}"
+        compiled = set()
+        for code in COMPILED.forget(self._changes):
+            names = self._process.sources.names_at(code.co_filename)
+            module = names[0] if names else Path(code.co_filename).stem
+            compiled.add(f"{module}.{name_in(code)}")
+        return sorted(compiled)

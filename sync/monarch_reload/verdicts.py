@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType
 
+from msgspec.structs import replace
+
 from monarch_reload.at_start import (
     counts_from_next_start,
     helpers_of_the_start,
@@ -80,15 +82,9 @@ def judge(
     for owner in report.classes:
         module = next((n for n in verdicts if owner.startswith(f"{n}.")), None)
         if module is not None and verdicts[module].action in ("patch", "rerun"):
-            previous = verdicts[module]
             class_name = owner.removeprefix(f"{module}.")
-            verdicts[module] = ModuleVerdict(
-                previous.module,
-                previous.path,
-                previous.action,
-                previous.reason,
-                (*previous.classes, class_name),
-            )
+            classes = (*verdicts[module].classes, class_name)
+            verdicts[module] = replace(verdicts[module], classes=classes)
 
 
 def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource]) -> Iterator[str]:

@@ -16,10 +16,9 @@ import msgspec
 
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
 from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
-from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.graphs import OldGraph
 from monarch_reload.audit.held import held_by_others, notes
-from monarch_reload.audit.history import PastCode
+from monarch_reload.audit.history import FreshCodes, PastCode
 from monarch_reload.audit.literal_defaults import defaults_now
 from monarch_reload.audit.living import LivingCode, code_of, running_codes, type_module
 from monarch_reload.audit.natives import (
@@ -30,8 +29,9 @@ from monarch_reload.audit.natives import (
 )
 from monarch_reload.audit.other_places import of_files, of_workers
 from monarch_reload.audit.stale_caches import stale_caches
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import definition_at, is_a, own_names
 from monarch_reload.live.all_objects import objects_of
+from monarch_reload.source.codes import qualname_of
 from monarch_reload.source.source import ModuleSource, RunningSources
 from monarch_reload.source.statements import Statement
 from monarch_reload.trial.stage import TrialStage
@@ -233,10 +233,8 @@ class Audit:
             return ""
         if module not in sys.modules:
             return "gone"  # Its module went with its file.
-        top, *inner = qualname.split(".")
-        current: Any = vars(sys.modules[module]).get(top)
-        for name in inner:
-            current = vars(current).get(name) if is_a(current, type) else None
+        top = qualname.partition(".")[0]
+        current = definition_at(module, qualname)
         if current is cls:
             return "gone" if module in self._history.removed else ""
         is_known = any(ref() is cls for ref in self._expected.classes)
@@ -359,7 +357,7 @@ class Audit:
             for name in self._at[code.co_filename]:
                 is_old = code.co_name != "<module>" and not self._runs(name, code)
                 if is_old and (version := self._history.version_of(name, code)):
-                    groups[f"{name}.{_qualname(code)}", version.label] += 1
+                    groups[f"{name}.{qualname_of(code)}", version.label] += 1
         for (name, label), count in groups.items():
             text = f"`{name}` is still running code{_of(label)}, in which it ends"
             yield AuditFinding("running", name, count, text)
@@ -526,10 +524,6 @@ def _of_class(name: str, why: str, count: int) -> AuditFinding:
 
 def _of(label: str) -> str:
     return f" of {label}" if label else " of an earlier version"
-
-
-def _qualname(code: CodeType) -> str:
-    return str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
 
 
 def _owner_of(function: FunctionType) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from types import FunctionType
 from typing import Any
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import definition_at, is_a
 
 _SCHEMA = "__pydantic_core_schema__"
 _OF_A_CLASS = ("model", "dataclass")
@@ -56,12 +56,8 @@ def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator
 def has_its_name(cls: type) -> bool:
     """Return whether a class is still bound to its name in its module. True for a class made in a
     function, which has no such name."""
-    found: Any = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        if name == "<locals>":
-            return True
-        found = own_names(found).get(name) if not is_a(found, type) else vars(found).get(name)
-    return found is cls
+    is_local = "<locals>" in cls.__qualname__
+    return is_local or definition_at(cls.__module__, cls.__qualname__) is cls
 
 
 def schema_of(holder: Any) -> Any:

@@ -11,9 +11,10 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from monarch_reload.audit.findings import AuditFinding, counted, listed
-from monarch_reload.audit.history import inner_codes, worker_processes
+from monarch_reload.audit.history import worker_processes
 from monarch_reload.audit.living import functions_of
 from monarch_reload.kinds import own_names
+from monarch_reload.source.codes import inner_codes
 
 
 def of_workers(started_before: Collection[Any]) -> Iterator[AuditFinding]:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from monarch_reload.audit.history import inner_codes
 from monarch_reload.kinds import is_a, own_names
+from monarch_reload.source.codes import inner_codes
 
 CACHE: Any = type(functools.lru_cache(lambda: None))
 _MOST_CALLED = 2_000

@@ -8,13 +8,12 @@ import dataclasses
 import enum
 import functools
 import gc
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from types import FunctionType
 from typing import Any, Protocol, cast
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import definition_at, is_a, is_heap_type, own_names
 from monarch_reload.live.enums import live_members, with_live_members
 from monarch_reload.live.natives import is_laid_out, why_its_metaclass_objects
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in, wraps
@@ -61,7 +60,7 @@ def _slots(cls: type) -> Any:
 
 
 def _shape(cls: type) -> tuple[Any, ...]:
-    builtin = next(base for base in cls.__mro__ if not base.__flags__ & (1 << 9))
+    builtin = next(base for base in cls.__mro__ if not is_heap_type(base))
     return (
         builtin,
         cls.__basicsize__,
@@ -307,11 +306,9 @@ def hooked_classes(functions: Iterable[FunctionType]) -> Iterator[type]:
     """Yield the classes whose `__subclasshook__` is one of these functions."""
     for function in functions:
         if function.__name__ == "__subclasshook__":
-            found: Any = sys.modules.get(function.__module__)
-            for name in function.__qualname__.split(".")[:-1]:
-                found = getattr(found, name, None)
-            if is_a(found, type):
-                yield found
+            cls = definition_at(function.__module__, function.__qualname__.rpartition(".")[0])
+            if is_a(cls, type):
+                yield cls
 
 
 def _functions_in(value: Any) -> Iterator[FunctionType]:

@@ -19,16 +19,18 @@ import inspect
 import sys
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
 
 from monarch_reload.live.live_functions import Functions
-from monarch_reload.live.patch import same_behaviour
+from monarch_reload.live.patch import arguments_of, likeness, same_behaviour
 from monarch_reload.source.alignment import Alignment
+from monarch_reload.source.codes import inner_codes, moved_code
 from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.splice import as_imported, names_imported
 from monarch_reload.source.statements import Statement
@@ -105,10 +107,7 @@ class _CodeNode:
     @cached_property
     def likeness(self) -> Hashable:
         """A key that is equal for code objects of the same behaviour, and for few others."""
-        code = self.code
-        plain = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
-        inner = tuple(child.likeness for child in self.children)
-        return code.co_code, code.co_names, code.co_varnames, tuple(map(repr, plain)), inner
+        return likeness(self.code), tuple(child.likeness for child in self.children)
 
 
 def _is_scope(code: CodeType) -> bool:
@@ -168,40 +167,33 @@ def pair(old: _CodeNode, new: _CodeNode) -> None:
         names = [[n.code.co_name for n in nodes] for nodes in (before[a:b], after[c:d])]
         if tag == "equal" or (tag == "replace" and names[0] == names[1]):
             pairs += zip(before[a:b], after[c:d], strict=True)
-    for key in (_name_and_likeness, _likeness_of, _name_of):  # moved, renamed, edited and moved
-        unpaired = [_left(nodes, pairs, side) for side, nodes in enumerate((before, after))]
-        for alike in unpaired[0].keys_of(key):
-            olds, news = unpaired[0].with_key(key, alike), unpaired[1].with_key(key, alike)
-            if len(olds) == len(news):
-                pairs += zip(olds, news, strict=True)
+    # Moved, renamed, edited and moved:
+    for key in (_name_and_likeness, attrgetter("likeness"), attrgetter("code.co_name")):
+        olds, news = (
+            _grouped(key, nodes, {id(matched[side]) for matched in pairs})
+            for side, nodes in enumerate((before, after))
+        )
+        for value, group in olds.items():
+            if len(group) == len(news.get(value, ())):
+                pairs += zip(group, news[value], strict=True)
     for node, heir in pairs:
         node.heir = heir
         pair(node, heir)
 
 
-class _Nodes(list[_CodeNode]):
-    def keys_of(self, key: Callable[[_CodeNode], Hashable]) -> list[Hashable]:
-        return list(dict.fromkeys(map(key, self)))
-
-    def with_key(self, key: Callable[[_CodeNode], Hashable], value: Hashable) -> list[_CodeNode]:
-        return [node for node in self if key(node) == value]
-
-
-def _left(nodes: list[_CodeNode], pairs: list[tuple[_CodeNode, _CodeNode]], side: int) -> _Nodes:
-    taken = {id(both[side]) for both in pairs}
-    return _Nodes(node for node in nodes if id(node) not in taken)
+def _grouped(
+    key: Callable[[_CodeNode], Hashable], nodes: Iterable[_CodeNode], taken: Collection[int]
+) -> Mapping[Hashable, Sequence[_CodeNode]]:
+    """Return the nodes that are not taken (by their ids), by their key."""
+    groups = defaultdict(list)
+    for node in nodes:
+        if id(node) not in taken:
+            groups[key(node)].append(node)
+    return groups
 
 
 def _name_and_likeness(node: _CodeNode) -> Hashable:
     return node.code.co_name, node.likeness
-
-
-def _likeness_of(node: _CodeNode) -> Hashable:
-    return node.likeness
-
-
-def _name_of(node: _CodeNode) -> Hashable:
-    return node.code.co_name
 
 
 class _Trees:
@@ -354,7 +346,7 @@ class LiveClosures:
                     makers.append((function, flip.value))
         for maker, _ in makers:
             numbers: Counter[tuple[str, int]] = Counter()
-            for code in _inside(maker.__code__):
+            for code in inner_codes(maker.__code__):
                 place = code.co_name, code.co_firstlineno
                 if code.co_name not in _COMPREHENSIONS:
                     heir = successors.retired(code, numbers[place])
@@ -461,7 +453,12 @@ class _InFile:
         reference, shift = weakref.ref(code), self._trees.shift(index)
         if shift is not None:
             place = code.co_name, code.co_firstlineno + shift, number
-            return _Successor(_moved(code, shift, self._path), _LostCode(reference, place, ()))
+            moved = code
+            # A first line below 1: code of another text of this file, such as that of a module that
+            # was imported before.
+            if (shift or code.co_filename != self._path) and code.co_firstlineno + shift >= 1:
+                moved = moved_code(code, shift, self._path)
+            return _Successor(moved, _LostCode(reference, place, ()))
         old = self._trees.old(index).running(code)
         if old is None:
             return None
@@ -500,35 +497,7 @@ def _are_twins(old_node: _CodeNode, new_node: _CodeNode) -> bool:
 def _fits(old: CodeType, new: CodeType) -> bool:
     """Return whether functions that run the old code can run the new: it takes the same closure
     values and arguments."""
-    return old.co_freevars == new.co_freevars and _takes(old) == _takes(new)
-
-
-def _takes(code: CodeType) -> tuple[int, ...]:
-    kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, kinds
-
-
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _inside(constant)
-
-
-def _moved(code: CodeType, distance: int, path: str) -> CodeType:
-    """Return the code with its lines shifted by ``distance``, nested code objects included.
-
-    All lines of a code object count from its first line.
-    """
-    if not distance and code.co_filename == path:
-        return code
-    if code.co_firstlineno + distance < 1:
-        return code  # of another text of this file, as that of a module that was imported before
-    constants = tuple(
-        _moved(one, distance, path) if isinstance(one, CodeType) else one for one in code.co_consts
-    )
-    line = code.co_firstlineno + distance
-    return code.replace(co_firstlineno=line, co_consts=constants, co_filename=path)
+    return old.co_freevars == new.co_freevars and arguments_of(old) == arguments_of(new)
 
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from monarch_reload.live.line_shift import LineShift, lines_moved
 from monarch_reload.live.patch import Home
+from monarch_reload.source.codes import inner_codes, qualname_of
 from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, Item, contents_of
 
 CONVERT_FRAME = "torch._dynamo.convert_frame"  # the module of dynamo that compiles
@@ -157,19 +158,6 @@ class CompiledCode:
             return not _is_invalid(entry)
         return changes.make_stale(compilation)
 
-    def graphs_of(self, codes: Collection[CodeType]) -> Iterator[CodeType]:
-        """Yield the functions that have a graph which went through one of these code objects."""
-        wanted = {id(code) for code in codes}
-        alive = {id(entry.code) for code in _codes_seen() for entry in _entries(code)}
-        for number, compilation in self._made.copy().items():
-            code = compilation.code()
-            if (
-                number in alive
-                and code is not None
-                and wanted & {id(c) for c in compilation.traced}
-            ):
-                yield code
-
 
 def forget_scripts() -> None:
     """Make `torch.jit.script` compile again: its cache is by function or class, which stay the same
@@ -187,7 +175,7 @@ def forget_scripts() -> None:
 def name_in(code: CodeType) -> str:
     """Return the qualified name of a function; for a part of a function that dynamo resumes, the
     name of the whole function."""
-    name = str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
+    name = qualname_of(code)
     if _RESUMED in name:
         outer, _, resumed = name.rpartition(_RESUMED)
         name = outer + resumed.rpartition("_at_")[0]
@@ -200,7 +188,7 @@ def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
     if not (isinstance(flip, Attribute) and flip.name == "__code__"):
         return None
     old = flip.owner.__code__
-    if not any(id(inner) in compiled for inner in _with_inner(old)):
+    if not any(id(inner) in compiled for inner in (old, *inner_codes(old))):
         return None
     distance = lines_moved(old, flip.value)
     return None if distance is None else LineShift(old, distance)
@@ -240,13 +228,6 @@ def _acts(value: Any) -> bool:
 def _is_of_module(mapping: Any) -> bool:
     module = sys.modules.get(str(mapping.get("__name__"))) if type(mapping) is dict else None
     return module is not None and getattr(module, "__dict__", None) is mapping
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _with_inner(one)
 
 
 # Dynamo's own doors, each of which tests/test_private_doors.py opens.

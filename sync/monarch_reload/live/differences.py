@@ -67,7 +67,9 @@ class Glance:
                 return tuple(chain.from_iterable(self._all))
 
 
-def _begins_with(one: Any, other: Any) -> bool:
+def begins_with(one: Any, other: Any) -> bool:
+    """Return whether the first entries of both containers are the same objects, up to the shorter
+    one's length. False for sets, which have no order."""
     if isinstance(one, set) or not all(map(operator.is_, one, other)):
         return False
     return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
@@ -104,7 +106,7 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
     def between(cls, before: Any, after: Any) -> Difference | None:
         if is_same(before, after):
             return None
-        if len(after) > len(before) and _begins_with(after, before):
+        if len(after) > len(before) and begins_with(after, before):
             return cls._more(before, after)
         if isinstance(before, dict):
             gone = {key: value for key, value in before.items() if key not in after}

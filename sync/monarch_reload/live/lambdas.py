@@ -14,7 +14,8 @@ from types import CodeType, FunctionType
 
 from monarch_reload.live.closures import pairs_of
 from monarch_reload.live.live_functions import Functions
-from monarch_reload.live.patch import same_behaviour
+from monarch_reload.live.patch import likeness, same_behaviour
+from monarch_reload.source.codes import inner_codes
 from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import Attribute
@@ -70,18 +71,12 @@ class Lambdas:
 def _by_likeness(codes: Iterable[CodeType]) -> Mapping[Hashable, Sequence[CodeType]]:
     by_likeness = defaultdict(list)
     for code in codes:
-        by_likeness[_likeness(code)].append(code)
+        by_likeness[likeness(code)].append(code)
     return by_likeness
 
 
-def _likeness(code: CodeType) -> Hashable:
-    """Return a key that is equal for code objects of the same behaviour, and for few others."""
-    plain = (constant for constant in code.co_consts if not isinstance(constant, CodeType))
-    return code.co_code, code.co_names, tuple(map(repr, plain))
-
-
 def _same(code: CodeType, among: Mapping[Hashable, Sequence[CodeType]]) -> list[CodeType]:
-    return [other for other in among.get(_likeness(code), ()) if same_behaviour(code, other)]
+    return [other for other in among.get(likeness(code), ()) if same_behaviour(code, other)]
 
 
 def _compiled(statement: Statement, path: str) -> CodeType:
@@ -91,6 +86,4 @@ def _compiled(statement: Statement, path: str) -> CodeType:
 
 
 def _lambdas(code: CodeType) -> Sequence[CodeType]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    nested = [one for constant in inner for one in _lambdas(constant)]
-    return [one for one in inner if one.co_name == "<lambda>"] + nested
+    return [inner for inner in inner_codes(code) if inner.co_name == "<lambda>"]

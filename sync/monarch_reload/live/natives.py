@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-_HEAP_TYPE = 1 << 9
+from monarch_reload.kinds import is_heap_type
+
 _WORD = object.__basicsize__ // 2
 # Compiled graphs of torch are dropped at each commit, and its metaclasses keep nothing of a class.
 # The base of pybind11 says nothing of what it holds.
@@ -141,6 +142,5 @@ def _is_known(kind: type) -> bool:
     if not isinstance(module, str):
         return False
     if module == "builtins":  # where an extension may say that its own types are, too
-        is_heap = bool(kind.__flags__ & _HEAP_TYPE)
-        return not is_heap or getattr(builtins, kind.__name__, None) is kind
+        return not is_heap_type(kind) or getattr(builtins, kind.__name__, None) is kind
     return module.partition(".")[0] in _KNOWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from monarch_reload.live.closures import Edit
@@ -66,7 +67,7 @@ class Overloads:
                 registered = _copied(registry, name)
                 if any(registered.values()) or any(staged.values()):
                     after = _after(registered, staged, edit, live_of)
-                    yield Action(_putting(registry, name, registered, after))
+                    yield Action(partial(_change, registry, name, registered, after))
 
 
 def _copied(registry: _Registry, module: str) -> dict[str, _ByLine]:
@@ -80,14 +81,11 @@ def _put(registry: _Registry, module: str, content: Mapping[str, _ByLine]) -> No
         by_qualname.update({qualname: dict(by_line) for qualname, by_line in content.items()})
 
 
-def _putting(
+def _change(
     registry: _Registry, module: str, before: dict[str, _ByLine], after: dict[str, _ByLine]
-) -> Callable[[], Callable[[], None]]:
-    def do() -> Callable[[], None]:
-        _put(registry, module, after)
-        return lambda: _put(registry, module, before)
-
-    return do
+) -> Callable[[], None]:
+    _put(registry, module, after)
+    return lambda: _put(registry, module, before)
 
 
 def _after(

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from monarch_reload.kinds import is_heap_type
 from monarch_reload.live.differences import Difference, drop
 from monarch_reload.live.holders import held_by
 from monarch_reload.undo_log import Action
@@ -138,10 +139,7 @@ def _note(by_id: dict[int, Registry], value: Any, is_of_others: bool) -> None:
 
 def _is_instance(value: Any) -> bool:
     kind = type(value)
-    return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, (type, ModuleType))
-
-
-_HEAP_TYPE = 1 << 9
+    return is_heap_type(kind) and not issubclass(kind, (type, ModuleType))
 
 
 def _registry(value: Any, is_of_others: bool) -> Registry | None:

@@ -10,7 +10,7 @@ from ctypes import c_void_p, py_object, pythonapi
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, cast
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import is_a, is_heap_type, own_names
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
@@ -52,16 +52,13 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
             holder.__bases__ = tuple(
                 twins[id(base)][1] if id(base) in twins else base for base in holder.__bases__
             )
-    elif type(holder).__flags__ & _HEAP_TYPE:
+    elif is_heap_type(type(holder)):
         replace_inside(own_names(holder), twins)
         for slot in _slots(type(holder)):
             with contextlib.suppress(AttributeError):  # empty
                 value = slot.__get__(holder)
                 if id(value) in twins:
                     slot.__set__(holder, twins[id(value)][1])
-
-
-_HEAP_TYPE = 1 << 9
 
 
 def _slots(cls: type) -> Iterator[MemberDescriptorType]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from monarch_reload.kinds import own_names
+from monarch_reload.kinds import is_heap_type, own_names
 from monarch_reload.live.patch import parts_of
 from monarch_reload.undo_log import MISSING
 
@@ -20,7 +20,6 @@ _TOO_BIG_TO_LOOK_INTO = 256
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), ModuleType})
 _DEEPEST = 3
 _LAMBDA = "<lambda>"
-_HEAP_TYPE = 1 << 9
 
 
 class HeldDefinition(msgspec.Struct, frozen=True):
@@ -72,10 +71,10 @@ def held_in(value: Any) -> Iterator[HeldDefinition]:
     elif kind in _CONTAINERS or kind is functools.partial:
         yield from _entries(value, 0)
     elif issubclass(kind, type):
-        for part in list(value.__dict__.values()) if value.__flags__ & _HEAP_TYPE else ():
+        for part in list(value.__dict__.values()) if is_heap_type(value) else ():
             if type(part) in _CONTAINERS:
                 yield from _entries(part, 1)
-    elif kind.__flags__ & _HEAP_TYPE and not issubclass(kind, ModuleType):
+    elif is_heap_type(kind) and not issubclass(kind, ModuleType):
         for part in list(own_names(value).values()):
             if type(part) in _CONTAINERS:
                 yield from _entries(part, 1)
@@ -101,7 +100,7 @@ def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
         yield HeldDefinition(cls.__module__, cls.__qualname__, True, value.__func__.__name__)
     elif issubclass(kind, type):
         yield HeldDefinition(value.__module__, value.__qualname__)
-    elif kind.__flags__ & _HEAP_TYPE:
+    elif is_heap_type(kind):
         yield HeldDefinition(kind.__module__, kind.__qualname__, True)
 
 

@@ -110,14 +110,14 @@ class Target:
         # An environment variable is another string each time.
         if value is self._after or (type(value) is str and value == self._after):
             self.write(self._before)
-        return HeldStore(self, self._before, self._after)
+        return HeldStore(self, self._after)
 
 
 class HeldStore:
     """An assignment by staged code to a live object, kept for the commit."""
 
-    def __init__(self, target: Target, before: Any, after: Any) -> None:
-        self._target, self._before, self._after = target, before, after
+    def __init__(self, target: Target, after: Any) -> None:
+        self._target, self._after = target, after
 
     def flip(self, live_of: Callable[[Any], Any]) -> Action:
         def do() -> Callable[[], None]:

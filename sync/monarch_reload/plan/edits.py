@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import is_a, is_heap_type, own_names
 from monarch_reload.live.lambdas import Lambdas
 from monarch_reload.live.live_functions import Functions, Place
 from monarch_reload.live.patch import FunctionPatch, is_compiled, parts_of, same_behaviour
@@ -290,12 +290,9 @@ def _types(value: object) -> tuple[tuple[str, str], ...]:
     classes.
     """
     cls = type(value)
-    if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, (type, ModuleType, FunctionType)):
+    if not is_heap_type(cls) or issubclass(cls, (type, ModuleType, FunctionType)):
         return ()
     return tuple((base.__module__, base.__qualname__) for base in cls.__mro__[:-1])
-
-
-_HEAP_TYPE = 1 << 9
 
 
 def _kept_names(statements: Iterable[Statement]) -> set[str]:

@@ -307,6 +307,11 @@ def imports_of(statement: Statement, package: str) -> Iterator[tuple[str, Origin
         yield name, (owner, name)
 
 
+def package_of(name: str, path: str) -> str:
+    """Return the package in which a module's relative imports begin, from its name and file."""
+    return name if path.endswith("/__init__.py") else name.rpartition(".")[0]
+
+
 def absolute_name(package: str, module: str | None, level: int) -> str:
     if level == 0:
         return module or ""

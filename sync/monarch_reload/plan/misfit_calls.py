@@ -13,7 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from monarch_reload.source.spelling import FunctionNode, dotted
+from monarch_reload.source.spelling import FunctionNode, catches, dotted
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -191,22 +191,19 @@ def _in_words(error: str, arguments: ast.arguments, call: ast.Call, is_bound: bo
 
 
 def _signature(arguments: ast.arguments) -> inspect.Signature:
-    kind = inspect.Parameter
-    found: list[inspect.Parameter] = []
-    plain = [*arguments.posonlyargs, *arguments.args]
-    first_default = len(plain) - len(arguments.defaults)
-    for index, one in enumerate(plain):
-        is_only = index < len(arguments.posonlyargs)
-        how = kind.POSITIONAL_ONLY if is_only else kind.POSITIONAL_OR_KEYWORD
-        found.append(kind(one.arg, how, default=None if index >= first_default else kind.empty))
-    if arguments.vararg is not None:
-        found.append(kind(arguments.vararg.arg, kind.VAR_POSITIONAL))
-    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        given = kind.empty if default is None else None
-        found.append(kind(one.arg, kind.KEYWORD_ONLY, default=given))
-    if arguments.kwarg is not None:
-        found.append(kind(arguments.kwarg.arg, kind.VAR_KEYWORD))
-    return inspect.Signature(found)
+    """Return the signature of a function with these arguments; each default is None."""
+    none = ast.Constant(None)
+    plain = ast.arguments(
+        posonlyargs=arguments.posonlyargs,
+        args=arguments.args,
+        vararg=arguments.vararg,
+        kwonlyargs=arguments.kwonlyargs,
+        kw_defaults=[default and none for default in arguments.kw_defaults],
+        kwarg=arguments.kwarg,
+        defaults=[none for _ in arguments.defaults],
+    )
+    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(plain, none)))
+    return inspect.signature(eval(compile(function, "", "eval", dont_inherit=True)))
 
 
 def _bound_by(node: ast.AST) -> Iterable[str]:
@@ -242,7 +239,7 @@ def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes in a `try` that catches a TypeError, or in a `with` that expects one."""
     for part in ast.walk(node):
         body: Sequence[ast.AST] = ()
-        if isinstance(part, ast.Try) and any(map(_catches, part.handlers)):
+        if isinstance(part, ast.Try) and catches(part, _CAUGHT):
             body = part.body
         elif isinstance(part, (ast.With, ast.AsyncWith)):
             expecting = [
@@ -253,8 +250,3 @@ def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
                 body = part.body
         for statement in body:
             yield from ast.walk(statement)
-
-
-def _catches(handler: ast.ExceptHandler) -> bool:
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or dotted(kind) in _CAUGHT for kind in kinds)

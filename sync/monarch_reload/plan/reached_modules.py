@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from monarch_reload.plan.graph import absolute_name, package_of
 from monarch_reload.source.source import ModuleSource, RunningSources
 
 # Imports of names that are only known when they are run.
@@ -70,14 +71,13 @@ def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
         tree = ast.parse(source.text)
     except (SyntaxError, ValueError):
         return None
-    is_package = os.path.basename(source.path) == "__init__.py"
-    package = name if is_package else name.rpartition(".")[0]
+    package = package_of(name, source.path)
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             taken = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = _base(node, package)
+            base = absolute_name(package, node.module, node.level)
             taken = [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
         else:
             continue
@@ -85,14 +85,6 @@ def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
             names.add(imported)
             names.update(_above(imported))
     return names
-
-
-def _base(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    parts = parts[: len(parts) - node.level + 1]
-    return ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def _may_import_any_of(source: ModuleSource, folders: Collection[str]) -> bool:

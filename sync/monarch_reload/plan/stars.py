@@ -127,11 +127,6 @@ def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _is_exported(name: str, namespace: Mapping[str, Any]) -> bool:
-    names = namespace.get("__all__")
-    return (name in namespace and name[0] != "_") if names is None else name in names
-
-
 def _part(star: Statement, pair: tuple[str, str]) -> Statement:
     assert isinstance(star.node, ast.ImportFrom)
     node = ast.ImportFrom(star.node.module, [ast.alias(pair[1])], star.node.level)
@@ -149,14 +144,14 @@ def bring(
     """Run a part of a star import. A name that it no longer brings is removed, unless an earlier
     statement binds it.
     """
-    exporter = _names_of(source)
+    exported = exports(_names_of(source))
     statement = statements[index]
     if statement.brought is None:
         below = {name for other in statements[index + 1 :] for name in other.binds}
-        namespace.update({name: getattr(source, name) for name in exports(exporter) - below})
+        namespace.update({name: getattr(source, name) for name in exported - below})
         return
     for name in statement.binds:
-        if _is_exported(name, exporter):
+        if name in exported:
             namespace[name] = getattr(source, name)
         elif not any(name in other.binds for other in statements[:index]):
             namespace.pop(name, None)

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Collection, Iterator
 from types import CodeType
 
-from monarch_reload.source.spelling import dotted
+from monarch_reload.source.codes import inner_codes
+from monarch_reload.source.spelling import catches
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
@@ -40,7 +41,7 @@ def unbound_names(
 
     Modules that bind names dynamically, and lines that handle a NameError, are skipped.
     """
-    codes = list(_inside(code))
+    codes = [code, *inner_codes(code)]
     if not _UNSEEN.isdisjoint(code.co_names) or _has_open_star(tree):
         return
     bound: set[str] = {*known_names, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
@@ -81,13 +82,6 @@ def _module_names(code: CodeType) -> Iterator[str]:
     yield from ("__classdict__", "__conditional_annotations__", "__annotate__")
 
 
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _inside(part)
-
-
 def _is_class_of(module: CodeType, code: CodeType) -> bool:
     """Return whether the code is the body of a top-level class, which runs with the module."""
     return code in module.co_consts and not code.co_flags & _NEWLOCALS
@@ -115,7 +109,7 @@ def _lines_expecting_errors(tree: ast.Module) -> set[int]:
     a version or for a name."""
     lines: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
+        if isinstance(node, ast.Try) and catches(node, _CAUGHT):
             lines |= _lines(node.body)
         elif isinstance(node, (ast.If, ast.IfExp)) and _asks_what_there_is(node.test):
             lines |= _lines([node])
@@ -131,11 +125,6 @@ def _lines(nodes: Collection[ast.AST]) -> set[int]:
 
 
 _CAUGHT = frozenset({"NameError", "Exception", "BaseException"})
-
-
-def _catches(handler: ast.ExceptHandler) -> bool:
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or dotted(kind) in _CAUGHT for kind in kinds)
 
 
 _ASKED = ("version", "platform", "py2", "py3", "python", "type_checking", "name")

@@ -22,14 +22,10 @@ class Codes(Mapping[Place, CodeType]):
     @classmethod
     def inside(cls, whole: CodeType) -> Codes:
         codes: dict[Place, tuple[CodeType, int] | None] = {}
-        pending = [whole]
-        while pending:
-            for constant in pending.pop().co_consts:
-                if isinstance(constant, CodeType):
-                    pending.append(constant)
-                    place = constant.co_name, constant.co_firstlineno
-                    codes[place] = None if place in codes else (constant, 0)
-        return cls({place: code for place, code in codes.items() if code is not None})
+        for code in inner_codes(whole):
+            place = code.co_name, code.co_firstlineno
+            codes[place] = None if place in codes else (code, 0)
+        return cls({place: found for place, found in codes.items() if found is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
         """Return the code objects with ``others`` in place of those in a window of lines; those
@@ -82,15 +78,34 @@ def _says_its_line(code: CodeType) -> bool:
 
     The body of a top-level class either runs again, from its source, or never again.
     """
-    return "__firstlineno__" in code.co_names and "<locals>" in getattr(code, "co_qualname", "")
+    return "__firstlineno__" in code.co_names and "<locals>" in qualname_of(code)
 
 
-def moved_code(code: CodeType, distance: int) -> CodeType:
-    """Return the code with its lines shifted by ``distance``, nested code objects included.
+def moved_code(code: CodeType, distance: int, path: str | None = None) -> CodeType:
+    """Return the code with its lines shifted by ``distance``, nested code objects included; with
+    ``path``, as code of that file.
 
     All lines of a code object count from its first line.
     """
     constants = tuple(
-        moved_code(one, distance) if isinstance(one, CodeType) else one for one in code.co_consts
+        moved_code(constant, distance, path) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
     )
-    return code.replace(co_firstlineno=code.co_firstlineno + distance, co_consts=constants)
+    return code.replace(
+        co_firstlineno=code.co_firstlineno + distance,
+        co_consts=constants,
+        co_filename=code.co_filename if path is None else path,
+    )
+
+
+def inner_codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code objects inside a code object, at any depth."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from inner_codes(constant)
+
+
+def qualname_of(code: CodeType) -> str:
+    """Return the qualified name of a code object; its bare name on Python 3.10."""
+    return str(getattr(code, "co_qualname", code.co_name))

@@ -397,17 +397,10 @@ def forget_bytecode(paths: Iterable[str]) -> None:
     """Remove cached bytecode that a later process could take for the new file's."""
     for path in paths:
         folder, name = os.path.split(path)
-        stem = name.removesuffix(".py")
-        try:
-            cached = os.listdir(os.path.join(folder, "__pycache__"))
-        except OSError:
-            continue
-        for entry in cached:
-            if entry.startswith(f"{stem}.") and entry.endswith(".pyc"):
-                try:
+        with contextlib.suppress(OSError):  # read-only, or another process of this host was faster
+            for entry in os.listdir(os.path.join(folder, "__pycache__")):
+                if entry.startswith(f"{name.removesuffix('.py')}.") and entry.endswith(".pyc"):
                     os.unlink(os.path.join(folder, "__pycache__", entry))
-                except OSError:
-                    pass  # read-only, or another process of this host was faster
 
 
 def real_path(path: str) -> str:

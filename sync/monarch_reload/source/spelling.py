@@ -4,7 +4,7 @@ Pure."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 WHOLE = "__dict__"
 ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
@@ -21,6 +21,15 @@ def dotted(node: ast.expr) -> str | None:
         return None
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def catches(node: ast.Try, exceptions: Collection[str]) -> bool:
+    """Return whether a `try` has an `except` for one of these exceptions, or for all."""
+    for handler in node.handlers:
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        if any(kind is None or dotted(kind) in exceptions for kind in kinds):
+            return True
+    return False
 
 
 def root_of(name: str) -> str:

@@ -286,9 +286,10 @@ def split(
         begins_after = nodes[index + 1].lineno if index + 1 < len(nodes) else last + 1
         alone = first > end_before and begins_after > last
         end_before = last
-        parts = (
-            [_pass(node)] if _is_text(node) and (index or not is_head) else _single_imports(node)
-        )
+        parts = _single_imports(node)
+        if _is_text(node) and (index or not is_head):
+            # Run alone, a text that is not the first statement would become the docstring.
+            parts = [ast.copy_location(ast.Pass(), node)]
         for part in parts:
             whole = len(parts) == 1 and alone
             top, bottom = first + moved_by, last + moved_by
@@ -303,12 +304,6 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def _pass(node: ast.stmt) -> ast.stmt:
-    """Return a `pass` for a text that is not the first statement: run alone, it would become the
-    docstring."""
-    return ast.copy_location(ast.Pass(), node)
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:

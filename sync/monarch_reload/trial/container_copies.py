@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -105,14 +106,10 @@ class ContainerCopies:
             return copy
         parts = list(value)
         copies = [self._copy(part, depth + 1) for part in parts]
-        return value if all(map(_is, parts, copies)) else kind(copies)
+        return value if all(map(operator.is_, parts, copies)) else kind(copies)
 
     def _partial(self, value: Any, depth: int) -> Any:
         function = self._copy(value.func, depth + 1)
         if function is value.func:
             return value
         return functools.partial(function, *value.args, **value.keywords)
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from monarch_reload.errors import ReloadError
+from monarch_reload.errors import ReloadError, line_of
 from monarch_reload.source.source import ModuleSource
 
 _SECONDS = 120.0
@@ -99,20 +100,16 @@ def _laid_out(
 
 def _refusal(failure: Mapping[str, str], files: Mapping[str, str | None]) -> ReloadError:
     path, line = failure["path"], int(failure["line"] or 0)
+    text = None
+    if path:
+        with contextlib.suppress(OSError):
+            text = line_of(Path(files.get(os.path.realpath(path)) or path).read_bytes(), line)
     return ReloadError(
         failure["message"],
         phase="run",
         path=path,
         line=line or None,
         column=int(failure["column"]) if failure["column"] else None,
-        text=_line(files.get(os.path.realpath(path)) or path, line) if path else None,
+        text=text,
         traceback=failure["traceback"],
     )
-
-
-def _line(place: str, line: int) -> str | None:
-    try:
-        lines = Path(place).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return lines[line - 1] if 0 < line <= len(lines) else None

@@ -44,8 +44,6 @@ from monarch_reload.trial.side_effects import SideEffects
 from monarch_reload.trial.stand_ins import StandIns, twins_of
 from monarch_reload.undo_log import MISSING, Item
 
-_NAMED = (FunctionType, type)
-
 
 class TrialStage:
     """Runs a plan, and keeps its results: the namespaces, and every object that was made
