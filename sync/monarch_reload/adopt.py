@@ -45,7 +45,7 @@ class Adoption:
         self.deleted: Mapping[str, ModuleSource] = {}  # the sources of modules without a file
         self.moved: list[str] = []  # classes, by where they are now
         self._edits: dict[str, ModuleEdit] = {}
-        self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
+        self.displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
         self.gone: list[Any] = []  # decorated definitions that are in no source any more
         self.undecorated: list[tuple[Any, list[Any]]] = []  # with their decorators
         self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
@@ -68,12 +68,12 @@ class Adoption:
             before = namespace.get(key, MISSING)
             if before is not value:
                 self.bindings.append(Item(namespace, key, value))
-                self._displaced[id(value)] = value, before
+                self.displaced[id(value)] = value, before
 
     def before_of(self, value: Any) -> Any:
         """Return the object that was bound to the name that ``value`` takes; MISSING if either is
         plain data, such as a number or a text."""
-        _, before = self._displaced.get(id(value), (value, MISSING))
+        _, before = self.displaced.get(id(value), (value, MISSING))
         return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
 
     def _module(
@@ -297,17 +297,13 @@ class Adoption:
             if id(thing) not in excluded:
                 sort_in_again(thing, tuples)
 
-    def displaced(self) -> Iterator[Any]:
-        """Yield the objects whose names are bound to other objects now."""
-        yield from (before for _, before in self._displaced.values())
-
     def let_go(self) -> None:
         """Drop all references to objects of the trial."""
         self.classes.flips.clear()
         self.bindings.clear()
         self.gone.clear()
         self.undecorated.clear()
-        self._displaced.clear()
+        self.displaced.clear()
         self._edits, self.deleted = {}, {}
         self.__dict__.pop("_made", None)
 

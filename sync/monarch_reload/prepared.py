@@ -67,74 +67,88 @@ Mode = Literal["auto", "patch", "respawn", "off"]
 
 
 class Process:
-    """The state that all reloads of one reloader share; the generation counts commits and undos."""
+    """The state that all reloads of one reloader share."""
 
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
+        #: The sources that the loaded modules run.
         self.sources = RunningSources(imported)
         COMPILED.watch()
+        #: Remembers the text of each module that is imported.
         self.hook = ImportHook(self.sources, {CONVERT_FRAME: COMPILED.watch})
+        #: Held by whoever prepares, commits or undoes.
         self.lock = threading.RLock()
+        #: The number of commits and undos so far.
         self.generation = 0
-        # Texts by their files, and why they could not be switched to: the next time, they need a
-        # new process from the start.
+        #: The error of each (file, text) that a commit failed to switch to. If it comes again, it
+        #: needs a new process.
         self.unfit: dict[tuple[str, bytes], ReloadError] = {}
-        self.lineage = Lineage()
+        self.lineage: Lineage = {}
+        #: The code that modules ran before, for audits.
         self.history = PastCode()
+        #: The values that live objects should have since the commits so far, for audits.
         self.expected = Expected()
-        self._kept: weakref.WeakSet[Prepared] = weakref.WeakSet()
-
-    def committed(self, prepared: Prepared) -> None:
-        """Register a commit that may be undone later."""
-        self._kept.add(prepared)
+        #: Committed reloads that somebody may still undo.
+        self.undoable: weakref.WeakSet[Prepared] = weakref.WeakSet()
 
     def held(self) -> list[Any]:
         """Return the objects that refer to old code and values so that commits can be undone."""
-        return [thing for prepared in list(self._kept) for thing in prepared.held()]
+        return [thing for prepared in list(self.undoable) for thing in prepared.held()]
 
 
 class Prepared:
     """A prepared reload, to be committed or aborted. Made by `Reloader.prepare`."""
 
     def __init__(
-        self, process: Process, texts: Mapping[str, bytes | None], mode: Mode, budget: Budget
+        self,
+        process: Process,
+        texts: Mapping[str, bytes | None],
+        arriving: Mapping[str, str],
+        mode: Mode,
+        budget: Budget,
     ) -> None:
+        #: By module name, or by path for files that no module was loaded from.
         self.verdicts: dict[str, ModuleVerdict] = {}
-        self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
+        #: The name, for people, of the code that runs until the commit.
+        self.label_before = ""
+        #: The report that `commit` will return; its `seconds` are not known yet.
+        self.report = ReloadReport(verdicts=self.verdicts)
         self._process = process
+        #: The generation that this reload was prepared for; it cannot be committed to another.
         self._generation = process.generation
+        #: The new text of each changed file; None for a deleted file.
         self._texts = texts
+        #: Further new files that new code may import, each with the path of its text until then.
+        self._arriving = arriving
         self._mode = mode
+        self._budget = budget
+        #: The new sources, by module.
         self._sources: dict[str, ModuleSource] = {}
         self._plan = EditPlan({})
-        self._budget = budget
+        #: The trial run of the plan.
         self._stage = TrialStage(process.hook, self._budget)
         self._functions = FunctionPatch(self._stage.namespaces)
+        #: The flips of the commit, and which live object continues as which new one.
         self._adoption = Adoption(self._stage, self._functions)
         self._closures = LiveClosures(process.lineage)
-        self._places = UndoLog()
+        #: The new paths of modules that move to another file; set before the trial already.
+        self._file_moves = UndoLog()
+        #: Functions that clear caches, which the commit and its undo call.
         self._caches: list[Callable[[], None]] = []
+        #: `Process.expected` of this commit alone, and as it was before.
         self._expected = self._expected_before = Expected()
+        #: `PastCode.removed` as it was before the commit.
         self._removed_before: dict[str, ModuleSource] = {}
+        #: How to undo the commit.
         self._log = UndoLog()
+        #: What the commit changes in code that torch may have compiled.
         self._changes = CodeChanges()
-        self.label_before = ""  # of the code that runs until the commit, for people
-        self._report = ReloadReport()
-        self._report.verdicts = self.verdicts
-        self._spent = False
+        #: Whether it was committed or aborted.
+        self._is_spent = False
 
     @property
     def needs_respawn(self) -> bool:
         """Whether a module can change only in a new process."""
-        return any(verdict.action == "respawn" for verdict in self.verdicts.values())
-
-    @property
-    def report(self) -> ReloadReport:
-        """The report that `commit` will return; its `seconds` are not known yet."""
-        return self._report
-
-    def patches_as_far_as_possible(self, is_partial: bool) -> None:
-        """Set whether classes that cannot change in place take at least their new methods."""
-        self._adoption.classes.is_partial = is_partial
+        return self.report.needs_respawn
 
     def respawns(self, names: Collection[str], reason: str) -> None:
         """Note for these modules that they need a new process; they do not change in this one."""
@@ -144,15 +158,18 @@ class Prepared:
             )
 
     def stage_changes(
-        self, changed: Mapping[str, ModuleSource], data: Collection[str] = ()
+        self, changed: Mapping[str, ModuleSource], data: Collection[str], is_partial: bool
     ) -> None:
-        """Plan the changes, run the new code beside the live modules, and make the flips. `data`
-        are config files that change; the disk may still have their old texts.
+        """Plan the changes, run the new code beside the live modules, and make the flips.
+
+        `data` are config files that change; the disk may still have their old texts. `is_partial`:
+        classes that cannot change in place take at least their new methods.
 
         Raises ReloadError for errors of the new code, OverBudget if the planning takes too long,
         and any other exception if the reloader itself fails. In all these cases the reload is
         aborted.
         """
+        self._adoption.classes.is_partial = is_partial
         try:
             self._stage_changes(changed, data)
         except BaseException:
@@ -193,7 +210,7 @@ class Prepared:
         beside it."""
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
-                self._places.apply(reshaped(sys.modules[name], source.path))
+                self._file_moves.apply(reshaped(sys.modules[name], source.path))
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
         """Remove from the plan what cannot run in this process, and note why."""
@@ -205,7 +222,7 @@ class Prepared:
             elif removed.is_code:
                 self._adoption.refused.setdefault(name, {})[removed.title] = removed.reason
             else:
-                self._report.stays.append(f"{name}: {removed}")
+                self.report.stays.append(f"{name}: {removed}")
 
     def _try_out(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
         """Run the plan beside the live modules, with all new files as if they were on disk."""
@@ -214,7 +231,7 @@ class Prepared:
         running, hook = self._process.sources, self._process.hook
         sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
         hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
-        hook.arriving = {real_path(path): text_path for path, text_path in self.arriving.items()}
+        hook.arriving = {real_path(path): text_path for path, text_path in self._arriving.items()}
         importlib.invalidate_caches()
         contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
         try:
@@ -243,14 +260,16 @@ class Prepared:
             if name not in live and any(plan.edit.new[i].is_decorated for i in plan.run | plan.twin)
         }
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
-        self._report.stays += self._adoption.stays
+        self.report.stays += self._adoption.stays
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._follow()
         self._refuse_what_native_code_keeps(changed)
         paths = {source.path for _, source in running.running()}
-        twins, displaced = self._functions.twins.values(), self._adoption.displaced()
-        self._expected = Expected.of(twins, displaced, paths, self._functions.patched)
+        twins, displaced = self._functions.twins.values(), self._adoption.displaced.values()
+        self._expected = Expected.of(
+            twins, (before for _, before in displaced), paths, self._functions.patched
+        )
 
     def _follow(self) -> None:
         """Make the flips of functions to which no name leads, such as closures and wrappers."""
@@ -295,7 +314,7 @@ class Prepared:
         """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
         running = self._process.sources
         judge(
-            self._report,
+            self.report,
             self._plan,
             running,
             changed,
@@ -304,10 +323,10 @@ class Prepared:
             moved=self._adoption.moved,
         )
         namespaces = self._stage.namespaces
-        self._report.warnings += warnings_of(self._plan, running, changed, namespaces)
-        for name in self._report.at_start:
-            self._report.counts_from_next_start(name)
-        self._report.threads = self._stage.outside.threads
+        self.report.warnings += warnings_of(self._plan, running, changed, namespaces)
+        for name in self.report.at_start:
+            self.report.counts_from_next_start(name)
+        self.report.threads = self._stage.outside.threads
         self._caches = list(caches_of(self._plan))
 
     def _make_again(
@@ -365,10 +384,10 @@ class Prepared:
 
     def abort(self) -> None:
         """Drop the reload; the process is as if it had never been prepared."""
-        if not self._spent:
-            self._spent = True
+        if not self._is_spent:
+            self._is_spent = True
             self._stage.close(keep_imported=False)
-            self._places.rollback()
+            self._file_moves.rollback()
             self._adoption.forget_all()
             self._let_go()
 
@@ -376,13 +395,13 @@ class Prepared:
         """Switch to the new code; return the report. If that fails, undo everything and raise
         ReloadError."""
         started = time.perf_counter()
-        process, report = self._process, self._report
+        process, report = self._process, self.report
         with process.lock:
-            if self._spent or self._generation != process.generation:
+            if self._is_spent or self._generation != process.generation:
                 self.abort()
                 message = "prepared for code that this process no longer runs; prepare again"
                 raise ReloadError(message, phase="commit")
-            self._spent = True
+            self._is_spent = True
             log = self._log
             before = {name: process.sources[name] for name in self._sources}
             try:
@@ -395,7 +414,7 @@ class Prepared:
                 log.rollback()
                 self._refresh()
                 self._stage.close(keep_imported=False)
-                self._places.rollback()
+                self._file_moves.rollback()
                 if not isinstance(error, Exception):
                     raise
                 refused = ReloadError.of_exception(error, "commit")
@@ -430,7 +449,7 @@ class Prepared:
         process.history.now_on_disk(process.sources, self._texts)
         self._expected_before = process.expected
         process.expected = process.expected.followed_by(self._expected)
-        process.committed(self)
+        process.undoable.add(self)
 
     def held(self) -> list[Any]:
         """Return the objects that an undo needs, which refer to old code and values."""
@@ -476,7 +495,7 @@ class Prepared:
             taken_back = {name: self._process.sources[name] for name in self._sources}
             log.rollback()
             self._stage.close(keep_imported=False)
-            self._places.rollback()
+            self._file_moves.rollback()
             self._refresh()
             for name, source in taken_back.items():
                 self._process.history.undone(name, source)

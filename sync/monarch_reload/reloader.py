@@ -218,10 +218,8 @@ class Reloader:
             thaw(changed)
 
             def begun() -> Prepared:
-                prepared = Prepared(self._process, texts, mode, budget)
-                prepared.arriving = change.arriving
+                prepared = Prepared(self._process, texts, change.arriving, mode, budget)
                 prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
-                prepared.patches_as_far_as_possible(as_far_as_possible)
                 prepared.verdicts.update(self._verdicts_without_a_run(change))
                 prepared.report.warnings = self._gone(change, deleted, changed)
                 return prepared
@@ -237,7 +235,7 @@ class Reloader:
                         if refusal is not None:
                             raise refusal
                     configs = [p for p, text in texts.items() if text and is_config(p)]
-                    prepared.stage_changes(sound, configs)
+                    prepared.stage_changes(sound, configs, as_far_as_possible)
                 except Exception as error:
                     state = self._new_state(change)
                     reached = self._reached(error, change, state)

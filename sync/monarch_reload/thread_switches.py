@@ -21,39 +21,28 @@ _FRESH_SECONDS = 0.01
 _SHORT_SECONDS = 0.001
 
 
-class _Interval:
-    """The switch interval of the process, which several threads may lengthen at the same time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num = 0
-        self._usual = 0.0
-
-    def lengthen(self) -> None:
-        with self._lock:
-            if self._num == 0:
-                self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(max(self._usual, _UNDISTURBED_SECONDS))
-            self._num += 1
-
-    def restore(self) -> None:
-        with self._lock:
-            self._num -= 1
-            if self._num == 0:
-                sys.setswitchinterval(self._usual)
-
-
-_interval = _Interval()
+_lock = threading.Lock()
+_num_lengthened = 0
+_usual_seconds = 0.0  # the switch interval of the process, while it is lengthened
 
 
 @contextlib.contextmanager
 def longer_turns() -> Iterator[None]:
-    """Keep other threads waiting during this block, for at most `_UNDISTURBED_SECONDS`."""
-    _interval.lengthen()
+    """Keep other threads waiting during this block, for at most `_UNDISTURBED_SECONDS`. Several
+    threads may do so at the same time."""
+    global _num_lengthened, _usual_seconds
+    with _lock:
+        if _num_lengthened == 0:
+            _usual_seconds = sys.getswitchinterval()
+            sys.setswitchinterval(max(_usual_seconds, _UNDISTURBED_SECONDS))
+        _num_lengthened += 1
     try:
         yield
     finally:
-        _interval.restore()
+        with _lock:
+            _num_lengthened -= 1
+            if _num_lengthened == 0:
+                sys.setswitchinterval(_usual_seconds)
 
 
 class Moment(msgspec.Struct, frozen=True):

@@ -160,7 +160,7 @@ def warnings_of(
         edit = plan.modules[name].edit
         # Code that cannot be looked through is taken as it is.
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            yield from map(str, CodeWarnings(edit, source, source_of, names_of))
+            yield from CodeWarnings(edit, source, source_of, names_of)
 
 
 def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from monarch_reload.kinds import is_a, own_names
 from monarch_reload.source.codes import inner_codes
+from monarch_reload.undo_log import contents_of
 
 CACHE: Any = type(functools.lru_cache(lambda: None))
 _MOST_CALLED = 2_000
@@ -48,7 +49,7 @@ def _called_by(function: FunctionType) -> Iterator[FunctionType]:
     codes: list[CodeType] = [function.__code__, *inner_codes(function.__code__)]
     names = {name for code in codes for name in code.co_names}
     pending = [function.__globals__[name] for name in names if name in function.__globals__]
-    pending += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    pending += map(contents_of, function.__closure__ or ())
     for value in pending:
         if is_a(value, (type, ModuleType)):
             attributes: Any = vars(value) if is_a(value, type) else own_names(value)
@@ -69,11 +70,3 @@ def _function_of(value: Any) -> FunctionType | None:
     if type(value) is CACHE:
         value = value.__wrapped__
     return value if type(value) is FunctionType else None
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

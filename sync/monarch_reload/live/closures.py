@@ -66,19 +66,8 @@ class _LostCode(msgspec.Struct, frozen=True):
     path: Path
 
 
-class Lineage:
-    """The code objects that live functions may still run though no source has them, by file."""
-
-    def __init__(self) -> None:
-        self._lost: dict[str, Mapping[int, _LostCode]] = {}
-
-    def in_file(self, path: str) -> Mapping[int, _LostCode]:
-        return self._lost.get(path, {})
-
-    def replaced(self, edit: Edit, lost: Mapping[int, _LostCode]) -> Iterator[Flip]:
-        yield Item(self._lost, edit.after.path, lost)
-        if edit.after.path != edit.before.path:
-            yield Item(self._lost, edit.before.path)
+Lineage = dict[str, Mapping[int, _LostCode]]
+"""The code objects that live functions may still run though no source has them: by file, by id."""
 
 
 class _CodeNode:
@@ -90,7 +79,9 @@ class _CodeNode:
         self.is_nested = is_nested  # made by a function, so that no name of the module leads to it
         self.heir: _CodeNode | None = None
         self.place: Place = (code.co_name, code.co_firstlineno, 0)
-        inside = is_nested or (bool(code.co_flags & inspect.CO_OPTIMIZED) and not _is_scope(code))
+        # Since Python 3.12, type parameters have a code object of their own.
+        is_scope = code.co_name.startswith("<generic parameters of")
+        inside = is_nested or (bool(code.co_flags & inspect.CO_OPTIMIZED) and not is_scope)
         counts: Counter[str] = Counter()
         self.children: list[_CodeNode] = []
         for inner in code.co_consts:
@@ -108,11 +99,6 @@ class _CodeNode:
     def likeness(self) -> Hashable:
         """A key that is equal for code objects of the same behaviour, and for few others."""
         return likeness(self.code), tuple(child.likeness for child in self.children)
-
-
-def _is_scope(code: CodeType) -> bool:
-    """Return whether a code object only holds type parameters, which Python 3.12 introduced."""
-    return code.co_name.startswith("<generic parameters of")
 
 
 class _Tree:
@@ -334,7 +320,7 @@ class LiveClosures:
         get new code, each with that code."""
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
         taken = {id(maker) for maker, _ in makers}
-        lost = self._lineage.in_file(edit.before.path)
+        lost = self._lineage.get(edit.before.path, {})
         successors = _InFile(edit, lost)
         for function in self._living.in_file(edit.before.path) if lost or _hides(edit) else ():
             if id(function) not in taken and not is_new(function):
@@ -353,7 +339,9 @@ class LiveClosures:
                     if heir is not None:
                         self._heirs[id(code)] = code, heir
                 numbers[place] += 1
-        self.flips += self._lineage.replaced(edit, successors.lost())
+        self.flips.append(Item(self._lineage, edit.after.path, successors.lost()))
+        if edit.after.path != edit.before.path:
+            self.flips.append(Item(self._lineage, edit.before.path))
 
     def count(self) -> None:
         """Store how many references each code object has that will be old. Call it right before the

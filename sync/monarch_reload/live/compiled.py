@@ -48,12 +48,6 @@ class Compilation:
     traced: tuple[CodeType, ...]
     is_opaque: bool
 
-    def mentions(self, names: Collection[str]) -> bool:
-        return any(
-            code.co_name in names or any(name in names for name in code.co_names)
-            for code in self.traced
-        )
-
 
 @dataclass
 class CodeChanges:
@@ -70,10 +64,9 @@ class CodeChanges:
         self.codes.update((id(code), code) for code in codes)
 
     def make_stale(self, compilation: Compilation) -> bool:
-        return bool(
-            compilation.is_opaque
-            or any(id(code) in self.codes for code in compilation.traced)
-            or (self.names and compilation.mentions(self.names))
+        return compilation.is_opaque or any(
+            id(code) in self.codes or not self.names.isdisjoint((code.co_name, *code.co_names))
+            for code in compilation.traced
         )
 
 

@@ -10,7 +10,7 @@ import contextlib
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -81,7 +81,9 @@ def refill(container: Any, content: Any) -> None:
         return
     container.clear()
     if isinstance(container, dict):
-        _put(container, content)
+        # A Counter's `update` adds.
+        for key, value in content.items():
+            container[key] = value
     elif isinstance(container, set):
         container.update(content)
     else:
@@ -107,7 +109,11 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         if is_same(before, after):
             return None
         if len(after) > len(before) and begins_with(after, before):
-            return cls._more(before, after)
+            num = len(before)
+            if isinstance(before, dict):
+                put = dict(islice(after.items(), num, None))
+                return cls({}, put, order=list(after), replaced={})
+            return cls([], list(islice(after, num, None)), num, True)
         if isinstance(before, dict):
             gone = {key: value for key, value in before.items() if key not in after}
             put = {k: v for k, v in after.items() if before.get(k, MISSING) is not v}
@@ -120,14 +126,6 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         tail = _num_same(old[start:][::-1], new[start:][::-1])
         end = len(old) - tail
         return cls(old[start:end], new[start : len(new) - tail], start, start == len(old))
-
-    @classmethod
-    def _more(cls, before: Any, after: Any) -> Difference:
-        num = len(before)
-        if isinstance(before, dict):
-            put = dict(islice(after.items(), num, None))
-            return cls({}, put, order=list(after), replaced={})
-        return cls([], list(islice(after, num, None)), num, True)
 
     def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
         """Return the difference without the put entries for which ``is_left_out`` is true."""
@@ -193,12 +191,6 @@ def insert(container: Any, entries: list[Any], index: int | None) -> None:
         _set_slice(container, index, index, entries)
 
 
-def _put(container: Any, content: Any) -> None:
-    # A Counter's `update` adds.
-    for key, value in content.items():
-        container[key] = value
-
-
 def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> None:
     if isinstance(container, deque):
         room = container.maxlen is None or container.maxlen >= len(container) + len(entries)
@@ -218,9 +210,5 @@ def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> Non
 
 def _num_same(one: list[Any], other: list[Any]) -> int:
     """Return how many entries at the start of both lists are the same objects."""
-    num = 0
-    for a, b in zip(one, other, strict=False):
-        if a is not b:
-            break
-        num += 1
-    return num
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))

@@ -42,7 +42,11 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
             return
         yield value
         inside = list(value.__dict__.values())
-    elif callable(value) or issubclass(kind, _DESCRIPTORS) or _wraps_function(value):
+    elif (
+        callable(value)
+        or issubclass(kind, _DESCRIPTORS)
+        or type(own_names(value).get("__wrapped__")) is FunctionType
+    ):
         yield value
         inside = [] if is_compiled(value) else list(_inside(value))
     elif issubclass(kind, dict) and dict.__len__(value) < 1000:
@@ -58,15 +62,6 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
 def is_compiled(value: Any) -> bool:
     """Return whether a compiler made the object: it runs copies of the code that existed then."""
     return type(value).__module__.startswith(_COMPILERS)
-
-
-def _wraps_function(value: Any) -> bool:
-    """Return whether a value names the function that it wraps, in ``__wrapped__``."""
-    try:
-        attributes = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return False
-    return type(attributes) is dict and type(attributes.get("__wrapped__")) is FunctionType
 
 
 _DESCRIPTORS = (
@@ -106,9 +101,8 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
     held: list[Any] = []
     with contextlib.suppress(AttributeError):
         held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
-    with contextlib.suppress(AttributeError):
-        attributes = object.__getattribute__(value, "__dict__")
-        held += attributes.values() if len(attributes) < 50 else ()
+    attributes = own_names(value)
+    held += attributes.values() if len(attributes) < 50 else ()
     yield from (part for part in held if is_a(part, FunctionType))
 
 

@@ -11,6 +11,7 @@ from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, cast
 
 from monarch_reload.kinds import is_a, is_heap_type, own_names
+from monarch_reload.undo_log import contents_of
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
@@ -91,10 +92,7 @@ def sort_in_again(holder: Any, keys: Collection[int]) -> None:
 
 
 def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    try:
-        contents = cell.cell_contents
-    except ValueError:
-        return
+    contents = contents_of(cell)
     if id(contents) in twins:
         cell.cell_contents = twins[id(contents)][1]
 

@@ -222,9 +222,9 @@ class ImportGraph:
     def targets(self, module: str) -> set[str]:
         """Return the modules that a module imports names from, or needs."""
         if module not in self._targets:
-            sources = self._sources[module].values()
-            named = {target for source in sources for target in _modules_of(source)}
-            self._targets[module] = named | self._whole[module]
+            targets = self._targets[module] = set(self._whole[module])
+            for owner, name in self._sources[module].values():
+                targets |= {owner} if name is None else {owner, f"{owner}.{name}"}
         return self._targets[module]
 
     def _imported_late(self, module: str) -> set[str]:
@@ -271,10 +271,6 @@ class ImportGraph:
         for name in sorted(self._sources, key=lambda n: self._known.get(n, 0)):
             visit(name)
         return result
-
-
-def _modules_of(source: Origin) -> tuple[str, ...]:
-    return (source[0],) if source[1] is None else (source[0], f"{source[0]}.{source[1]}")
 
 
 def _sources(edit: ModuleEdit) -> dict[str, Origin]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from types import ModuleType
 
 from monarch_reload.live.tables import holders
 from monarch_reload.plan.edits import unedited
@@ -42,7 +41,8 @@ class Importers:
             source = self._sources[name]
             text = source.text
             # Only a module in a package may name it by dots alone.
-            by_dots = b"from ." in text and _lies_in(loaded, module)
+            package = f"{getattr(loaded, '__package__', None)}."
+            by_dots = b"from ." in text and package.startswith(f"{module}.")
             takes = (last in text or by_dots) and (
                 takes_any or b"import *" in text or wanted(text) or taken_whole(text)
             )
@@ -76,10 +76,6 @@ def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
         rb"(?<![A-Za-z0-9_])(?:%b)(?![A-Za-z0-9_])" % b"|".join(map(re.escape, parts))
     )
     return lambda text: any(part in text for part in parts) and words.search(text)
-
-
-def _lies_in(loaded: ModuleType, package: str) -> bool:
-    return f"{getattr(loaded, '__package__', None)}.".startswith(f"{package}.")
 
 
 def _taken_whole(last: bytes) -> Callable[[bytes], bool]:

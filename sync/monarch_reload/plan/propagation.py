@@ -199,18 +199,17 @@ class Propagation:
             for member in self.members_of(*self.graph.resolve(edit.name, dotted)[:2])
         }
         affected = {d for d in new.names.deferred if self.spread(edit.name, d)[0]}
-        moved = {name for name, use in new.names.eager if self._gives_another(edit, name, use)}
+        moved = set()  # names from which the class body may compute other values now
+        for name, use in new.names.eager:
+            mark, use = self.mark_and_use(edit.name, name, use)
+            if mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS:
+                moved.add(name)
         old = None if index in edit.alignment.same else edit.old[origin]
         if old is None and not (inherited or affected or moved):
             return
         changed = changed_members(old, new, inherited, affected, moved)
         if changed:
             self.members[edit.name, new.name] = changed
-
-    def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
-        """Return whether a value computed from a name may differ now."""
-        mark, use = self.mark_and_use(edit.name, name, use)
-        return mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
         """Return the mark of a function that reads the name, and how many modules it has

@@ -41,21 +41,6 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     witnessed: bool = True
     seen_ns: int = msgspec.field(default_factory=time.time_ns)
 
-    @classmethod
-    def made(
-        cls,
-        path: str,
-        text: bytes,
-        lines: Sequence[str],
-        statements: tuple[Statement, ...],
-        codes: Codes,
-        flags: int,
-    ) -> ModuleSource:
-        """Make a source whose parts are already known, so that they need not be computed."""
-        source = cls(path, text)
-        vars(source).update(lines=lines, statements=statements, codes=codes, flags=flags)
-        return source
-
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)

@@ -58,7 +58,9 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
         *fresh,
         *(statement.moved(distance, lines) for statement in old[below:]),
     )
-    return ModuleSource.made(before.path, text, lines, statements, codes, before.flags)
+    source = ModuleSource(before.path, text)
+    vars(source).update(lines=lines, statements=statements, codes=codes, flags=before.flags)
+    return source
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:

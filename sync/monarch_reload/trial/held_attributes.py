@@ -41,7 +41,7 @@ class ObjectAttributes:
         self._assigned: dict[str, tuple[Any, Whose]] = {}  # not by others
 
     @property
-    def names(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Any]:
         return self._names
 
     @property

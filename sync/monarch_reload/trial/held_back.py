@@ -49,7 +49,7 @@ class Snapshot:
         self._by_others: list[tuple[Difference, Whose]] = []
 
     @property
-    def container(self) -> Any:
+    def content(self) -> Any:
         return self._registry.container
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 from monarch_reload.live.differences import Glance
 from monarch_reload.live.holders import holders
 from monarch_reload.live.registries import Registry, registries
-from monarch_reload.live.targets import HeldStore, Target, targets_of
+from monarch_reload.live.targets import Target, targets_of
 from monarch_reload.thread_switches import Moment, Turns
 from monarch_reload.trial.held_attributes import HeldAttribute, ObjectAttributes, may_be_set
 from monarch_reload.trial.held_back import HeldBack, Snapshot, WatchedObject, Whose, Withdrawn
@@ -43,7 +43,7 @@ class SideEffects:
         self._attributes = [ObjectAttributes(holder) for holder in held if may_be_set(holder)]
         watched: list[Snapshot | ObjectAttributes] = [*self._snapshots, *self._attributes]
         parts = (watched[at : at + _AT_A_GLANCE] for at in range(0, len(watched), _AT_A_GLANCE))
-        self._glances = [(Glance(map(_content_of, part)), part) for part in parts]
+        self._glances = [(Glance(watched.content for watched in part), part) for part in parts]
 
     @contextlib.contextmanager
     def looking(self, targets: Iterable[Target]) -> Iterator[None]:
@@ -102,10 +102,10 @@ class SideEffects:
 
     def take_out(
         self, is_definition: Callable[[Any], bool]
-    ) -> tuple[list[HeldStore | HeldAttribute], list[HeldBack]]:
+    ) -> tuple[list[Target | HeldAttribute], list[HeldBack]]:
         """Undo the changes of staged code to live objects; return them, for the commit."""
-        stores: list[HeldStore | HeldAttribute] = [
-            held for held in map(Target.take_out, self._targets.values()) if held
+        stores: list[Target | HeldAttribute] = [
+            target for target in self._targets.values() if target.take_out()
         ]
         changed = set(map(id, self._changed()))
         for attributes in self._attributes:
@@ -131,7 +131,3 @@ class SideEffects:
 
 
 _AT_A_GLANCE = 64
-
-
-def _content_of(watched: Snapshot | ObjectAttributes) -> Any:
-    return watched.container if isinstance(watched, Snapshot) else watched.names

@@ -27,7 +27,7 @@ from monarch_reload.live.all_objects import held_objects
 from monarch_reload.live.overloads import Overloads
 from monarch_reload.live.patch import parts_of
 from monarch_reload.live.staged_module import StagedModule
-from monarch_reload.live.targets import HeldStore
+from monarch_reload.live.targets import Target
 from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
 from monarch_reload.plan.graph import Origin
 from monarch_reload.plan.stars import bring
@@ -62,7 +62,7 @@ class TrialStage:
         self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
         self._plan = EditPlan({})
         self.stand_ins = StandIns(self.namespaces)
-        self.stores: list[HeldStore | HeldAttribute] = []
+        self.stores: list[Target | HeldAttribute] = []
         self.imported: list[str] = []
         self.held_back: list[HeldBack] = []
         self.outside = Outside()
