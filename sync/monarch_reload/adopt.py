@@ -40,16 +40,26 @@ class Adoption:
     def __init__(self, stage: TrialStage, functions: FunctionPatch) -> None:
         self._stage = stage
         self.functions = functions
-        self.classes = ClassPatch(functions, self._made_here)
+        self.classes = ClassPatch(functions, self._is_made_here)
+        #: The new values of module-level names.
         self.bindings: list[Flip] = []
-        self.deleted: Mapping[str, ModuleSource] = {}  # the sources of modules without a file
-        self.moved: list[str] = []  # classes, by where they are now
+        #: The last sources of modules whose file is deleted.
+        self.deleted: Mapping[str, ModuleSource] = {}
+        #: The qualified names of classes that moved, by where they are after the edit.
+        self.moved: list[str] = []
+        #: The edit of each module of the plan.
         self._edits: dict[str, ModuleEdit] = {}
-        self.displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
-        self.gone: list[Any] = []  # decorated definitions that are in no source any more
-        self.undecorated: list[tuple[Any, list[Any]]] = []  # with their decorators
-        self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
-        self.stays: list[str] = []  # what Python cannot change, for people
+        #: (new value, value before) of each name that is bound to another object, by the id of the
+        #: new value.
+        self.displaced: dict[int, tuple[Any, Any]] = {}
+        #: The objects of decorated definitions that are in no source any more.
+        self.gone: list[Any] = []
+        #: Live objects, each with the decorators that it has lost.
+        self.undecorated: list[tuple[Any, list[Any]]] = []
+        #: Why a class cannot change in place: module -> class -> reason.
+        self.refused: dict[str, dict[str, str]] = {}
+        #: Effects of the old code that a running process keeps, as text for the report.
+        self.stays: list[str] = []
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
         """Make the flips of a plan. `live` are the edited modules, by name."""
@@ -63,7 +73,7 @@ class Adoption:
         for name, module_plan in plan.modules.items():
             values += self._module(name, module_plan, live.get(name))
         for namespace, key, value in values:
-            # Only now is it known for every staged object which live one it stands for.
+            # Only now every staged object is paired with the live object that continues it.
             value = _with_live_items(value, self.functions.live_of)
             before = namespace.get(key, MISSING)
             if before is not value:
@@ -114,7 +124,7 @@ class Adoption:
                     old, is_defined = plan.edit.live_definition(index), bound in statement.defines
                     value = self._merged(live, value, old, statement, is_defined)
                 yield live_names, bound, value
-            elif live is not value and self._made_here(value):
+            elif live is not value and self._is_made_here(value):
                 self.functions.pair(value, live)
 
     def _note_gone(
@@ -155,7 +165,12 @@ class Adoption:
     def _merged(
         self, live: Any, value: Any, old: Statement | None, new: Statement | None, defined: bool
     ) -> Any:
-        if live is MISSING or value is MISSING or live is value or not self._made_here(value):
+        """Return the object to bind to a name: the live object with new code, or the staged value.
+
+        `old` and `new` are the statements that define the two, if known; `defined`: the name is
+        that of a definition.
+        """
+        if live is MISSING or value is MISSING or live is value or not self._is_made_here(value):
             return value
         if (moved_alike(live, value) or self._is_renamed(live, value)) and self._has_left(live):
             return self._moved(live, value)
@@ -245,7 +260,7 @@ class Adoption:
             self.stays.append(f"{name}, where it is held from before: its cache of maxsize={size}")
         return value
 
-    def _made_here(self, value: Any) -> bool:
+    def _is_made_here(self, value: Any) -> bool:
         return self._stage.made.get(id(value)) is value
 
     def settle(self) -> None:
@@ -319,7 +334,7 @@ class Adoption:
                 staged.__dict__["__wrapped__"] = live
 
     def forget_all(self) -> None:
-        """After an abort, detach the new classes as well."""
+        """Detach the staged twins and all new classes from their bases, after an abort."""
         self.forget_twins()
         modules = {*self._stage.namespaces, *self._stage.imported}
         for thing in self._stage.made.values() if self._stage.made_is_exact else ():

@@ -14,11 +14,7 @@ Phase = Literal["compile", "run", "commit"]
 
 
 class ReloadError(Exception):
-    """The new code was refused; the process still runs the old code, unchanged.
-
-    `errors` holds the single refusals where there were several, one per file; `verdicts` the
-    changes that only a new process could take, if that is the reason.
-    """
+    """The new code was refused; the process still runs the old code, unchanged."""
 
     def __init__(
         self,
@@ -34,14 +30,22 @@ class ReloadError(Exception):
         verdicts: Sequence[ModuleVerdict] = (),
     ) -> None:
         super().__init__(message)
+        #: What is wrong, without the place.
         self.message = message
+        #: The step that failed: compiling, the trial run, or the commit.
         self.phase: Phase = phase
+        #: The file and the line of the error, None if they are not known. Lines begin at 1.
         self.path = path
         self.line = line
+        #: Where a syntax error is in the line, beginning at 1.
         self.column = column
+        #: The source line.
         self.text = text
+        #: The traceback as text, without frames of the reloader.
         self.traceback = traceback
+        #: The error of each file, if several files were refused.
         self.errors = tuple(errors)
+        #: The modules that can change only in a new process, if that is the reason.
         self.verdicts = tuple(verdicts)
 
     @classmethod
@@ -72,8 +76,8 @@ class ReloadError(Exception):
         path: str | None = None,
         sources: Mapping[str, bytes] | None = None,
     ) -> ReloadError:
-        """Make the error from an error that new code raised. Its place is the deepest frame in
-        `path`, if there is one, else the deepest frame.
+        """Make the error from an exception of new code. Its place is the deepest frame in `path`,
+        or the deepest frame of all if none is in `path`.
 
         `sources` are the texts being tried: the file on disk may not hold them yet.
         """
@@ -151,7 +155,7 @@ class NeedsRespawn(ReloadError):
 
 
 def files_of(error: BaseException) -> set[str]:
-    """Return the files in the error's traceback, and the file of a refusal's own place."""
+    """Return the files in an error's traceback, and the file that a ReloadError names."""
     files = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
     if isinstance(error, ReloadError) and error.path is not None:
         files.add(error.path)
@@ -171,7 +175,7 @@ def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> Re
 
 
 def _without_reloader(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback below our own frames: users want to see only their own code."""
+    """Return the traceback without the reloader's own frames at its top."""
     while (
         traceback is not None
         and traceback.tb_next is not None

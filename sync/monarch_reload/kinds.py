@@ -1,4 +1,4 @@
-"""The kind of an object, by its type alone.
+"""Looks at objects without running their code.
 
 `isinstance` asks an object for its `__class__` as well. A lazy object would load itself. A proxy
 would say that it is the function it wraps, and an edit would go to the proxy instead of that
@@ -24,6 +24,7 @@ def is_a(value: object, kind: tuple[type, ...]) -> bool: ...
 
 
 def is_a(value: object, kind: Any) -> bool:
+    """Return whether a value is of a kind, by its type alone."""
     return issubclass(type(value), kind)
 
 

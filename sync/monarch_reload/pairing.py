@@ -1,8 +1,8 @@
-"""Pairing: which statement binds each name of an edited module, and which live object continues as
-which new one.
+"""Pairs the definitions of an edited module: each live object with the staged object that has its
+new code.
 
-A name may be bound by several statements, and a function may be referred to by a registry alone.
-Both are resolved here, one module at a time; `adopt` binds the names.
+Several statements may bind one name, and only a registry may refer to a function. Both cases are
+resolved here, one module at a time; `adopt` binds the names.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ from monarch_reload.trial.stage import TrialStage
 
 
 class Pairing:
-    """Pairs the old and new definitions of one module; `made` returns the functions that staged
-    code made.
-
-    `definitions`: by name, the statement that binds it last, with its index. `strangers`: names
-    whose live object continues under another name. `undecorated`: live objects, each with the
-    decorators that it has lost.
-    """
+    """Pairs the old and new definitions of one module."""
 
     def __init__(
         self,
@@ -43,18 +37,28 @@ class Pairing:
     ) -> None:
         self._name = name
         self._plan = plan
+        #: The live module; None if no statement of it was edited and no decorated one runs.
         self._module = module
+        #: The finished trial run.
         self._stage = stage
+        #: Takes the pairs of functions.
         self._functions = functions
+        #: Returns the functions that staged code made. They are searched for at the first call.
         self._made = made
+        #: The globals of the live module, and those of the staged one.
         self._live_names = vars(sys.modules[name])
-        self._staged = stage.namespaces.get(name, {})
-        self._left = _left_alone(plan.edit, name, stage.left_alone)
-        self._lasting = {
+        self._staged_names = stage.namespaces.get(name, {})
+        #: By statement, the names that it might bind but left to definitions above it.
+        self._left_alone = _left_alone(plan.edit, name, stage.left_alone)
+        #: By name, the index of the statement that binds it last.
+        self._last_binders = {
             bound: index for index in range(len(plan.edit.new)) for bound in self._bound_by(index)
         }
+        #: By name, the statement that binds it last among those that ran, with its index.
         self.definitions: dict[str, tuple[int, Statement]] = {}
+        #: Names whose live object continues under another name.
         self.strangers: set[str] = set()
+        #: Live objects, each with the decorators that it has lost.
         self.undecorated: list[tuple[Any, list[Any]]] = []
 
     def pair(self) -> None:
@@ -108,7 +112,7 @@ class Pairing:
     def _is_stranger(self, index: int, origin: int | None) -> bool:
         """Return whether the live object under a definition's name continues under another name."""
         statement = self._plan.edit.new[index]
-        left_alone = {i for i, bound in self._left.items() if statement.name in bound}
+        left_alone = {i for i, bound in self._left_alone.items() if statement.name in bound}
         return statement.is_definition and has_another_heir(
             self._plan.edit, statement, origin, left_alone
         )
@@ -129,16 +133,17 @@ class Pairing:
         statement = self._plan.edit.new[index]
         names: Iterable[str] = sorted(self._bound_by(index))
         if "*" in statement.binds:
-            names = [n for n in self._staged if n[:2] != "__" and self._lasting.get(n, -1) < index]
+            last = self._last_binders
+            names = [n for n in self._staged_names if n[:2] != "__" and last.get(n, -1) < index]
             names = [name for name in names if name not in self.definitions]
         for bound in names:
-            if statement.is_definition and self._lasting[bound] > index:
+            if statement.is_definition and self._last_binders[bound] > index:
                 continue  # hidden by a later one of the same name
             self.definitions[bound] = index, statement
             (self.strangers.add if is_stranger else self.strangers.discard)(bound)
 
     def _bound_by(self, index: int) -> frozenset[str] | set[str]:
-        return self._plan.edit.new[index].binds - self._left.get(index, set())
+        return self._plan.edit.new[index].binds - self._left_alone.get(index, set())
 
 
 def _left_alone(

@@ -408,7 +408,7 @@ class Prepared:
                 self._stage.close(keep_imported=True)
                 if self._stage.namespaces:
                     self._adoption.settle()
-                log.apply(COMPILED.following(self._flips(), self._changes, self._part_codes))
+                log.apply(COMPILED.following(self._flips(), self._changes, self._copy_codes))
                 report.compiles_again = self._refresh()
             except BaseException as error:
                 log.rollback()
@@ -503,11 +503,11 @@ class Prepared:
             self._process.expected = self._expected_before
             self._process.generation += 1
 
-    def _part_codes(self) -> None:
+    def _copy_codes(self) -> None:
         """Have the sources use copies of the code objects that live functions run."""
         for name, source in self._sources.items():
             for version in (self._process.sources[name], source):
-                version.part_from_functions()
+                version.copy_codes()
 
     def _refresh(self) -> list[str]:
         """Clear caches that were computed from the old code; return the functions that torch

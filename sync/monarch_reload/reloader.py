@@ -217,14 +217,14 @@ class Reloader:
             changed = self._compiled(change, budget)
             thaw(changed)
 
-            def begun() -> Prepared:
+            def new_prepared() -> Prepared:
                 prepared = Prepared(self._process, texts, change.arriving, mode, budget)
                 prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
                 prepared.verdicts.update(self._verdicts_without_a_run(change))
                 prepared.report.warnings = self._gone(change, deleted, changed)
                 return prepared
 
-            prepared = begun()
+            prepared = new_prepared()
             if mode == "respawn":
                 prepared.respawns(changed, "as asked for")
             elif mode != "off":
@@ -240,7 +240,7 @@ class Reloader:
                     state = self._new_state(change)
                     reached = self._reached(error, change, state)
                     reason = self._tried_elsewhere(error, state, reached, changed)
-                    prepared = begun()
+                    prepared = new_prepared()
                     prepared.respawns(sound, reason)
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)

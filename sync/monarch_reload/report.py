@@ -39,11 +39,13 @@ Verdict = ModuleVerdict  # its name in the package
 
 @dataclass
 class ReloadReport:
-    """Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`.
+    """The result of a reload. Prints as a table.
+
+    Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`.
 
     `verdicts` are by module name, or by path for files that no module was loaded from.
     `prepare_seconds` is the time that preparing took, while the old code ran; `seconds` that of the
-    commit. Prints as a table.
+    commit.
 
     `files` are all changed files, as absolute paths, config files included. `undone`: the report
     was made again because the change was undone; the old code runs. `threads` are the threads that

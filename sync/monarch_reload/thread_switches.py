@@ -1,7 +1,7 @@
 """Stretches of work in which no other thread of the process runs.
 
-Python hands the interpreter on from a thread that goes on working only after its switch
-interval; before that, others run only while this thread waits for something.
+A thread that keeps working gives the interpreter to another one only after the switch interval.
+Before that, other threads run only while this thread waits for something.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ def longer_turns() -> Iterator[None]:
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The state of the process at a moment: `worked` are nanoseconds and `places` frames and
-    instructions, by thread, without the thread that asks."""
+    """The state of the process at a moment, without the thread that asks."""
 
     when: float
-    num_switches: int
-    worked: Mapping[int, int]
-    places: Mapping[int, tuple[FrameType, int]]
+    num_switches: int  # of the thread that asks
+    worked: Mapping[int, int]  # processor time in nanoseconds, by native thread id
+    places: Mapping[int, tuple[FrameType, int]]  # frame and instruction, by thread id
 
 
 class Turns:
@@ -78,15 +77,15 @@ class Turns:
 
         `seconds`: how long code ran in between that may have let others run.
         """
-        # A machine that itself had no processor for a while does not count that as a switch, but
-        # others may have lost their patience with us.
+        # A virtual machine that lost its processor for a while counts no switch, but the switch
+        # interval may be over.
         is_fresh = time.perf_counter() - begin.when < _FRESH_SECONDS
         has_kept_on = is_fresh and _num_switches() == begin.num_switches
         is_likely = (has_kept_on and seconds < _SHORT_SECONDS) or (
             _CAN_ASK and _worked() == begin.worked
         )
-        # A thread that has another processor needs no switch of ours, where we let go of Python;
-        # and the system may tell its processor time a moment later.
+        # A thread on another processor runs without a switch of ours whenever we release the
+        # interpreter, and the system may report its processor time a moment later.
         return is_likely and _places() == begin.places
 
 

@@ -96,7 +96,7 @@ class Audit:
     def _definitions(self) -> list[AuditFinding]:
         """Find old functions and classes that are still in use.
 
-        It is no generator: a generator would itself refer to the objects that it finds.
+        Not a generator: that would itself refer to the objects that it finds.
         """
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
@@ -191,7 +191,7 @@ class Audit:
         if not names or any(self._runs(name, code) for name in names):
             return None
         if any(callable(constant) for constant in code.co_consts):
-            return None  # It goes on in the function that took its place.
+            return None  # it calls the function that replaced it
         for name in names:
             version = self._history.version_of(name, code)
             if version is not None:
@@ -404,7 +404,7 @@ class Audit:
         own_objects = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
         own_objects.append(self._snapshot.suspended)
         own_objects += objects_of(notes())
-        # What only a reloader's own notes hold is as good as gone.
+        # An object that only a reloader's own notes refer to does not count as used.
         around = list(around)
         newest: list[Any] = []
         held = [True] * len(things)
@@ -423,7 +423,7 @@ class Audit:
                 holder for holder in newest if type(holder).__module__.startswith("monarch_reload.")
             ]
             del alive
-        # They may hold each other, and would hold what is dead.
+        # These lists may refer to each other, and would keep dead objects.
         for container in (around, newest, own_objects):
             container.clear()
         return held
@@ -482,10 +482,12 @@ def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[Audi
         first = codes[0]
         location = f"{os.path.basename(first.co_filename)}:{first.co_firstlineno}"
         location = f"({', '.join([*inner[:3], location])})"
-        yield AuditFinding(origin.kind, name, count, f"{subject} {_said(origin, count)} {location}")
+        yield AuditFinding(
+            origin.kind, name, count, f"{subject} {_what_it_does(origin, count)} {location}"
+        )
 
 
-def _said(origin: _Origin, count: int) -> str:
+def _what_it_does(origin: _Origin, count: int) -> str:
     runs, says, looks = ("runs", "says", "looks") if count == 1 else ("run", "say", "look")
     label = _of(origin.label)
     return {

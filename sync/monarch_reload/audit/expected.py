@@ -40,9 +40,9 @@ class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
 class Expected:
     """The values that live objects should have after one commit, or after several.
 
-    ``classes`` are classes that no name is bound to any more: a live class goes on in their place,
-    or another object has taken their name. ``defaults`` and ``patched`` (functions whose behaviour
-    changed) are those of the last commit.
+    ``classes`` are classes that no name is bound to any more: a live class continues in their
+    place, or another object has taken their name. ``defaults`` and ``patched`` (functions whose
+    behaviour changed) are those of the last commit.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,8 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """``stale`` are objects that run other code than that of the files; ``kept`` is old by design.
+    """The result of an audit: ``stale`` are objects that run other code than their files have,
+    ``kept`` are objects that stay old by design.
 
     ``seconds`` is the time that the audit took, ``num_looked_at`` the number of functions and
     classes that it compared.

@@ -40,10 +40,10 @@ def models() -> Iterator[type]:
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
     """Yield the classes of these modules of which a validator's copy has other fields than the
     class itself. ``holder`` is a model or an adapter with a validator."""
-    if is_a(holder, type) and not has_its_name(holder):
+    if is_a(holder, type) and not is_bound_to_its_name(holder):
         return
     for cls, inside in _inside(schema_of(holder), set()):
-        if cls is holder or cls.__module__ not in modules or not has_its_name(cls):
+        if cls is holder or cls.__module__ not in modules or not is_bound_to_its_name(cls):
             continue
         own_fields = next(
             (part for inner_class, part in _inside(schema_of(cls), set()) if inner_class is cls),
@@ -53,7 +53,7 @@ def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator
             yield cls
 
 
-def has_its_name(cls: type) -> bool:
+def is_bound_to_its_name(cls: type) -> bool:
     """Return whether a class is still bound to its name in its module. True for a class made in a
     function, which has no such name."""
     is_local = "<locals>" in cls.__qualname__

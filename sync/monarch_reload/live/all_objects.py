@@ -17,8 +17,7 @@ from itertools import chain, compress, repeat
 from operator import not_
 from typing import Any
 
-# Not `hash`, which runs code of metaclasses, and not `id`, of which audit hooks are told: both give
-# other threads a turn.
+# `hash` runs code of metaclasses, and `id` raises an audit event: both may let other threads run.
 _address = object.__hash__
 
 
@@ -64,7 +63,7 @@ def are_all_seen(things: Iterable[Any]) -> bool:
     wanted = frozenset(map(_address, things))
     with _no_collections():
         seen = map(_address, chain.from_iterable(_lists(None)))
-        # `sum` goes to the end, as `wanted <= ...` would not: what stops midway keeps the list.
+        # `sum` goes to the end. A search that stops midway, as `wanted <= ...`, keeps the list.
         return sum(map(wanted.__contains__, seen)) == len(wanted)
 
 

@@ -248,13 +248,13 @@ class _Trees:
         An edited block, such as an `if` with functions in it, counts as another statement: there
         the names lead to the new node.
         """
-        return node.heir if index in self._heirs else self.that_came.get(node.path)
+        return node.heir if index in self._heirs else self.added_nodes.get(node.path)
 
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
         """Return the new node that is equal to the old ``node``, though the function that makes it
         has a new name. None unless exactly one such node is gone and one is new."""
         matches = [
-            candidate for candidate in self.that_came.values() if _are_twins(node, candidate)
+            candidate for candidate in self.added_nodes.values() if _are_twins(node, candidate)
         ]
         if len(matches) != 1:
             return None
@@ -277,7 +277,7 @@ class _Trees:
         return None
 
     @cached_property
-    def that_came(self) -> Mapping[Path, _CodeNode]:
+    def added_nodes(self) -> Mapping[Path, _CodeNode]:
         """The new code objects that are the heirs of no old ones, by their paths."""
         added: dict[Path, _CodeNode] = {}
         for index in range(len(self._edit.new)):
@@ -293,11 +293,7 @@ class _Trees:
 
 
 class LiveClosures:
-    """The changes of an edited file's inner functions at the switch: `flips`.
-
-    `is_new` tells whether the new code made a function; `taken` are the ids of functions that
-    already get new code.
-    """
+    """Collects the changes that give the inner functions of edited files their new code."""
 
     def __init__(self, lineage: Lineage) -> None:
         self._lineage = lineage
@@ -316,12 +312,15 @@ class LiveClosures:
         makers: Iterable[tuple[FunctionType, CodeType]],
         is_new: Callable[[FunctionType], bool],
     ) -> None:
-        """Find the functions of an edited file and make their flips. `makers` are functions that
-        get new code, each with that code."""
+        """Find the functions of an edited file and make their flips.
+
+        `makers` are functions that get new code already, each with that code. `is_new` tells
+        whether the new code made a function.
+        """
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
         taken = {id(maker) for maker, _ in makers}
         lost = self._lineage.get(edit.before.path, {})
-        successors = _InFile(edit, lost)
+        successors = _Successors(edit, lost)
         for function in self._living.in_file(edit.before.path) if lost or _hides(edit) else ():
             if id(function) not in taken and not is_new(function):
                 flip = successors.flip(function)
@@ -382,7 +381,7 @@ class _Successor(msgspec.Struct, frozen=True):
     lost: _LostCode
 
 
-class _InFile:
+class _Successors:
     """The successors of one file's code objects, including code that is in no source."""
 
     def __init__(self, edit: Edit, lost: Mapping[int, _LostCode]) -> None:
@@ -420,7 +419,7 @@ class _InFile:
     def lost(self) -> Mapping[int, _LostCode]:
         for key, lost_code in self._known.items():
             if key not in self._lost:
-                self._lost[key] = self._now(lost_code)
+                self._lost[key] = self._after_edit(lost_code)
         return self._lost
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
@@ -433,7 +432,7 @@ class _InFile:
     def _looked_up(self, code: CodeType, number: int) -> _Successor | None:
         lost_code = self._known.get(id(code))
         if lost_code is not None and lost_code.code() is code:
-            lost = self._now(lost_code)
+            lost = self._after_edit(lost_code)
             return _Successor(self._trees.code_at(lost.place), lost)
         index = self._trees.statement_at(code.co_firstlineno)
         if index is None:
@@ -457,10 +456,10 @@ class _InFile:
             return None
         return _Successor(heir.code, _LostCode(reference, heir.place, heir.path))
 
-    def _now(self, lost: _LostCode) -> _LostCode:
+    def _after_edit(self, lost: _LostCode) -> _LostCode:
         """Return where the successor of lost code is after the edit."""
         if lost.place is None:
-            node = self._trees.that_came.get(lost.path)
+            node = self._trees.added_nodes.get(lost.path)
         else:
             name, line, number = lost.place
             index = self._trees.statement_at(line)

@@ -202,7 +202,7 @@ class _Planner:
 
     def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
         """Return whether a star import may bring names that were unknown when the plan was
-        begun."""
+        new_prepared."""
         assert isinstance(statement.node, ast.ImportFrom)
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))

@@ -49,8 +49,9 @@ class Propagation:
             if mark is DirtyMark.METHODS and self._makes_instances_of(module, statement, name):
                 continue  # they follow their class
             when = _when(mark, use, declared)
-            is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
-            if mark is DirtyMark.FUNCTION and is_told:
+            is_method_call = use is Use.USED and declared is Use.CALLED
+            is_method_call = is_method_call and _only_calls_method(statement, name)
+            if mark is DirtyMark.FUNCTION and is_method_call:
                 when = When.MAKER_RUNS
             if when is When.ALWAYS:
                 yield name
@@ -305,7 +306,7 @@ def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:
     return not statement.binds or not statement.binds.isdisjoint(edit.types)
 
 
-def _is_told(statement: Statement, name: str) -> bool:
+def _only_calls_method(statement: Statement, name: str) -> bool:
     """Return whether the statement only calls a method of a function: `f.register(g)`."""
     call = statement.node.value if isinstance(statement.node, ast.Expr) else None
     return isinstance(call, ast.Call) and dotted(call.func) == name

@@ -1,5 +1,5 @@
-"""Staged copies of definitions that only the statements of a plan call, while live code goes on.
-Pure."""
+"""Chooses the definitions of which a trial needs staged copies: the statements of a plan call them,
+while live code keeps the live ones. Pure."""
 
 from __future__ import annotations
 

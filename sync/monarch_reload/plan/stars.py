@@ -50,13 +50,13 @@ class Exports:
         if module not in self._after:
             self._after[module] = before  # for cycles
             with contextlib.suppress(SyntaxError, ValueError):  # broken before we first looked
-                self._after[module] = self._told_from(module, source, before)
+                self._after[module] = self._exported_by(module, source, before)
         return self._after[module]
 
     def differ(self, module: str) -> bool:
         return self.before(module) != self.after(module)
 
-    def _told_from(
+    def _exported_by(
         self, module: str, source: ModuleSource, before: frozenset[str]
     ) -> frozenset[str]:
         old, new = self._running[module], source

@@ -111,7 +111,7 @@ def _lines_expecting_errors(tree: ast.Module) -> set[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and catches(node, _CAUGHT):
             lines |= _lines(node.body)
-        elif isinstance(node, (ast.If, ast.IfExp)) and _asks_what_there_is(node.test):
+        elif isinstance(node, (ast.If, ast.IfExp)) and _depends_on_environment(node.test):
             lines |= _lines([node])
     return lines
 
@@ -130,7 +130,7 @@ _CAUGHT = frozenset({"NameError", "Exception", "BaseException"})
 _ASKED = ("version", "platform", "py2", "py3", "python", "type_checking", "name")
 
 
-def _asks_what_there_is(test: ast.expr) -> bool:
+def _depends_on_environment(test: ast.expr) -> bool:
     """Return whether a condition asks for a version or for a name: `if PY2:`, `if sys.version_info
     < (3,):`, `if "x" in globals():`"""
     names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}

@@ -48,17 +48,17 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
             same[index] = by_text[statement.text].pop()
             statement.take_analysis(old[same[index]])
     taken = set(same.values())
-    unmatched = _Left([(i, statement) for i, statement in enumerate(old) if i not in taken])
+    unmatched = _Unmatched([(i, statement) for i, statement in enumerate(old) if i not in taken])
     for index, statement in enumerate(new):
         if index in same:
             continue
         if statement.name is None:
-            if (candidate := unmatched.take(_Left.by_dump, statement)) is not None:
+            if (candidate := unmatched.take(_Unmatched.by_dump, statement)) is not None:
                 same[index] = candidate
-            elif (candidate := unmatched.take(_Left.by_frame, statement)) is not None:
+            elif (candidate := unmatched.take(_Unmatched.by_frame, statement)) is not None:
                 narrow[index] = candidate
     # Of several definitions of one name, an implementation is none of its `@overload`s.
-    for like in (_Left.by_decorators, _Left.by_name):
+    for like in (_Unmatched.by_decorators, _Unmatched.by_name):
         for index, statement in enumerate(new):
             if statement.name is None or index in same or index in narrow or index in renewed:
                 continue
@@ -70,7 +70,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
     return Alignment(same, narrow, renewed)
 
 
-class _Left:
+class _Unmatched:
     """Old statements that no new statement comes from yet, indexed by likeness."""
 
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
@@ -102,7 +102,7 @@ class _Left:
     @staticmethod
     def by_decorators(statement: Statement) -> Hashable:
         decorators = getattr(statement.node, "decorator_list", ())
-        name = _Left.by_name(statement)
+        name = _Unmatched.by_name(statement)
         return name and (name, *map(ast.dump, decorators))
 
     @staticmethod

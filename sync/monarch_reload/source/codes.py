@@ -43,7 +43,7 @@ class Codes(Mapping[Place, CodeType]):
                 codes[name, line + distance] = code, moved + distance
         return Codes(codes)
 
-    def part_from_functions(self) -> None:
+    def copy_codes(self) -> None:
         """Replace the code objects by copies: those of live functions are about to move."""
         self._found = {place: (moved_code(*moved), 0) for place, moved in self._found.items()}
 

@@ -69,12 +69,12 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     def codes(self) -> Codes:
         return Codes.inside(self.code)
 
-    def part_from_functions(self) -> None:
+    def copy_codes(self) -> None:
         """Replace the code objects by copies, because those that live functions run are about to
         move."""
         computed = vars(self)
         if "codes" in computed:
-            computed["codes"].part_from_functions()
+            computed["codes"].copy_codes()
         if "code" in computed:
             computed["code"] = moved_code(computed["code"], 0)
 
@@ -232,7 +232,7 @@ class ImportHook:
     """A finder in front of all others: it lets them find modules, and remembers what is loaded.
 
     `pending` are new texts that a prepare got and that are not on disk yet; `arriving` are the
-    paths of others' texts. New code may import both. `told` are functions to call when these
+    paths of others' texts. New code may import both. `on_loaded` are functions to call when these
     modules, of other packages, have been loaded.
     """
 
@@ -240,7 +240,7 @@ class ImportHook:
         self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]] | None = None
     ) -> None:
         self._sources = sources
-        self._told = on_loaded or {}
+        self._on_loaded = on_loaded or {}
         self.pending: dict[str, bytes] = {}
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
@@ -259,8 +259,8 @@ class ImportHook:
             return spec
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
-        elif fullname in self._told and type(spec.loader) is SourceFileLoader:
-            spec.loader = _TellingLoader(fullname, spec.origin, self._told[fullname])
+        elif fullname in self._on_loaded and type(spec.loader) is SourceFileLoader:
+            spec.loader = _NotifyingLoader(fullname, spec.origin, self._on_loaded[fullname])
         elif _is_found_from_here(spec.origin):
             self._sources.witness(spec.origin)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
@@ -368,7 +368,7 @@ class _RecordingLoader(SourceFileLoader):
         exec(code, module.__dict__)
 
 
-class _TellingLoader(SourceFileLoader):
+class _NotifyingLoader(SourceFileLoader):
     def __init__(self, fullname: str, path: str, tell: Callable[[], None]) -> None:
         super().__init__(fullname, path)
         self._tell = tell

@@ -44,7 +44,7 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
             if statement.is_class and statement.name in classes:
                 statement.take_members(classes[statement.name])
         kept = (*old[:above], *old[below:])
-        if any(statement.may_bear_upon_others for statement in (*kept, *fresh)):
+        if any(statement.may_affect_others for statement in (*kept, *fresh)):
             return None
         if names_imported(old[above:below]) != names_imported(fresh):
             return None

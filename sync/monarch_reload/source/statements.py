@@ -134,7 +134,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
 
     @cached_property
-    def may_bear_upon_others(self) -> bool:
+    def may_affect_others(self) -> bool:
         """Whether other statements may not compile, or not to the same code, because of it.
 
         A `global` at module level is an error below a use; `super` may be a name of the module.
@@ -246,7 +246,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return ast.unparse(self.node).partition("\n")[0]
 
 
-# All that is told from the text alone: neither the place in the file, nor the nodes of a class.
+# The properties that depend on the text alone. Members of a class also have a place in the file.
 _ANALYSIS = tuple(
     name
     for name, value in vars(Statement).items()

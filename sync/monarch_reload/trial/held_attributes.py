@@ -21,8 +21,8 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Return whether attributes of an object are watched. Of the many classes, only those with a
-    metaclass or a classmethod are."""
+    """Return whether attributes of an object are watched. There are many classes, so only classes
+    with a metaclass or a classmethod are watched."""
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(

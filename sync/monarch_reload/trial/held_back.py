@@ -56,7 +56,7 @@ class Snapshot:
     def has_news(self) -> bool:
         return self._seen is not self._before
 
-    def spoken_of(self) -> Iterator[Any]:
+    def parts(self) -> Iterator[Any]:
         """Yield the objects in the registry's entries."""
         held = self._before.values() if isinstance(self._before, dict) else self._before
         for entry in held:

@@ -1,4 +1,4 @@
-"""Side effects: separates what staged code does to live objects from what others do meanwhile.
+"""Tells the changes that staged code makes to live objects from those that other threads make.
 
 It looks at all containers and attributes of ours before and after each statement. In the end it
 undoes the changes of staged code, and keeps them for the commit.
@@ -96,7 +96,7 @@ class SideEffects:
         """The registries, as they were before, by the ids of the objects in their entries."""
         by_part = defaultdict(list)
         for snapshot in self._snapshots:
-            for part in snapshot.spoken_of():
+            for part in snapshot.parts():
                 by_part[id(part)].append(snapshot)
         return by_part
 

@@ -46,34 +46,48 @@ from monarch_reload.undo_log import MISSING, Item
 
 
 class TrialStage:
-    """Runs a plan, and keeps its results: the namespaces, and every object that was made
-    meanwhile."""
+    """Runs a plan, and keeps the results: the namespaces, and every object that was made in the
+    run."""
 
     def __init__(self, hook: ImportHook, budget: Budget) -> None:
         self._hook = hook
         self._budget = budget
+        #: What staged code sees as its globals, by module: the live names with new values.
         self.namespaces: dict[str, dict[str, Any]] = {}
-        self.made: dict[int, Any] = {}  # every object made meanwhile that can hold others, by id
-        self.made_is_exact = False  # else it holds older objects too
-        self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
-        self.assigned: dict[str, set[str]] = {}  # from other modules, by module
+        #: Every object that was made meanwhile and can hold others, by id.
+        self.made: dict[int, Any] = {}
+        #: Whether `made` has no older objects, which it has if the collector ran.
+        self.made_is_exact = False
+        #: What each definition made, by module and index of the statement.
+        self.defined: dict[tuple[str, int], Any] = {}
+        #: Names that staged code assigned as attributes of a module, by module.
+        self.assigned: dict[str, set[str]] = {}
+        #: Names that a statement may bind and did not, as in a branch that was not taken.
         self.left_alone: dict[tuple[str, int], set[str]] = {}
-        """Names that a statement may bind and did not, as in a branch that was not taken."""
-        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
+        #: The result of `as_imported`, by path.
+        self._imported: dict[str, list[ast.stmt]] = {}
         self._plan = EditPlan({})
+        #: Shows live objects to staged code as instances of staged classes.
         self.stand_ins = StandIns(self.namespaces)
+        #: Assignments to live objects, taken back and kept for the commit.
         self.stores: list[Target | HeldAttribute] = []
+        #: Modules that staged code imported.
         self.imported: list[str] = []
+        #: Changes of registries, taken back and kept for the commit.
         self.held_back: list[HeldBack] = []
+        #: Effects on loggers, signals, the exit and threads.
         self.outside = Outside()
         self.overloads = Overloads()
+        #: The builtins of staged code.
         self.builtins = {
             **vars(builtins),
             "__import__": self._import,
             **self.stand_ins.checks,
         }
-        self._open = True
-        self.was_taken = False  # by a commit
+        #: Whether the trial goes on: then staged code sees staged modules.
+        self._is_open = True
+        #: Whether a commit took the results.
+        self.was_taken = False
         self._copies = ContainerCopies({}, set(), self.stand_ins.of)
 
     def run(
@@ -265,7 +279,7 @@ class TrialStage:
     def _view(self, module: ModuleType) -> ModuleType:
         name = own_names(module).get("__name__", "")
         staged = name in self.namespaces or any(n.startswith(f"{name}.") for n in self.namespaces)
-        if type(module) is StagedModule or not staged or not self._open:
+        if type(module) is StagedModule or not staged or not self._is_open:
             return module
         return StagedModule(module, self)
 
@@ -292,7 +306,7 @@ class TrialStage:
         return import_module
 
     def attribute(self, module: ModuleType, name: str) -> Any:
-        namespace = self.namespaces.get(module.__name__) if self._open else None
+        namespace = self.namespaces.get(module.__name__) if self._is_open else None
         if namespace is None:
             value = getattr(module, name)
         elif name == "__dict__":
@@ -308,7 +322,7 @@ class TrialStage:
         return self._view(value) if is_a(value, ModuleType) else value
 
     def assign(self, module: ModuleType, name: str, value: Any) -> None:
-        namespace = self.namespaces.get(module.__name__) if self._open else None
+        namespace = self.namespaces.get(module.__name__) if self._is_open else None
         if namespace is not None:
             self.assigned.setdefault(module.__name__, set()).add(name)
             Item(namespace, name, value).apply()
@@ -332,7 +346,7 @@ class TrialStage:
     def close(self, keep_imported: bool) -> None:
         """End the trial: views show the live modules from now on; without ``keep_imported`` the
         modules that were imported for it are removed."""
-        self._open = False
+        self._is_open = False
         for name in self.imported:
             module = sys.modules.get(name)
             if module is None:
