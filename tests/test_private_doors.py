@@ -129,7 +129,7 @@ def _dynamo_tells_what_it_went_through(torch: Any) -> bool:
     (entry,) = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(outer.__code__)
     manager = entry.guard_manager
     deleted = importlib.import_module("torch._dynamo.guards").DeletedGuardManagerWrapper
-    is_known = [*COMPILED.graphs_of([inner.__code__])] == [outer.__code__]
+    is_known = inner.__code__ in COMPILED._made[id(entry.code)].traced
     manager.extra_state.invalidate(entry, deleted("its code was edited"))
     return is_known
 

@@ -31,8 +31,7 @@ Arrows between the rooms point down: trial, plan, live, source; below all of the
 
 What to open, by what you change:
 
-- which live object a definition made, and what goes on in which: `adopt.py`, `pairing.py`,
-  `successors.py`
+- which live object a definition made, and what continues it: `adopt.py`, `pairing.py`
 - a module that becomes a package: `reshaping.py`; config files: `data_files.py`
 - what type an object has, without loading a lazy one: `kinds.py`
 - whether other threads ran meanwhile: `thread_switches.py`

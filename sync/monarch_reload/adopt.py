@@ -18,18 +18,18 @@ from monarch_reload.live.live_functions import Functions
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in
 from monarch_reload.live.settle import rehome, replace_inside, sort_in_again
 from monarch_reload.live.staged_module import StagedModule
-from monarch_reload.pairing import Pairing
-from monarch_reload.plan.dirty_marks import EditPlan, ModulePlan
-from monarch_reload.plan.edits import LiveModule, kind_of
-from monarch_reload.plan.graph import ModuleEdit, NameKind
-from monarch_reload.source.source import ModuleSource
-from monarch_reload.source.statements import Statement
-from monarch_reload.successors import (
+from monarch_reload.pairing import (
+    Pairing,
     is_decorated_anew,
     made_by,
     registers_itself,
     was_one_of_several,
 )
+from monarch_reload.plan.dirty_marks import EditPlan, ModulePlan
+from monarch_reload.plan.edits import LiveModule, kind_of
+from monarch_reload.plan.graph import ModuleEdit, NameKind
+from monarch_reload.source.source import ModuleSource
+from monarch_reload.source.statements import Statement
 from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import MISSING, Flip, Item
 
@@ -40,16 +40,26 @@ class Adoption:
     def __init__(self, stage: TrialStage, functions: FunctionPatch) -> None:
         self._stage = stage
         self.functions = functions
-        self.classes = ClassPatch(functions, self._made_here)
+        self.classes = ClassPatch(functions, self._is_made_here)
+        #: The new values of module-level names.
         self.bindings: list[Flip] = []
-        self.deleted: Mapping[str, ModuleSource] = {}  # the sources of modules without a file
-        self.moved: list[str] = []  # classes, by where they are now
+        #: The last sources of modules whose file is deleted.
+        self.deleted: Mapping[str, ModuleSource] = {}
+        #: The qualified names of classes that moved, by where they are after the edit.
+        self.moved: list[str] = []
+        #: The edit of each module of the plan.
         self._edits: dict[str, ModuleEdit] = {}
-        self._displaced: dict[int, tuple[Any, Any]] = {}  # by the id of the new one of a name
-        self.gone: list[Any] = []  # decorated definitions that are in no source any more
-        self.undecorated: list[tuple[Any, list[Any]]] = []  # with their decorators
-        self.refused: dict[str, dict[str, str]] = {}  # module -> class -> reason
-        self.stays: list[str] = []  # what Python cannot change, for people
+        #: (new value, value before) of each name that is bound to another object, by the id of the
+        #: new value.
+        self.displaced: dict[int, tuple[Any, Any]] = {}
+        #: The objects of decorated definitions that are in no source any more.
+        self.gone: list[Any] = []
+        #: Live objects, each with the decorators that it has lost.
+        self.undecorated: list[tuple[Any, list[Any]]] = []
+        #: Why a class cannot change in place: module -> class -> reason.
+        self.refused: dict[str, dict[str, str]] = {}
+        #: Effects of the old code that a running process keeps, as text for the report.
+        self.stays: list[str] = []
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
         """Make the flips of a plan. `live` are the edited modules, by name."""
@@ -58,22 +68,22 @@ class Adoption:
         for thing in self._stage.made.values():
             if type(thing) is StagedModule:
                 self.functions.pair(thing, thing.__reload_module__)
-        self._edits = {name: one.edit for name, one in plan.modules.items()}
+        self._edits = {name: module_plan.edit for name, module_plan in plan.modules.items()}
         values: list[tuple[dict[str, Any], str, Any]] = []
         for name, module_plan in plan.modules.items():
             values += self._module(name, module_plan, live.get(name))
         for namespace, key, value in values:
-            # Only now is it known for every staged object which live one it stands for.
+            # Only now every staged object is paired with the live object that continues it.
             value = _with_live_items(value, self.functions.live_of)
             before = namespace.get(key, MISSING)
             if before is not value:
                 self.bindings.append(Item(namespace, key, value))
-                self._displaced[id(value)] = value, before
+                self.displaced[id(value)] = value, before
 
     def before_of(self, value: Any) -> Any:
         """Return the object that was bound to the name that ``value`` takes; MISSING if either is
         plain data, such as a number or a text."""
-        _, before = self._displaced.get(id(value), (value, MISSING))
+        _, before = self.displaced.get(id(value), (value, MISSING))
         return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
 
     def _module(
@@ -114,7 +124,7 @@ class Adoption:
                     old, is_defined = plan.edit.live_definition(index), bound in statement.defines
                     value = self._merged(live, value, old, statement, is_defined)
                 yield live_names, bound, value
-            elif live is not value and self._made_here(value):
+            elif live is not value and self._is_made_here(value):
                 self.functions.pair(value, live)
 
     def _note_gone(
@@ -126,8 +136,8 @@ class Adoption:
                 if registers_itself(old, live_names.get(old.name)):
                     self.gone += [live_names.get(old.name), *made_by(old, module)]
             elif old.is_function and was_one_of_several(edit, index):
-                found = made_by(old, module)
-                self.gone += [one for one in found if registers_itself(old, one)]
+                functions = made_by(old, module)
+                self.gone += [function for function in functions if registers_itself(old, function)]
 
     @functools.cached_property
     def _made(self) -> Functions:
@@ -155,7 +165,12 @@ class Adoption:
     def _merged(
         self, live: Any, value: Any, old: Statement | None, new: Statement | None, defined: bool
     ) -> Any:
-        if live is MISSING or value is MISSING or live is value or not self._made_here(value):
+        """Return the object to bind to a name: the live object with new code, or the staged value.
+
+        `old` and `new` are the statements that define the two, if known; `defined`: the name is
+        that of a definition.
+        """
+        if live is MISSING or value is MISSING or live is value or not self._is_made_here(value):
             return value
         if (moved_alike(live, value) or self._is_renamed(live, value)) and self._has_left(live):
             return self._moved(live, value)
@@ -225,7 +240,9 @@ class Adoption:
         Objects that refer to the live wrapper reach the new code in either case."""
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
-        pairs = ((one, other) for one in befores for other in afters if made_alike(one, other))
+        pairs = (
+            (before, after) for before in befores for after in afters if made_alike(before, after)
+        )
         before, after = next(pairs, (None, None))
         if before is None or after is None:
             return value
@@ -243,7 +260,7 @@ class Adoption:
             self.stays.append(f"{name}, where it is held from before: its cache of maxsize={size}")
         return value
 
-    def _made_here(self, value: Any) -> bool:
+    def _is_made_here(self, value: Any) -> bool:
         return self._stage.made.get(id(value)) is value
 
     def settle(self) -> None:
@@ -258,11 +275,13 @@ class Adoption:
             for name, namespace in self._stage.namespaces.items()
         }
         twins = self.functions.twins
-        own = {id(value) for value in self._stage.namespaces.values()}
+        excluded = {id(value) for value in self._stage.namespaces.values()}
         for thing in self._stage.made.values() if twins else ():
             if issubclass(type(thing), type):
                 # Attributes of classes change through the class, which has caches to drop.
-                own |= {id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)}
+                excluded |= {
+                    id(part) for part in gc.get_referents(thing) if type(part) in (dict, tuple)
+                }
         tuples: set[int] = set()
         for thing in self._stage.made.values():
             if type(thing) is FunctionType:
@@ -281,7 +300,7 @@ class Adoption:
                     setter(thing, "__class__", twins[id(type(thing))][1])
                 except TypeError:
                     pass  # of a class that only a respawn can change
-            if not twins or id(thing) in own:
+            if not twins or id(thing) in excluded:
                 continue
             if issubclass(type(thing), type) or any(
                 id(part) in twins for part in gc.get_referents(thing)
@@ -290,12 +309,8 @@ class Adoption:
                 if type(thing) is tuple:
                     tuples.add(id(thing))
         for thing in self._stage.made.values() if tuples else ():
-            if id(thing) not in own:
+            if id(thing) not in excluded:
                 sort_in_again(thing, tuples)
-
-    def displaced(self) -> Iterator[Any]:
-        """Yield the objects whose names are bound to other objects now."""
-        yield from (before for _, before in self._displaced.values())
 
     def let_go(self) -> None:
         """Drop all references to objects of the trial."""
@@ -303,7 +318,7 @@ class Adoption:
         self.bindings.clear()
         self.gone.clear()
         self.undecorated.clear()
-        self._displaced.clear()
+        self.displaced.clear()
         self._edits, self.deleted = {}, {}
         self.__dict__.pop("_made", None)
 
@@ -319,7 +334,7 @@ class Adoption:
                 staged.__dict__["__wrapped__"] = live
 
     def forget_all(self) -> None:
-        """After an abort, detach the new classes as well."""
+        """Detach the staged twins and all new classes from their bases, after an abort."""
         self.forget_twins()
         modules = {*self._stage.namespaces, *self._stage.imported}
         for thing in self._stage.made.values() if self._stage.made_is_exact else ():

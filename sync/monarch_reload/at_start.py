@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from monarch_reload.kinds import is_a
+from monarch_reload.kinds import definition_at, is_a, own_names
 from monarch_reload.plan.start_helpers import StartHelpers
 from monarch_reload.source.source import ModuleSource
 
@@ -40,9 +40,7 @@ def counts_from_next_start(function: FunctionType) -> bool:
     path, _, name = function.__qualname__.rpartition(".")
     if name != "__init__" or "<locals>" in path:
         return False
-    owner: Any = sys.modules.get(function.__module__)
-    for part in path.split("."):
-        owner = vars(owner).get(part) if hasattr(owner, "__dict__") else None
+    owner = definition_at(function.__module__, path)
     return isinstance(owner, type) and makes_torch_modules(owner)
 
 
@@ -66,8 +64,8 @@ def helpers_of_the_start(
         return
 
     def counts(module: str, name: str) -> bool:
-        found = _found(module, name)
-        return type(found) is FunctionType and counts_from_next_start(found)
+        value = definition_at(module, name)
+        return type(value) is FunctionType and counts_from_next_start(value)
 
     helpers = StartHelpers(sources, counts)
     for module, name in functions:
@@ -80,10 +78,7 @@ def helpers_of_the_start(
 
 def _has_marked(module: str) -> bool:
     """Return whether a live module defines a marked function; only then is its text read."""
-    live = sys.modules.get(module)
-    # `vars` would import a lazy one.
-    namespace = object.__getattribute__(live, "__dict__") if type(live) is ModuleType else {}
-    for thing in list(namespace.values()):
+    for thing in list(own_names(sys.modules.get(module)).values()):
         parts = list(vars(thing).values()) if is_a(thing, type) else [thing]
         for part in parts:
             if type(part) is FunctionType and counts_from_next_start(part):
@@ -91,20 +86,12 @@ def _has_marked(module: str) -> bool:
     return False
 
 
-def _found(module: str, qualname: str) -> object:
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        is_open = type(found) is ModuleType or is_a(found, type)
-        found = vars(found).get(part) if is_open else None
-    return found
-
-
 def _is_part(name: str, ours: Collection[str]) -> bool:
     """Return whether a module outside the workspace that marks functions mentions this name: it may
     look the function up in a module that it is given, as recipes do."""
-    for known, module in list(sys.modules.items()):
+    for module_name, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
-        if not is_marking or known in ours or module.__name__ == __name__:
+        if not is_marking or module_name in ours or module.__name__ == __name__:
             continue
         text = "".join(linecache.getlines(str(vars(module).get("__file__"))))
         if name in vars(module) or re.search(rf"""["']{re.escape(name)}["']""", text):

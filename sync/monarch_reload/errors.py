@@ -14,11 +14,7 @@ Phase = Literal["compile", "run", "commit"]
 
 
 class ReloadError(Exception):
-    """The new code was refused; the process still runs the old code, unchanged.
-
-    `errors` holds the single refusals where there were several, one per file; `verdicts` the
-    changes that only a new process could take, if that is the reason.
-    """
+    """The new code was refused; the process still runs the old code, unchanged."""
 
     def __init__(
         self,
@@ -34,14 +30,22 @@ class ReloadError(Exception):
         verdicts: Sequence[ModuleVerdict] = (),
     ) -> None:
         super().__init__(message)
+        #: What is wrong, without the place.
         self.message = message
+        #: The step that failed: compiling, the trial run, or the commit.
         self.phase: Phase = phase
+        #: The file and the line of the error, None if they are not known. Lines begin at 1.
         self.path = path
         self.line = line
+        #: Where a syntax error is in the line, beginning at 1.
         self.column = column
+        #: The source line.
         self.text = text
+        #: The traceback as text, without frames of the reloader.
         self.traceback = traceback
+        #: The error of each file, if several files were refused.
         self.errors = tuple(errors)
+        #: The modules that can change only in a new process, if that is the reason.
         self.verdicts = tuple(verdicts)
 
     @classmethod
@@ -72,20 +76,20 @@ class ReloadError(Exception):
         path: str | None = None,
         sources: Mapping[str, bytes] | None = None,
     ) -> ReloadError:
-        """Make the error from an error that new code raised. Its place is the deepest frame in
-        `path`, if there is one, else the deepest frame.
+        """Make the error from an exception of new code. Its place is the deepest frame in `path`,
+        or the deepest frame of all if none is in `path`.
 
         `sources` are the texts being tried: the file on disk may not hold them yet.
         """
-        own, deepest = None, None
+        own_frame, deepest = None, None
         below = _without_reloader(error.__traceback__)
         for frame in traceback_module.extract_tb(below):
             deepest = frame
             if frame.filename == path:
-                own = frame
-        place = own or deepest
-        filename = place.filename if place else path
-        line = place.lineno if place else None
+                own_frame = frame
+        origin = own_frame or deepest
+        filename = origin.filename if origin else path
+        line = origin.lineno if origin else None
         return cls(
             f"{type(error).__name__}: {error}",
             phase=phase,
@@ -151,11 +155,11 @@ class NeedsRespawn(ReloadError):
 
 
 def files_of(error: BaseException) -> set[str]:
-    """Return the files in the error's traceback, and the file of a refusal's own place."""
-    found = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
+    """Return the files in an error's traceback, and the file that a ReloadError names."""
+    files = {frame.filename for frame in traceback_module.extract_tb(error.__traceback__)}
     if isinstance(error, ReloadError) and error.path is not None:
-        found.add(error.path)
-    return found
+        files.add(error.path)
+    return files
 
 
 def _listed(modules: Sequence[str]) -> str:
@@ -171,7 +175,7 @@ def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> Re
 
 
 def _without_reloader(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback below our own frames: users want to see only their own code."""
+    """Return the traceback without the reloader's own frames at its top."""
     while (
         traceback is not None
         and traceback.tb_next is not None
@@ -181,10 +185,15 @@ def _without_reloader(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
+def line_of(text: bytes, number: int) -> str | None:
+    """Return a line of a source by its number, which begins at 1; None if there is no such line."""
+    lines = text.decode("utf-8", "replace").splitlines()
+    return lines[number - 1] if 0 < number <= len(lines) else None
+
+
 def _line(path: str | None, line: int | None, sources: Mapping[str, bytes]) -> str | None:
     if path is None or line is None:
         return None
     if path in sources:
-        lines = sources[path].decode("utf-8", "replace").splitlines()
-        return lines[line - 1] if 0 < line <= len(lines) else None
+        return line_of(sources[path], line)
     return linecache.getline(path, line).rstrip("\n") or None

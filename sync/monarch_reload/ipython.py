@@ -19,9 +19,9 @@ _MAGIC = "monarch_reload"
 
 
 class ReloadBeforeCell:
-    """Reloads what changed on disk; prints the report, and what still runs old code.
+    """Reloads files that changed on disk; prints the report, and the old code that still runs.
 
-    A refusal is printed once a save.
+    A refusal is printed once for each save.
     """
 
     def __init__(self, reloader: Reloader) -> None:

@@ -1,4 +1,4 @@
-"""The kind of an object, by its type alone.
+"""Looks at objects without running their code.
 
 `isinstance` asks an object for its `__class__` as well. A lazy object would load itself. A proxy
 would say that it is the function it wraps, and an edit would go to the proxy instead of that
@@ -7,6 +7,8 @@ function.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, TypeGuard, TypeVar, overload
 
@@ -22,6 +24,7 @@ def is_a(value: object, kind: tuple[type, ...]) -> bool: ...
 
 
 def is_a(value: object, kind: Any) -> bool:
+    """Return whether a value is of a kind, by its type alone."""
     return issubclass(type(value), kind)
 
 
@@ -32,6 +35,23 @@ def own_names(holder: object) -> dict[str, Any]:
     except AttributeError:
         return {}
     return held if type(held) is dict else {}
+
+
+def definition_at(module: str, qualname: str) -> Any:
+    """Return the object of that qualified name in a loaded module; None if there is none. Only
+    modules and classes are looked into."""
+    value: Any = sys.modules.get(module)
+    names: Mapping[str, Any] = own_names(value)
+    for name in qualname.split("."):
+        value = names.get(name)
+        names = vars(value) if is_a(value, type) else {}
+    return value
+
+
+def is_heap_type(cls: type) -> bool:
+    """Return whether a class was made at run time, as class statements do; False for the static
+    types of C."""
+    return bool(cls.__flags__ & (1 << 9))
 
 
 def is_waiting(module: ModuleType) -> bool:

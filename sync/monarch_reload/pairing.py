@@ -1,36 +1,29 @@
-"""Pairing: which statement binds each name of an edited module, and which live object continues as
-which new one.
+"""Pairs the definitions of an edited module: each live object with the staged object that has its
+new code.
 
-A name may be bound by several statements, and a function may be referred to by a registry alone.
-Both are resolved here, one module at a time; `adopt` binds the names.
+Several statements may bind one name, and only a registry may refer to a function. Both cases are
+resolved here, one module at a time; `adopt` binds the names.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
 from monarch_reload.live.live_functions import Functions
-from monarch_reload.live.patch import FunctionPatch, made_alike
+from monarch_reload.live.patch import FunctionPatch, made_alike, wraps
 from monarch_reload.live.registrars import taken_away
 from monarch_reload.plan.dirty_marks import ModulePlan
 from monarch_reload.plan.edits import LiveModule
 from monarch_reload.plan.graph import ModuleEdit
 from monarch_reload.source.statements import Statement
-from monarch_reload.successors import has_another_heir, made_by
 from monarch_reload.trial.stage import TrialStage
 
 
 class Pairing:
-    """Pairs the old and new definitions of one module; `made` returns the functions that staged
-    code made.
-
-    `definitions`: by name, the statement that binds it last, with its index. `strangers`: names
-    whose live object continues under another name. `undecorated`: live objects, each with the
-    decorators that it has lost.
-    """
+    """Pairs the old and new definitions of one module."""
 
     def __init__(
         self,
@@ -44,18 +37,28 @@ class Pairing:
     ) -> None:
         self._name = name
         self._plan = plan
+        #: The live module; None if no statement of it was edited and no decorated one runs.
         self._module = module
+        #: The finished trial run.
         self._stage = stage
+        #: Takes the pairs of functions.
         self._functions = functions
+        #: Returns the functions that staged code made. They are searched for at the first call.
         self._made = made
+        #: The globals of the live module, and those of the staged one.
         self._live_names = vars(sys.modules[name])
-        self._staged = stage.namespaces.get(name, {})
-        self._left = _left_alone(plan.edit, name, stage.left_alone)
-        self._lasting = {
+        self._staged_names = stage.namespaces.get(name, {})
+        #: By statement, the names that it might bind but left to definitions above it.
+        self._left_alone = _left_alone(plan.edit, name, stage.left_alone)
+        #: By name, the index of the statement that binds it last.
+        self._last_binders = {
             bound: index for index in range(len(plan.edit.new)) for bound in self._bound_by(index)
         }
+        #: By name, the statement that binds it last among those that ran, with its index.
         self.definitions: dict[str, tuple[int, Statement]] = {}
+        #: Names whose live object continues under another name.
         self.strangers: set[str] = set()
+        #: Live objects, each with the decorators that it has lost.
         self.undecorated: list[tuple[Any, list[Any]]] = []
 
     def pair(self) -> None:
@@ -79,7 +82,7 @@ class Pairing:
         lost = list(taken_away(old, statement, self._live_names))
         if lost:
             self.undecorated.append((self._live_names.get(old.name or ""), lost))
-            self.undecorated += [(one, lost) for one in made_by(old, self._module)]
+            self.undecorated += [(function, lost) for function in made_by(old, self._module)]
 
     def _pair_functions(self, index: int, old: Statement) -> None:
         """Pair functions to which no name leads because only registries refer to them."""
@@ -99,17 +102,17 @@ class Pairing:
         new = self._plan.edit.new[index]
         place = new.name or "", new.first
         for live in module.hidden_of(old) if index in self._plan.run else module.functions_of(old):
-            made = self._made().at_top_level(self._stage.namespaces[module.name])
-            for staged in made.get(place, ()):
+            staged_functions = self._made().at_top_level(self._stage.namespaces[module.name])
+            for staged in staged_functions.get(place, ()):
                 yield live, staged
                 for wrapper in module.wrappers_of(live):
                     alike = (w for w in self._made().wrappers_of(staged) if made_alike(wrapper, w))
-                    yield from ((wrapper, one) for one in alike)
+                    yield from ((wrapper, staged_wrapper) for staged_wrapper in alike)
 
     def _is_stranger(self, index: int, origin: int | None) -> bool:
         """Return whether the live object under a definition's name continues under another name."""
         statement = self._plan.edit.new[index]
-        left_alone = {i for i, bound in self._left.items() if statement.name in bound}
+        left_alone = {i for i, bound in self._left_alone.items() if statement.name in bound}
         return statement.is_definition and has_another_heir(
             self._plan.edit, statement, origin, left_alone
         )
@@ -120,26 +123,27 @@ class Pairing:
         if self._module is None:
             return
         assert old.name is not None
-        found = self._module.functions.get((old.name, old.first), [])
+        functions = self._module.functions.get((old.name, old.first), [])
         value = self._stage.defined.get((self._name, index))
-        if len(found) == 1 and type(value) is FunctionType and made_alike(found[0], value):
-            self._functions.function(found[0], value)
+        if len(functions) == 1 and type(value) is FunctionType and made_alike(functions[0], value):
+            self._functions.function(functions[0], value)
 
     def _bind(self, index: int, is_stranger: bool) -> None:
         """Note that the statement binds its names."""
         statement = self._plan.edit.new[index]
         names: Iterable[str] = sorted(self._bound_by(index))
         if "*" in statement.binds:
-            names = [n for n in self._staged if n[:2] != "__" and self._lasting.get(n, -1) < index]
+            last = self._last_binders
+            names = [n for n in self._staged_names if n[:2] != "__" and last.get(n, -1) < index]
             names = [name for name in names if name not in self.definitions]
         for bound in names:
-            if statement.is_definition and self._lasting[bound] > index:
+            if statement.is_definition and self._last_binders[bound] > index:
                 continue  # hidden by a later one of the same name
             self.definitions[bound] = index, statement
             (self.strangers.add if is_stranger else self.strangers.discard)(bound)
 
     def _bound_by(self, index: int) -> frozenset[str] | set[str]:
-        return self._plan.edit.new[index].binds - self._left.get(index, set())
+        return self._plan.edit.new[index].binds - self._left_alone.get(index, set())
 
 
 def _left_alone(
@@ -147,10 +151,68 @@ def _left_alone(
 ) -> Mapping[int, set[str]]:
     """Return, by statement, the names that it might bind but left to definitions above it."""
     above: set[str] = set()
-    found: dict[int, set[str]] = {}
+    left_alone: dict[int, set[str]] = {}
     for index, statement in enumerate(edit.new):
-        left = above & left_by.get((name, index), set())
-        if left:
-            found[index] = left
+        left_names = above & left_by.get((name, index), set())
+        if left_names:
+            left_alone[index] = left_names
         above |= statement.defines
-    return found
+    return left_alone
+
+
+def made_by(definition: Statement, module: LiveModule | None) -> Iterator[FunctionType]:
+    """Yield the functions that a definition made, and the functions that wrap them, as a registry
+    may refer to either."""
+    if definition.is_function and module is not None:
+        for function in module.functions_of(definition):
+            yield function
+            yield from module.wrappers_of(function)
+
+
+def has_another_heir(
+    edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
+) -> bool:
+    """Return whether the live object under a definition's name continues under another definition.
+
+    `def _` may occur many times, each with a decorator that registers it. `left_alone` are new
+    statements that may bind the name, but did not.
+    """
+    last = edit.last_binders.get(statement.name or "")
+    if last is None or last == origin:
+        return False
+    if any(edit.alignment.source_of(index) == last for index in left_alone):
+        return False
+    return last in edit.alignment.inherited or edit.old[last].is_decorated
+
+
+def is_decorated_anew(
+    live: FunctionType, staged: FunctionType, old: Statement, new: Statement
+) -> bool:
+    """Return whether one function has new decorators around it, before and after the edit."""
+    name = old.name if old.is_function and old.name == new.name else None
+    return name is not None and wraps(live, name) and wraps(staged, name)
+
+
+def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
+    """Return whether a definition is gone while others of its name remain, as with `def _`."""
+    others = edit.binders.get(edit.old[index].name or "", ())
+    return index not in edit.alignment.inherited and all(
+        edit.new[other].is_definition for other in others
+    )
+
+
+def registers_itself(statement: Statement, live: Any) -> bool:
+    """Return whether a definition had decorators, base classes or a metaclass of ours register it.
+
+    Other definitions did not register themselves: if they are in a registry, other code put them
+    there.
+    """
+    if statement.is_decorated:
+        return True
+    if not issubclass(type(live), type):
+        return False
+    makers = {type(live), *(b for b in live.__mro__[1:] if "__init_subclass__" in vars(b))}
+    return any(maker.__module__ not in _STANDARD for maker in makers)
+
+
+_STANDARD = ("builtins", "abc", "enum", "typing")

@@ -13,7 +13,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import CodeType
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -68,74 +67,88 @@ Mode = Literal["auto", "patch", "respawn", "off"]
 
 
 class Process:
-    """The state that all reloads of one reloader share; the generation counts commits and undos."""
+    """The state that all reloads of one reloader share."""
 
     def __init__(self, imported: Callable[[], Mapping[str, bytes]]) -> None:
+        #: The sources that the loaded modules run.
         self.sources = RunningSources(imported)
         COMPILED.watch()
+        #: Remembers the text of each module that is imported.
         self.hook = ImportHook(self.sources, {CONVERT_FRAME: COMPILED.watch})
+        #: Held by whoever prepares, commits or undoes.
         self.lock = threading.RLock()
+        #: The number of commits and undos so far.
         self.generation = 0
-        # Texts by their files, and why they could not be switched to: the next time, they need a
-        # new process from the start.
+        #: The error of each (file, text) that a commit failed to switch to. If it comes again, it
+        #: needs a new process.
         self.unfit: dict[tuple[str, bytes], ReloadError] = {}
-        self.lineage = Lineage()
+        self.lineage: Lineage = {}
+        #: The code that modules ran before, for audits.
         self.history = PastCode()
+        #: The values that live objects should have since the commits so far, for audits.
         self.expected = Expected()
-        self._kept: weakref.WeakSet[Prepared] = weakref.WeakSet()
-
-    def committed(self, prepared: Prepared) -> None:
-        """Register a commit that may be undone later."""
-        self._kept.add(prepared)
+        #: Committed reloads that somebody may still undo.
+        self.undoable: weakref.WeakSet[Prepared] = weakref.WeakSet()
 
     def held(self) -> list[Any]:
         """Return the objects that refer to old code and values so that commits can be undone."""
-        return [one for prepared in list(self._kept) for one in prepared.held()]
+        return [thing for prepared in list(self.undoable) for thing in prepared.held()]
 
 
 class Prepared:
     """A prepared reload, to be committed or aborted. Made by `Reloader.prepare`."""
 
     def __init__(
-        self, process: Process, texts: Mapping[str, bytes | None], mode: Mode, budget: Budget
+        self,
+        process: Process,
+        texts: Mapping[str, bytes | None],
+        arriving: Mapping[str, str],
+        mode: Mode,
+        budget: Budget,
     ) -> None:
+        #: By module name, or by path for files that no module was loaded from.
         self.verdicts: dict[str, ModuleVerdict] = {}
-        self.arriving: Mapping[str, str] = {}  # files that new code may import; where they lie
+        #: The name, for people, of the code that runs until the commit.
+        self.label_before = ""
+        #: The report that `commit` will return; its `seconds` are not known yet.
+        self.report = ReloadReport(verdicts=self.verdicts)
         self._process = process
+        #: The generation that this reload was prepared for; it cannot be committed to another.
         self._generation = process.generation
+        #: The new text of each changed file; None for a deleted file.
         self._texts = texts
+        #: Further new files that new code may import, each with the path of its text until then.
+        self._arriving = arriving
         self._mode = mode
+        self._budget = budget
+        #: The new sources, by module.
         self._sources: dict[str, ModuleSource] = {}
         self._plan = EditPlan({})
-        self._budget = budget
+        #: The trial run of the plan.
         self._stage = TrialStage(process.hook, self._budget)
         self._functions = FunctionPatch(self._stage.namespaces)
+        #: The flips of the commit, and which live object continues as which new one.
         self._adoption = Adoption(self._stage, self._functions)
         self._closures = LiveClosures(process.lineage)
-        self._places = UndoLog()
+        #: The new paths of modules that move to another file; set before the trial already.
+        self._file_moves = UndoLog()
+        #: Functions that clear caches, which the commit and its undo call.
         self._caches: list[Callable[[], None]] = []
+        #: `Process.expected` of this commit alone, and as it was before.
         self._expected = self._expected_before = Expected()
+        #: `PastCode.removed` as it was before the commit.
         self._removed_before: dict[str, ModuleSource] = {}
+        #: How to undo the commit.
         self._log = UndoLog()
+        #: What the commit changes in code that torch may have compiled.
         self._changes = CodeChanges()
-        self.label_before = ""  # of the code that runs until the commit, for people
-        self._report = ReloadReport()
-        self._report.verdicts = self.verdicts
-        self._spent = False
+        #: Whether it was committed or aborted.
+        self._is_spent = False
 
     @property
     def needs_respawn(self) -> bool:
         """Whether a module can change only in a new process."""
-        return any(verdict.action == "respawn" for verdict in self.verdicts.values())
-
-    @property
-    def report(self) -> ReloadReport:
-        """The report that `commit` will return; its `seconds` are not known yet."""
-        return self._report
-
-    def patches_as_far_as_possible(self, is_partial: bool) -> None:
-        """Set whether classes that cannot change in place take at least their new methods."""
-        self._adoption.classes.is_partial = is_partial
+        return self.report.needs_respawn
 
     def respawns(self, names: Collection[str], reason: str) -> None:
         """Note for these modules that they need a new process; they do not change in this one."""
@@ -145,15 +158,18 @@ class Prepared:
             )
 
     def stage_changes(
-        self, changed: Mapping[str, ModuleSource], data: Collection[str] = ()
+        self, changed: Mapping[str, ModuleSource], data: Collection[str], is_partial: bool
     ) -> None:
-        """Plan the changes, run the new code beside the live modules, and make the flips. `data`
-        are config files that change; the disk may still have their old texts.
+        """Plan the changes, run the new code beside the live modules, and make the flips.
+
+        `data` are config files that change; the disk may still have their old texts. `is_partial`:
+        classes that cannot change in place take at least their new methods.
 
         Raises ReloadError for errors of the new code, OverBudget if the planning takes too long,
         and any other exception if the reloader itself fails. In all these cases the reload is
         aborted.
         """
+        self._adoption.classes.is_partial = is_partial
         try:
             self._stage_changes(changed, data)
         except BaseException:
@@ -161,61 +177,40 @@ class Prepared:
             raise
 
     def _stage_changes(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
+        running = self._process.sources
         self._process.history.older_graphs.look()
-        look_at = self._looking()
-        live = self._live_modules(changed, look_at)
+        living = functools.cache(Functions.living)
+
+        def look_at(name: str) -> LiveModule:
+            return LiveModule(name, sys.modules[name], running[name], living)
+
+        live = {}
+        for name in changed:
+            self._budget.check()
+            live[name] = look_at(name)
         self._move_files(changed)
-        exports = Exports(self._process.sources, changed)
-        edits, removed = self._edits(live, changed, exports)
-        self._plan = self._planned(self._rereading(edits, data, exports), changed, exports)
+        exports = Exports(running, changed)
+        edits = []
+        for name, source in changed.items():
+            self._budget.check()
+            edits.append(edited(live[name], source, exports))
+        removed = list(self._make_again(edits, live, changed, exports))
+        edits = self._rereading(edits, data, exports)
+        loaded = [name for name, _ in running.loaded()]
+        importers = Importers(running, changed, exports)
+        self._plan = make_plan(edits, importers, loaded, self._budget.check)
         self._sources = dict(changed)
         self._leave_out(removed)
         self._try_out(changed, data)
         self._adopt(live, changed, look_at)
         self._judge(changed)
 
-    def _looking(self) -> Callable[[str], LiveModule]:
-        living = functools.cache(Functions.living)
-        running = self._process.sources
-        return lambda name: LiveModule(name, sys.modules[name], running[name], living)
-
-    def _live_modules(
-        self, names: Collection[str], look_at: Callable[[str], LiveModule]
-    ) -> dict[str, LiveModule]:
-        live: dict[str, LiveModule] = {}
-        for name in names:
-            self._budget.check()
-            live[name] = look_at(name)
-        return live
-
     def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
         """Give modules that move to another file their new path now: new code imports the files
         beside it."""
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
-                self._places.apply(reshaped(sys.modules[name], source.path))
-
-    def _edits(
-        self,
-        live: Mapping[str, LiveModule],
-        changed: Mapping[str, ModuleSource],
-        exports: Exports,
-    ) -> tuple[list[ModuleEdit], list[tuple[str, RemovedAssignment]]]:
-        """Return the edits; and the removed assignments, by module, whose old values the edits do
-        not restore."""
-        edits: list[ModuleEdit] = []
-        for name, source in changed.items():
-            self._budget.check()
-            edits.append(edited(live[name], source, exports))
-        return edits, list(self._make_again(edits, live, changed, exports))
-
-    def _planned(
-        self, edits: list[ModuleEdit], changed: Mapping[str, ModuleSource], exports: Exports
-    ) -> EditPlan:
-        running = self._process.sources
-        known = [name for name, _ in running.loaded()]
-        importers = Importers(running, changed, exports)
-        return make_plan(edits, importers, known, self._budget.check)
+                self._file_moves.apply(reshaped(sys.modules[name], source.path))
 
     def _leave_out(self, all_removed: list[tuple[str, RemovedAssignment]]) -> None:
         """Remove from the plan what cannot run in this process, and note why."""
@@ -227,7 +222,7 @@ class Prepared:
             elif removed.is_code:
                 self._adoption.refused.setdefault(name, {})[removed.title] = removed.reason
             else:
-                self._report.stays.append(f"{name}: {removed}")
+                self.report.stays.append(f"{name}: {removed}")
 
     def _try_out(self, changed: Mapping[str, ModuleSource], data: Collection[str]) -> None:
         """Run the plan beside the live modules, with all new files as if they were on disk."""
@@ -236,7 +231,7 @@ class Prepared:
         running, hook = self._process.sources, self._process.hook
         sources = {n: changed.get(n) or running[n] for n in self._plan.modules}
         hook.pending = {os.path.realpath(p): t for p, t in self._texts.items() if t is not None}
-        hook.arriving = {real_path(path): place for path, place in self.arriving.items()}
+        hook.arriving = {real_path(path): text_path for path, text_path in self._arriving.items()}
         importlib.invalidate_caches()
         contents = {os.path.realpath(path): self._texts[path] or b"" for path in data}
         try:
@@ -259,71 +254,79 @@ class Prepared:
             if text is None
             for name in running.names_at(os.fspath(path))
         } | self._process.history.removed
-        following = {n for n in self._plan.modules.keys() - live.keys() if self._decorates(n)}
+        following = {
+            name
+            for name, plan in self._plan.modules.items()
+            if name not in live and any(plan.edit.new[i].is_decorated for i in plan.run | plan.twin)
+        }
         self._adoption.adopt(self._plan, {**live, **{name: look_at(name) for name in following}})
-        self._report.stays += self._adoption.stays
+        self.report.stays += self._adoption.stays
         for name, source in changed.items():
             move_code(live[name], source, self._plan.modules[name], self._functions)
         self._follow()
         self._refuse_what_native_code_keeps(changed)
         paths = {source.path for _, source in running.running()}
-        twins, displaced = self._functions.twins.values(), self._adoption.displaced()
-        self._expected = Expected.of(twins, displaced, paths, self._functions.patched)
+        twins, displaced = self._functions.twins.values(), self._adoption.displaced.values()
+        self._expected = Expected.of(
+            twins, (before for _, before in displaced), paths, self._functions.patched
+        )
 
     def _follow(self) -> None:
         """Make the flips of functions to which no name leads, such as closures and wrappers."""
-        own = {id(namespace) for namespace in self._stage.namespaces.values()}
-        flips = [one for one in self._functions.flips if isinstance(one, Attribute)]
-        makers = [(one.owner, one.value) for one in flips if one.name == "__code__"]
+        staged_ids = {id(namespace) for namespace in self._stage.namespaces.values()}
+        flips = [flip for flip in self._functions.flips if isinstance(flip, Attribute)]
+        makers = [(flip.owner, flip.value) for flip in flips if flip.name == "__code__"]
         paths: set[str] = set()
         for edit in self._switches().values():
             if edit.before.path not in paths and edit.old:
                 paths.add(edit.before.path)
-                self._closures.follow(edit, makers, lambda one: id(one.__globals__) in own)
+                self._closures.follow(
+                    edit, makers, lambda function: id(function.__globals__) in staged_ids
+                )
         self._functions.flips += self._closures.flips
         self._functions.patched += self._closures.patched
         self._closures.count()
 
     def _switches(self) -> dict[str, Edit]:
         """Return the edits of the modules whose sources change."""
-        edits = {name: self._plan.modules[name].edit for name in self._sources}
-        return {
-            name: Edit(
-                self._process.sources[name], self._sources[name], one.old, one.new, one.alignment
-            )
-            for name, one in edits.items()
-        }
+        switches = {}
+        for name, source in self._sources.items():
+            edit = self._plan.modules[name].edit
+            before = self._process.sources[name]
+            switches[name] = Edit(before, source, edit.old, edit.new, edit.alignment)
+        return switches
 
     def _refuse_what_native_code_keeps(self, changed: Collection[str]) -> None:
         """Refuse changes of classes that native code, such as a compiled validator, keeps using in
         their old form; their methods are changed nevertheless."""
         patched = {id(cls) for cls in self._adoption.classes.patched}
         twins = self._functions.twins.values()
-        pairs = [(one, live) for one, live in twins if id(live) in patched and one is not live]
+        pairs = [
+            (staged, live) for staged, live in twins if id(live) in patched and staged is not live
+        ]
         for live, holder in kept_natively(pairs) if pairs else ():
             name = live.__module__ if live.__module__ in self._plan.modules else min(changed)
             reasons = self._adoption.refused.setdefault(name, {})
             reasons[live.__qualname__] = f"{holder} keeps the class in native code"
             self._adoption.classes.take_methods_only(live)
 
-    def _decorates(self, name: str) -> bool:
-        """Return whether a decorated statement of the module runs."""
-        plan = self._plan.modules[name]
-        return any(plan.edit.new[index].is_decorated for index in plan.run | plan.twin)
-
     def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
         """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
         running = self._process.sources
         judge(
-            self._report, self._plan, running, changed,
-            refused=self._adoption.refused, patched=self._functions.patched,
+            self.report,
+            self._plan,
+            running,
+            changed,
+            refused=self._adoption.refused,
+            patched=self._functions.patched,
             moved=self._adoption.moved,
-        )  # fmt: skip
-        found = warnings_of(self._plan, running, changed, self._stage.namespaces)
-        self._report.warnings += found
-        for name in self._report.at_start:
-            self._report.counts_from_next_start(name)
-        self._report.threads = self._stage.outside.threads
+        )
+        namespaces = self._stage.namespaces
+        self.report.warnings += warnings_of(self._plan, running, changed, namespaces)
+        for name in self.report.at_start:
+            self.report.counts_from_next_start(name)
+        self.report.threads = self._stage.outside.threads
         self._caches = list(caches_of(self._plan))
 
     def _make_again(
@@ -367,7 +370,9 @@ class Prepared:
         last = [os.path.basename(path) for path in data]
         for name, module in self._process.sources.loaded():
             source = self._process.sources[name]
-            if name not in changed and any(os.fsencode(one) in source.text for one in last):
+            if name not in changed and any(
+                os.fsencode(file_name) in source.text for file_name in last
+            ):
                 edits.append(unedited(name, module, source, exports))
         edits = [replace(edit, rereads=naming(edit.new, data)) for edit in edits]
         for path in data:
@@ -379,10 +384,10 @@ class Prepared:
 
     def abort(self) -> None:
         """Drop the reload; the process is as if it had never been prepared."""
-        if not self._spent:
-            self._spent = True
+        if not self._is_spent:
+            self._is_spent = True
             self._stage.close(keep_imported=False)
-            self._places.rollback()
+            self._file_moves.rollback()
             self._adoption.forget_all()
             self._let_go()
 
@@ -390,26 +395,26 @@ class Prepared:
         """Switch to the new code; return the report. If that fails, undo everything and raise
         ReloadError."""
         started = time.perf_counter()
-        process, report = self._process, self._report
+        process, report = self._process, self.report
         with process.lock:
-            if self._spent or self._generation != process.generation:
+            if self._is_spent or self._generation != process.generation:
                 self.abort()
                 message = "prepared for code that this process no longer runs; prepare again"
                 raise ReloadError(message, phase="commit")
-            self._spent = True
+            self._is_spent = True
             log = self._log
             before = {name: process.sources[name] for name in self._sources}
             try:
                 self._stage.close(keep_imported=True)
                 if self._stage.namespaces:
                     self._adoption.settle()
-                log.apply(COMPILED.following(self._flips(), self._changes, self._part_codes))
+                log.apply(COMPILED.following(self._flips(), self._changes, self._copy_codes))
                 report.compiles_again = self._refresh()
             except BaseException as error:
                 log.rollback()
                 self._refresh()
                 self._stage.close(keep_imported=False)
-                self._places.rollback()
+                self._file_moves.rollback()
                 if not isinstance(error, Exception):
                     raise
                 refused = ReloadError.of_exception(error, "commit")
@@ -444,7 +449,7 @@ class Prepared:
         process.history.now_on_disk(process.sources, self._texts)
         self._expected_before = process.expected
         process.expected = process.expected.followed_by(self._expected)
-        process.committed(self)
+        process.undoable.add(self)
 
     def held(self) -> list[Any]:
         """Return the objects that an undo needs, which refer to old code and values."""
@@ -454,23 +459,27 @@ class Prepared:
     def _flips(self) -> Iterator[Flip]:
         adoption = self._adoption
         asked = self._stage.held_back or adoption.gone or adoption.undecorated
-        known = list(registries(holders(self._process.sources.loaded()))) if asked else []
+        candidates = list(registries(holders(self._process.sources.loaded()))) if asked else []
         yield from self._functions.flips
         yield from self._closures.latecomers()
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for live, registrars in adoption.undecorated:
-            places = {id(one) for registrar in registrars for one in reached(registrar)}
+            reached_ids = {
+                id(container) for registrar in registrars for container in reached(registrar)
+            }
             ids = {id(part) for part in parts_of(live, getattr(live, "__module__", ""))}
-            yield from unregister([one for one in known if one.family in places], ids)
+            yield from unregister(
+                [registry for registry in candidates if registry.family in reached_ids], ids
+            )
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
-        yield from left_behind(known, self._stage.held_back, self._functions.live_of)
+        yield from left_behind(candidates, self._stage.held_back, self._functions.live_of)
         yield from self._stage.outside.flips(self._functions.live_of)
         yield from self._stage.overloads.flips(self._switches(), self._functions.live_of)
         for store in self._stage.stores:
             yield store.flip(self._functions.live_of)
-        yield from unregister(known, {id(thing) for thing in adoption.gone})
+        yield from unregister(candidates, {id(thing) for thing in adoption.gone})
         for name, source in self._sources.items():
             yield Action(lambda name=name, source=source: self._record(name, source))  # type: ignore[misc]
 
@@ -486,7 +495,7 @@ class Prepared:
             taken_back = {name: self._process.sources[name] for name in self._sources}
             log.rollback()
             self._stage.close(keep_imported=False)
-            self._places.rollback()
+            self._file_moves.rollback()
             self._refresh()
             for name, source in taken_back.items():
                 self._process.history.undone(name, source)
@@ -494,11 +503,11 @@ class Prepared:
             self._process.expected = self._expected_before
             self._process.generation += 1
 
-    def _part_codes(self) -> None:
+    def _copy_codes(self) -> None:
         """Have the sources use copies of the code objects that live functions run."""
         for name, source in self._sources.items():
-            for one in (self._process.sources[name], source):
-                one.part_from_functions()
+            for version in (self._process.sources[name], source):
+                version.copy_codes()
 
     def _refresh(self) -> list[str]:
         """Clear caches that were computed from the old code; return the functions that torch
@@ -516,9 +525,9 @@ class Prepared:
         forget_bytecode(self._texts)
         forget_scripts()
         importlib.invalidate_caches()
-        return sorted({self._name_of(code) for code in COMPILED.forget(self._changes)})
-
-    def _name_of(self, code: CodeType) -> str:
-        names = self._process.sources.names_at(code.co_filename)
-        module = names[0] if names else Path(code.co_filename).stem
-        return f"{module}.{name_in(code)}"
+        compiled = set()
+        for code in COMPILED.forget(self._changes):
+            names = self._process.sources.names_at(code.co_filename)
+            module = names[0] if names else Path(code.co_filename).stem
+            compiled.add(f"{module}.{name_in(code)}")
+        return sorted(compiled)

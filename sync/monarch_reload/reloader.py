@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from monarch_reload.audit.audit import Audit
@@ -31,6 +32,19 @@ from monarch_reload.trial.budget import Budget, OverBudget
 from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess, is_surely_wrong
 
 PathLike = str | os.PathLike[str]
+
+
+class _Change(msgspec.Struct):
+    """The files of one prepare, by absolute path."""
+
+    texts: dict[str, bytes | None]  # None for a deleted file
+    arriving: Mapping[str, str]  # further new files, each with the path of its text until then
+    path: Sequence[str]  # `sys.path` after the change
+    moved: dict[str, list[str]] = {}  # by new file, the modules that move there
+
+    @property
+    def moved_names(self) -> set[str]:
+        return {name for names in self.moved.values() for name in names}
 
 
 class Reloader:
@@ -158,18 +172,18 @@ class Reloader:
 
     def _resolved(self, paths: Iterable[PathLike]) -> list[str]:
         loaded = {source.path for _, source in self.loaded()}
-        found: dict[str, None] = {}
+        resolved: dict[str, None] = {}
         for path in [os.fspath(path) for path in paths]:
-            places = [os.path.join(base, path) for base in (*self._roots, os.getcwd())]
-            known = [p for p in places if self._sources.names_at(p)]
-            there = [p for p in places if os.path.exists(p)]
-            for place in known or there[:1] or places[:1]:
-                whole = os.path.normpath(place)
+            candidates = [os.path.join(base, path) for base in (*self._roots, os.getcwd())]
+            loaded_paths = [p for p in candidates if self._sources.names_at(p)]
+            existing = [p for p in candidates if os.path.exists(p)]
+            for candidate in loaded_paths or existing[:1] or candidates[:1]:
+                whole = os.path.normpath(candidate)
                 if os.path.isdir(whole):
-                    found.update((p, None) for p in loaded if p.startswith(f"{whole}{os.sep}"))
+                    resolved.update((p, None) for p in loaded if p.startswith(f"{whole}{os.sep}"))
                 else:
-                    found[whole] = None
-        return list(found)
+                    resolved[whole] = None
+        return list(resolved)
 
     def prepare(
         self,
@@ -198,61 +212,51 @@ class Reloader:
         with self._lock, _collector_paused():
             budget = self.budget(self._sources.import_seconds())
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
-            arriving = {} if arriving is None else arriving
-            moved = self._moved(texts, arriving, [*folders, *filter(None, sys.path)])
-            changed = self._compiled(texts, moved, budget)
+            change = _Change(texts, arriving or {}, list(dict.fromkeys([*folders, *sys.path])))
+            self._find_moved(change)
+            changed = self._compiled(change, budget)
             thaw(changed)
 
-            def begun() -> Prepared:
-                prepared = Prepared(self._process, texts, mode, budget)
-                prepared.arriving = arriving
+            def new_prepared() -> Prepared:
+                prepared = Prepared(self._process, texts, change.arriving, mode, budget)
                 prepared.report.files = [p for p, text in texts.items() if not self._runs(p, text)]
-                prepared.patches_as_far_as_possible(as_far_as_possible)
-                prepared.verdicts.update(self._verdicts_without_a_run(texts, moved))
-                prepared.report.warnings = self._gone(texts, deleted, moved, changed, folders)
+                prepared.verdicts.update(self._verdicts_without_a_run(change))
+                prepared.report.warnings = self._gone(change, deleted, changed)
                 return prepared
 
-            prepared = begun()
+            prepared = new_prepared()
             if mode == "respawn":
                 prepared.respawns(changed, "as asked for")
             elif mode != "off":
                 sound = {n: s for n, s in changed.items() if n not in prepared.verdicts}
                 try:
                     for source in sound.values():
-                        if (
-                            error := self._process.unfit.get((source.path, source.text))
-                        ) is not None:
-                            raise error
-                    prepared.stage_changes(
-                        sound, [p for p, t in texts.items() if t and is_config(p)]
-                    )
+                        refusal = self._process.unfit.get((source.path, source.text))
+                        if refusal is not None:
+                            raise refusal
+                    configs = [p for p, text in texts.items() if text and is_config(p)]
+                    prepared.stage_changes(sound, configs, as_far_as_possible)
                 except Exception as error:
-                    state = self._new_state(texts, moved, arriving, folders)
-                    reached = self._reached(error, texts, moved, state)
+                    state = self._new_state(change)
+                    reached = self._reached(error, change, state)
                     reason = self._tried_elsewhere(error, state, reached, changed)
-                    prepared = begun()
+                    prepared = new_prepared()
                     prepared.respawns(sound, reason)
             if mode == "patch":
                 _refuse_what_needs_respawn(prepared)
             return prepared
 
     def _gone(
-        self,
-        texts: Mapping[str, bytes | None],
-        deleted: Collection[str],
-        moved: Mapping[str, list[str]],
-        changed: Mapping[str, ModuleSource],
-        folders: Sequence[str],
+        self, change: _Change, deleted: Collection[str], changed: Mapping[str, ModuleSource]
     ) -> list[str]:
         """Return warnings about imports of modules that can no longer be found."""
-        places = list(dict.fromkeys([*folders, *sys.path]))
-        there = {name for names in moved.values() for name in names}
+        texts, moving = change.texts, change.moved_names
         gone: set[str] = set()
         for path in [*(path for path, text in texts.items() if text is None), *deleted]:
-            for name in self._sources.names_at(path) or importable_as(path, places):
-                others = other_places(name, path, filter(None, places))
-                if name not in there and not any(
-                    texts.get(place, place != path and os.path.exists(place)) for place in others
+            for name in self._sources.names_at(path) or importable_as(path, change.path):
+                others = other_places(name, path, filter(None, change.path))
+                if name not in moving and not any(
+                    texts.get(other, other != path and os.path.exists(other)) for other in others
                 ):
                     gone.add(name)
         if not gone:
@@ -273,67 +277,64 @@ class Reloader:
         here, it may lack the effects of another module's import: then all modules are imported.
         Raises ReloadError if the code itself is to blame.
         """
-        known = error if isinstance(error, ReloadError) else None
-        if known is not None and (is_surely_wrong(known, changed) or "__main__" in changed):
-            raise known
+        own_error = error if isinstance(error, ReloadError) else None
+        if own_error is not None and (is_surely_wrong(own_error, changed) or "__main__" in changed):
+            raise own_error
         modules = [(name, path) for name, path in state.modules if name in reached]
         refusal = self._spare(replace(state, modules=modules))
-        is_known = refusal is None or (known is not None and known.message == refusal.message)
+        is_known = refusal is None or (
+            own_error is not None and own_error.message == refusal.message
+        )
         if not is_known and len(modules) < len(state.modules):
             refusal = self._spare(state)
         if refusal is None:
             if isinstance(error, OverBudget):
                 return str(error)
-            place = f", {known.path}:{known.line}" if known is not None and known.line else ""
-            what = known.message if known is not None else f"{type(error).__name__}: {error}"
-            return f"only a fresh process imports it; in this one it came to {what}{place}"
-        if known is not None and known.message == refusal.message:
-            raise known
+            location = (
+                f", {own_error.path}:{own_error.line}"
+                if own_error is not None and own_error.line
+                else ""
+            )
+            message = (
+                own_error.message if own_error is not None else f"{type(error).__name__}: {error}"
+            )
+            return f"only a fresh process imports it; in this one it came to {message}{location}"
+        if own_error is not None and own_error.message == refusal.message:
+            raise own_error
         raise refusal from error
 
-    def _new_state(
-        self,
-        texts: Mapping[str, bytes | None],
-        moved: Mapping[str, list[str]],
-        arriving: Mapping[str, str],
-        folders: Sequence[str],
-    ) -> NewState:
+    def _new_state(self, change: _Change) -> NewState:
         """Return the files that will be on disk, and the loaded modules that will still exist."""
-        files: dict[str, bytes | str | None] = {**arriving, **texts}
-        paths = {name: path for path, names in moved.items() for name in names}
+        files: dict[str, bytes | str | None] = {**change.arriving, **change.texts}
+        paths = {name: path for path, names in change.moved.items() for name in names}
         modules = [
             (name, paths.get(name, self._sources[name].path))
             for name, _ in self._sources.running()
             if name not in ("__main__", "__mp_main__")
         ]
-        gone = {path for path, text in texts.items() if text is None}
+        gone = {path for path, text in change.texts.items() if text is None}
         return NewState(
             {os.path.realpath(path): content for path, content in files.items()},
             [(name, path) for name, path in modules if path.endswith(".py") and path not in gone],
-            list(dict.fromkeys([*folders, *sys.path])),
+            change.path,
         )
 
-    def _reached(
-        self,
-        error: Exception,
-        texts: Mapping[str, bytes | None],
-        moved: Mapping[str, list[str]],
-        state: NewState,
-    ) -> set[str]:
+    def _reached(self, error: Exception, change: _Change, state: NewState) -> set[str]:
         """Return the modules that change, that import such modules, or in which the attempt in this
         process failed.
 
         Returns all modules if a changed file is no module: it is unknown which modules read it.
         """
-        same = {os.path.realpath(path) for path, text in texts.items() if self._runs(path, text)}
+        texts = change.texts.items()
+        same = {os.path.realpath(path) for path, text in texts if self._runs(path, text)}
         files = [path for path in state.files if path not in same]
         if any(not path.endswith(".py") for path in files):
             return {name for name, _ in state.modules}
-        changed = {name for names in moved.values() for name in names}
+        changed = change.moved_names
         changed.update(name for path in files for name in self._sources.names_at(path))
         changed.update(name for path in files for name in importable_as(path, state.path))
         reached = reached_modules(changed, {os.path.dirname(path) for path in files}, self._sources)
-        failed = {path for one in (error, error.__cause__) if one for path in files_of(one)}
+        failed = {path for cause in (error, error.__cause__) if cause for path in files_of(cause)}
         return reached.union(name for path in failed for name in self._sources.names_at(path))
 
     def _runs(self, path: str, text: bytes | None) -> bool:
@@ -341,45 +342,33 @@ class Reloader:
         names = self._sources.names_at(path)
         return bool(names) and all(self._sources[name].text == text for name in names)
 
-    def _moved(
-        self,
-        texts: dict[str, bytes | None],
-        arriving: Mapping[str, str],
-        folders: Sequence[str],
-    ) -> dict[str, list[str]]:
-        """Return, by new file, the modules that move there: their file is deleted, and the import
-        system would find them at the new one. Texts that are read from ``arriving`` are added to
-        ``texts``."""
+    def _find_moved(self, change: _Change) -> None:
+        """Note the modules that move to a new file: their file is deleted, and the import system
+        would find them at the new one. The texts of arriving files that they move to are read."""
+        texts = change.texts
         untold = [other_shape(path) for path, text in texts.items() if text is not None]
         gone = [path for path, text in texts.items() if text is None]
         gone += [path for path in untold if path not in texts and not os.path.exists(path)]
-        moved: dict[str, list[str]] = {}
-        for before in gone:
-            for name in self._sources.names_at(before):
-                for place in other_places(name, before, folders):
-                    if place not in texts and place in arriving:
-                        texts[place] = Path(arriving[place]).read_bytes()
-                    if texts.get(place) is not None and not self._sources.names_at(place):
-                        moved.setdefault(place, []).append(name)
+        for old_path in gone:
+            for name in self._sources.names_at(old_path):
+                for new_path in other_places(name, old_path, filter(None, change.path)):
+                    if new_path not in texts and new_path in change.arriving:
+                        texts[new_path] = Path(change.arriving[new_path]).read_bytes()
+                    if texts.get(new_path) is not None and not self._sources.names_at(new_path):
+                        change.moved.setdefault(new_path, []).append(name)
                         break
-        return moved
 
-    def _compiled(
-        self,
-        texts: Mapping[str, bytes | None],
-        moved: Mapping[str, list[str]],
-        budget: Budget,
-    ) -> dict[str, ModuleSource]:
+    def _compiled(self, change: _Change, budget: Budget) -> dict[str, ModuleSource]:
         """Return the new sources, by module, of the loaded modules that change.
 
         When the budget is used up, the rest is not compiled: a fresh process will do it.
         """
         changed: dict[str, ModuleSource] = {}
         errors: list[ReloadError] = []
-        for path, text in texts.items():
+        for path, text in change.texts.items():
             if text is None or not path.endswith(".py"):
                 continue
-            names, renamed = self._sources.names_at(path), moved.get(path, [])
+            names, renamed = self._sources.names_at(path), change.moved.get(path, [])
             before = self._sources[names[0]] if names else None
             source = ModuleSource(before.path if before else path, text)
             is_late = budget.is_over()
@@ -396,18 +385,16 @@ class Reloader:
             raise ReloadError.of_many(errors)
         return changed
 
-    def _verdicts_without_a_run(
-        self, texts: Mapping[str, bytes | None], moved: Mapping[str, list[str]]
-    ) -> dict[str, ModuleVerdict]:
+    def _verdicts_without_a_run(self, change: _Change) -> dict[str, ModuleVerdict]:
+        """Return the verdicts that need no trial run: on deleted files, on binary modules, and on
+        files that no module was loaded from."""
         verdicts = {}
-        have_moved = {name for names in moved.values() for name in names}
-        for path, text in texts.items():
+        moving = change.moved_names
+        for path, text in change.texts.items():
             names = self._sources.names_at(path)
-            if path in moved:
+            if path in change.moved:
                 continue
-            for name in names:
-                if name in have_moved:
-                    continue
+            for name in [name for name in names if name not in moving]:
                 if text is None:
                     reason = "deleted; its module runs on"
                     verdicts[name] = ModuleVerdict(name, path, "unloaded", reason)

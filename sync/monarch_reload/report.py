@@ -39,11 +39,13 @@ Verdict = ModuleVerdict  # its name in the package
 
 @dataclass
 class ReloadReport:
-    """Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`.
+    """The result of a reload. Prints as a table.
+
+    Names are qualified: `package.module.Class.method`; `reran` are `module:line statement`.
 
     `verdicts` are by module name, or by path for files that no module was loaded from.
     `prepare_seconds` is the time that preparing took, while the old code ran; `seconds` that of the
-    commit. Prints as a table.
+    commit.
 
     `files` are all changed files, as absolute paths, config files included. `undone`: the report
     was made again because the change was undone; the old code runs. `threads` are the threads that
@@ -116,9 +118,9 @@ class ReloadReport:
         )
         rows = [("module", "verdict", "what")]
         for key, verdict in self.verdicts.items():
-            what = self._what(verdict) or [verdict.reason]
-            first = (verdict.module or key, _SPOKEN[verdict.action], what[0])
-            rows += [first, *(("", "", more) for more in what[1:])]
+            details = self._what(verdict) or [verdict.reason]
+            first = (verdict.module or key, _SPOKEN[verdict.action], details[0])
+            rows += [first, *(("", "", more) for more in details[1:])]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines = (f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows)
         again = ", ".join(self.compiles_again)

@@ -31,28 +31,28 @@ class RunningFiles:
         """Return paths whose text differs from the running text, at every call; a deletion is
         returned once.
         """
-        found = []
+        changed = []
         for path, text in {s.path: s.text for _, s in self._sources.running()}.items():
             stat = stat_of(path)
             if stat is None:
                 if path not in self._deleted:
                     self._deleted.add(path)
-                    found.append(path)
+                    changed.append(path)
                 if stat_of(other_shape(path)) is not None:
-                    found.append(other_shape(path))
+                    changed.append(other_shape(path))
                 continue
             self._deleted.discard(path)
             if self._settled.get(path) == (stat, text):
                 continue
             if self._differs(path, text):
                 self._settled.pop(path, None)
-                found.append(path)
+                changed.append(path)
             elif max(stat[:2]) < time.time_ns() - _RACY_NS:
                 self._settled[path] = (stat, text)
-        return [*found, *self._changed_data()]
+        return [*changed, *self._changed_data()]
 
     def _changed_data(self) -> list[str]:
-        found = []
+        changed = []
         for name, source in self._sources.running():
             text, paths = self._named.get(name, (None, []))
             if text != source.text:
@@ -61,13 +61,13 @@ class RunningFiles:
                 self._named[name] = source.text, paths
             for path in paths:
                 stat = stat_of(path)
-                known = self._data.setdefault(path, stat)
+                previous = self._data.setdefault(path, stat)
                 # At first sight: written since the module was imported?
                 young = text is None and stat is not None and stat[0] > source.seen_ns
-                if stat != known or young:
+                if stat != previous or young:
                     self._data[path] = stat
-                    found.append(path)
-        return list(dict.fromkeys(found))
+                    changed.append(path)
+        return list(dict.fromkeys(changed))
 
     def _differs(self, path: str, text: bytes) -> bool:
         try:
@@ -80,7 +80,7 @@ def stat_of(path: str) -> _Stat | None:
     """Return the times, size and inode of a file, which differ after any change; None if there is
     no file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

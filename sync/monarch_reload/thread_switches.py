@@ -1,7 +1,7 @@
 """Stretches of work in which no other thread of the process runs.
 
-Python hands the interpreter on from a thread that goes on working only after its switch
-interval; before that, others run only while this thread waits for something.
+A thread that keeps working gives the interpreter to another one only after the switch interval.
+Before that, other threads run only while this thread waits for something.
 """
 
 from __future__ import annotations
@@ -21,49 +21,37 @@ _FRESH_SECONDS = 0.01
 _SHORT_SECONDS = 0.001
 
 
-class _Interval:
-    """The switch interval of the process, which several threads may lengthen at the same time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num = 0
-        self._usual = 0.0
-
-    def lengthen(self) -> None:
-        with self._lock:
-            if self._num == 0:
-                self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(max(self._usual, _UNDISTURBED_SECONDS))
-            self._num += 1
-
-    def restore(self) -> None:
-        with self._lock:
-            self._num -= 1
-            if self._num == 0:
-                sys.setswitchinterval(self._usual)
-
-
-_interval = _Interval()
+_lock = threading.Lock()
+_num_lengthened = 0
+_usual_seconds = 0.0  # the switch interval of the process, while it is lengthened
 
 
 @contextlib.contextmanager
 def longer_turns() -> Iterator[None]:
-    """Keep other threads waiting during this block, for at most `_UNDISTURBED_SECONDS`."""
-    _interval.lengthen()
+    """Keep other threads waiting during this block, for at most `_UNDISTURBED_SECONDS`. Several
+    threads may do so at the same time."""
+    global _num_lengthened, _usual_seconds
+    with _lock:
+        if _num_lengthened == 0:
+            _usual_seconds = sys.getswitchinterval()
+            sys.setswitchinterval(max(_usual_seconds, _UNDISTURBED_SECONDS))
+        _num_lengthened += 1
     try:
         yield
     finally:
-        _interval.restore()
+        with _lock:
+            _num_lengthened -= 1
+            if _num_lengthened == 0:
+                sys.setswitchinterval(_usual_seconds)
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The state of the process at a moment: `worked` are nanoseconds and `places` frames and
-    instructions, by thread, without the thread that asks."""
+    """The state of the process at a moment, without the thread that asks."""
 
     when: float
-    num_switches: int
-    worked: Mapping[int, int]
-    places: Mapping[int, tuple[FrameType, int]]
+    num_switches: int  # of the thread that asks
+    worked: Mapping[int, int]  # processor time in nanoseconds, by native thread id
+    places: Mapping[int, tuple[FrameType, int]]  # frame and instruction, by thread id
 
 
 class Turns:
@@ -89,15 +77,15 @@ class Turns:
 
         `seconds`: how long code ran in between that may have let others run.
         """
-        # A machine that itself had no processor for a while does not count that as a switch, but
-        # others may have lost their patience with us.
+        # A virtual machine that lost its processor for a while counts no switch, but the switch
+        # interval may be over.
         is_fresh = time.perf_counter() - begin.when < _FRESH_SECONDS
         has_kept_on = is_fresh and _num_switches() == begin.num_switches
         is_likely = (has_kept_on and seconds < _SHORT_SECONDS) or (
             _CAN_ASK and _worked() == begin.worked
         )
-        # A thread that has another processor needs no switch of ours, where we let go of Python;
-        # and the system may tell its processor time a moment later.
+        # A thread on another processor runs without a switch of ours whenever we release the
+        # interpreter, and the system may report its processor time a moment later.
         return is_likely and _places() == begin.places
 
 
@@ -124,11 +112,11 @@ def _places() -> dict[int, tuple[FrameType, int]]:
 def _worked() -> dict[int, int]:
     """Return the processor time of each other thread so far, in nanoseconds, by native thread
     id."""
-    me, found = threading.get_native_id(), {}
+    me, nanoseconds = threading.get_native_id(), {}
     for thread in threading.enumerate() if _CAN_ASK else ():
         number = thread.native_id
         if number is not None and number != me:
             # The clock of a thread, by Linux's numbering; it refuses threads that have ended.
             with contextlib.suppress(OSError):
-                found[number] = time.clock_gettime_ns((~number << 3) | 6)
-    return found
+                nanoseconds[number] = time.clock_gettime_ns((~number << 3) | 6)
+    return nanoseconds

@@ -37,11 +37,7 @@ class Attribute(msgspec.Struct, frozen=True, eq=False):
     value: Any = MISSING
 
     def apply(self) -> Callable[[], None]:
-        own = _own_attributes(self.owner)
-        if own is None:
-            before = getattr(self.owner, self.name, MISSING)
-        else:
-            before = own.get(self.name, MISSING)
+        before = _attribute_of(self.owner, self.name)
         _set_attribute(self.owner, self.name, self.value)
         return lambda: _set_attribute(self.owner, self.name, before)
 
@@ -107,23 +103,12 @@ def contents_of(cell: CellType) -> Any:
         return MISSING
 
 
-def _own_attributes(owner: Any) -> Any:
-    """Return the stored attributes of a class; None for any other object."""
-    if isinstance(owner, type):
-        return _ClassAttributes(owner)
-    return None
-
-
-class _ClassAttributes:
-    """A class's own attributes, including those that `type` stores in slots."""
-
-    def __init__(self, owner: type) -> None:
-        self._owner = owner
-
-    def get(self, name: str, default: Any) -> Any:
-        if name in ("__bases__", "__name__", "__qualname__"):
-            return getattr(self._owner, name)
-        return self._owner.__dict__.get(name, default)
+def _attribute_of(owner: Any, name: str) -> Any:
+    """Return the present value of an attribute; of a class, only what the class itself stores, also
+    in the slots of `type`."""
+    if isinstance(owner, type) and name not in ("__bases__", "__name__", "__qualname__"):
+        return owner.__dict__.get(name, MISSING)
+    return getattr(owner, name, MISSING)
 
 
 def _set_attribute(owner: Any, name: str, value: Any) -> None:

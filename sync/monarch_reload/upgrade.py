@@ -120,20 +120,20 @@ class ClassUpgrade:
 def _rename(staged: type, live: type) -> None:
     """Give the staged class, and the functions and classes in it, the qualified names of the live
     one, which may have been defined in another function."""
-    place, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
+    prefix, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
     for part in parts_of(staged, staged.__module__):
         if part is not staged and isinstance(part, (FunctionType, type)):
-            found = _place_of(part, staged)
-            if found is not None:
-                part.__qualname__ = place + found[1]
+            place = _place_of(part, staged)
+            if place is not None:
+                part.__qualname__ = prefix + place[1]
     staged.__qualname__ = live.__qualname__
 
 
 def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
     """Return the qualified prefix of the class, and the name of `part` within it; None if it is not
     in the class."""
-    outer, own, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
-    return (outer, own + inner) if own else None
+    outer, class_name, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
+    return (outer, class_name + inner) if class_name else None
 
 
 def _home(cls: type) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType
 
+from msgspec.structs import replace
+
 from monarch_reload.at_start import (
     counts_from_next_start,
     helpers_of_the_start,
@@ -80,11 +82,9 @@ def judge(
     for owner in report.classes:
         module = next((n for n in verdicts if owner.startswith(f"{n}.")), None)
         if module is not None and verdicts[module].action in ("patch", "rerun"):
-            known = verdicts[module]
-            own = owner.removeprefix(f"{module}.")
-            verdicts[module] = ModuleVerdict(
-                known.module, known.path, known.action, known.reason, (*known.classes, own)
-            )
+            class_name = owner.removeprefix(f"{module}.")
+            classes = (*verdicts[module].classes, class_name)
+            verdicts[module] = replace(verdicts[module], classes=classes)
 
 
 def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource]) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource])
                 continue
             live = vars(sys.modules[name]).get(str(statement.name))
             if isinstance(live, type) and makes_torch_modules(live):
-                has_one = any("__init__" in one.binds for one in statement.body)
+                has_one = any("__init__" in member.binds for member in statement.body)
                 if has_one != ("__init__" in vars(live)):
                     yield f"{name}.{statement.name}.__init__"
 
@@ -160,7 +160,7 @@ def warnings_of(
         edit = plan.modules[name].edit
         # Code that cannot be looked through is taken as it is.
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            yield from map(str, CodeWarnings(edit, source, source_of, names_of))
+            yield from CodeWarnings(edit, source, source_of, names_of)
 
 
 def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:

@@ -4,8 +4,7 @@ What to open:
 
     audit         the comparison, and its report
     living        the objects of the process, in slices
-    fresh_codes   the code of a source, by name
-    history       the code that modules ran before
+    history       the code of each version of a module, the present one included
     expected      what a commit notes of objects that have no source to compare with
     literal_defaults  defaults of functions that a source writes out
     stale_caches  results that old code has made

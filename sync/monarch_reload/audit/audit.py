@@ -16,10 +16,9 @@ import msgspec
 
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
 from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
-from monarch_reload.audit.fresh_codes import FreshCodes
 from monarch_reload.audit.graphs import OldGraph
 from monarch_reload.audit.held import held_by_others, notes
-from monarch_reload.audit.history import PastCode
+from monarch_reload.audit.history import FreshCodes, PastCode
 from monarch_reload.audit.literal_defaults import defaults_now
 from monarch_reload.audit.living import LivingCode, code_of, running_codes, type_module
 from monarch_reload.audit.natives import (
@@ -30,8 +29,9 @@ from monarch_reload.audit.natives import (
 )
 from monarch_reload.audit.other_places import of_files, of_workers
 from monarch_reload.audit.stale_caches import stale_caches
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import definition_at, is_a, own_names
 from monarch_reload.live.all_objects import objects_of
+from monarch_reload.source.codes import qualname_of
 from monarch_reload.source.source import ModuleSource, RunningSources
 from monarch_reload.source.statements import Statement
 from monarch_reload.trial.stage import TrialStage
@@ -96,7 +96,7 @@ class Audit:
     def _definitions(self) -> list[AuditFinding]:
         """Find old functions and classes that are still in use.
 
-        It is no generator: a generator would itself refer to the objects that it finds.
+        Not a generator: that would itself refer to the objects that it finds.
         """
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
@@ -109,18 +109,18 @@ class Audit:
         classes = [(cls, why) for cls in snapshot.classes if (why := self._why_old(cls))]
         if not functions and not classes:
             return []
-        things = [one for one, _ in functions] + [one for one, _ in classes]
-        made = objects_of([cls for cls, _ in classes]) if classes else []
+        things = [function for function, _ in functions] + [cls for cls, _ in classes]
+        instances = objects_of([cls for cls, _ in classes]) if classes else []
         snapshot.forget()
-        held = self._held(things, made, [functions, classes])
+        held = self._held(things, instances, [functions, classes])
         findings = list(
             _of_functions(
-                (one.__code__, _owner_of(one), origin)
-                for is_held, (one, origin) in zip(held, functions, strict=False)
+                (function.__code__, _owner_of(function), origin)
+                for is_held, (function, origin) in zip(held, functions, strict=False)
                 if is_held
             )
         )
-        counts = Counter(id(type(one)) for one in made)
+        counts = Counter(id(type(instance)) for instance in instances)
         for is_held, (cls, why) in zip(held[len(functions) :], classes, strict=True):
             if is_held and (why == "copy" or counts[id(cls)]):
                 name = f"{type_module(cls)}.{cls.__qualname__}"
@@ -139,7 +139,7 @@ class Audit:
             for name in names if values else ():
                 for argument, value, new in self._lost_defaults(name, code, values):
                     groups[f"{name}.{_owner_of(function)}", argument, value, new].append(code)
-        found = []
+        findings = []
         for (owner, argument, value, new), codes in groups.items():
             keep, first = ("keeps" if len(codes) == 1 else "keep"), codes[0]
             place_of = (
@@ -147,8 +147,8 @@ class Audit:
             )
             text = f"{counted(len(codes), 'live closure')} of `{owner}` {keep} the default"
             text += f" {argument} = {value!r}; new ones have {new!r} ({place_of})"
-            found.append(AuditFinding("default", owner, len(codes), text))
-        return found
+            findings.append(AuditFinding("default", owner, len(codes), text))
+        return findings
 
     def _lost_defaults(
         self, name: str, code: CodeType, values: Mapping[str, Any]
@@ -161,23 +161,25 @@ class Audit:
         fresh = self._fresh_of(name).defaults.get((code.co_name, code.co_firstlineno), {})
         for argument, value in values.items():
             if argument in fresh and _differ(fresh[argument], value):
-                before = (
+                past_defaults = (
                     defaults[argument]
                     for version in self._history.past(name)
                     for place, defaults in version.defaults.items()
                     if place[0] == code.co_name and argument in defaults
                 )
-                if not all(_differ(one, value) for one in before):
+                if not all(_differ(default, value) for default in past_defaults):
                     yield argument, value, fresh[argument]
 
     def _caches(self) -> list[AuditFinding]:
-        patched = {id(one) for ref in self._expected.patched if (one := ref()) is not None}
-        found = []
+        patched = {
+            id(function) for ref in self._expected.patched if (function := ref()) is not None
+        }
+        findings = []
         for cache, edited in stale_caches(self._snapshot.caches, patched):
             name = f"{cache.__module__}.{cache.__qualname__}"
             text = f"the cache of `{name}` may hold results of old code: it calls `{edited}`"
-            found.append(AuditFinding("cache", name, 1, text))
-        return found
+            findings.append(AuditFinding("cache", name, 1, text))
+        return findings
 
     def _origin(self, function: FunctionType) -> _Origin | None:
         """Return the module and the version that a function's old code comes from; None if the code
@@ -189,7 +191,7 @@ class Audit:
         if not names or any(self._runs(name, code) for name in names):
             return None
         if any(callable(constant) for constant in code.co_consts):
-            return None  # It goes on in the function that took its place.
+            return None  # it calls the function that replaced it
         for name in names:
             version = self._history.version_of(name, code)
             if version is not None:
@@ -203,7 +205,7 @@ class Audit:
         name, code = str(function.__module__), function.__code__
         if code.co_filename[:1] != "<" or name not in self._names:
             return ()
-        return [name] if any(one.has(code) for one in self._history.past(name)) else ()
+        return [name] if any(version.has(code) for version in self._history.past(name)) else ()
 
     def _kind_of(self, name: str, function: FunctionType) -> Kind:
         fresh, code = self._fresh_of(name), function.__code__
@@ -231,32 +233,35 @@ class Audit:
             return ""
         if module not in sys.modules:
             return "gone"  # Its module went with its file.
-        top, *inner = qualname.split(".")
-        found: Any = vars(sys.modules[module]).get(top)
-        for name in inner:
-            found = vars(found).get(name) if is_a(found, type) else None
-        if found is cls:
+        top = qualname.partition(".")[0]
+        current = definition_at(module, qualname)
+        if current is cls:
             return "gone" if module in self._history.removed else ""
-        is_known = any(one() is cls for one in self._expected.classes)
+        is_known = any(ref() is cls for ref in self._expected.classes)
         if not is_known and not _is_defined_in(cls, own_names(sys.modules[module])):
             return ""
-        if is_a(found, type):
-            is_same = type_module(found) == module and found.__qualname__ == qualname
+        if is_a(current, type):
+            is_same = type_module(current) == module and current.__qualname__ == qualname
             if is_known or (is_same and self._is_plainly_defined(module, top)):
                 return "copy"
             return ""
         if module in self._history.removed:
             return "gone"
-        return "gone" if found is None and self._was_defined(module, top) else ""
+        return "gone" if current is None and self._was_defined(module, top) else ""
 
     def _is_plainly_defined(self, module: str, name: str) -> bool:
         """Return whether the source defines the name by one class statement without decorators."""
-        found = [one for one in self._statements(module) if name in one.defines]
-        return len(found) == 1 and found[0].is_class and not found[0].is_decorated
+        definitions = [
+            statement for statement in self._statements(module) if name in statement.defines
+        ]
+        return len(definitions) == 1 and definitions[0].is_class and not definitions[0].is_decorated
 
     def _was_defined(self, module: str, name: str) -> bool:
         """Return whether a class is no longer in the source, but was in an earlier version."""
-        if any(name in one.binds or "*" in one.binds for one in self._statements(module)):
+        if any(
+            name in statement.binds or "*" in statement.binds
+            for statement in self._statements(module)
+        ):
             return False
         return any(
             place[0] == name for version in self._history.past(module) for place in version.codes
@@ -289,30 +294,38 @@ class Audit:
             if owner is None:
                 continue
             if is_a(owner, type):
-                now = getattr(owner, expected.name, None)
+                current = getattr(owner, expected.name, None)
                 kind = "class"
             else:
-                now, kind = owner.__globals__.get(expected.name), "generated function"
-            if type(now) is not type(expected.value) or now != expected.value:
+                current, kind = owner.__globals__.get(expected.name), "generated function"
+            if type(current) is not type(expected.value) or current != expected.value:
                 name = f"{owner.__module__}.{owner.__qualname__}"
                 yield AuditFinding(
-                    "native", name, 1,
-                    f"the {kind} `{name}` has {expected.name} = {now!r}; a fresh import gives"
+                    "native",
+                    name,
+                    1,
+                    f"the {kind} `{name}` has {expected.name} = {current!r}; a fresh import gives"
                     f" {expected.value!r}",
-                )  # fmt: skip
+                )
 
     def _defaults(self) -> Iterator[AuditFinding]:
         """Find instances that keep a default which was edited since."""
-        defaults = [(o, one) for one in self._expected.defaults if (o := one.owner()) is not None]
+        defaults = [
+            (o, changed)
+            for changed in self._expected.defaults
+            if (o := changed.owner()) is not None
+        ]
         if not defaults:
             return
-        made = objects_of([owner for owner, _ in defaults])
+        instances = objects_of([owner for owner, _ in defaults])
         for owner, changed in defaults:
             new = defaults_of(owner).get(changed.name)
             keeping = [
-                one for one in made
-                if type(one) is owner and _value_of(one, changed.name) == (changed.before,)
-            ]  # fmt: skip
+                instance
+                for instance in instances
+                if type(instance) is owner
+                and _value_of(instance, changed.name) == (changed.before,)
+            ]
             if not keeping or new == changed.before:
                 continue
             name = f"{owner.__module__}.{owner.__qualname__}"
@@ -321,9 +334,11 @@ class Audit:
             )
             verb = "keeps" if len(keeping) == 1 else "keep"
             yield AuditFinding(
-                "value", name, len(keeping),
+                "value",
+                name,
+                len(keeping),
                 f"{who} {verb} {changed.name} = {changed.before!r}; new ones have {new!r}",
-            )  # fmt: skip
+            )
 
     def _names_of(self, things: Collection[Any]) -> Iterator[str]:
         ids = {id(thing) for thing in things}
@@ -336,13 +351,13 @@ class Audit:
 
     def _suspended(self) -> Iterator[AuditFinding]:
         running = [code for code in running_codes() if code.co_filename in self._at]
-        suspended = [code_of(one) for one in self._snapshot.suspended]
+        suspended = [code_of(generator) for generator in self._snapshot.suspended]
         groups: defaultdict[tuple[str, str], int] = defaultdict(int)
         for code in (*running, *suspended):
             for name in self._at[code.co_filename]:
                 is_old = code.co_name != "<module>" and not self._runs(name, code)
                 if is_old and (version := self._history.version_of(name, code)):
-                    groups[f"{name}.{_qualname(code)}", version.label] += 1
+                    groups[f"{name}.{qualname_of(code)}", version.label] += 1
         for (name, label), count in groups.items():
             text = f"`{name}` is still running code{_of(label)}, in which it ends"
             yield AuditFinding("running", name, count, text)
@@ -365,16 +380,16 @@ class Audit:
         texts = {name: self._source_of(name).text for name in self._names}
         groups: Counter[OldGraph] = Counter(self._history.older_graphs.old(texts))
         for graph, count in groups.items():
-            what = counted(count, "graph")
+            graphs = counted(count, "graph")
             runs = "runs" if count == 1 else "run"
             if graph.functions:
                 text = (
-                    f"{what} that {graph.maker} made of {listed(graph.functions)} {runs} the "
+                    f"{graphs} that {graph.maker} made of {listed(graph.functions)} {runs} the "
                     f"code{_of(graph.label)}"
                 )
                 yield AuditFinding("graph", graph.functions[0], count, text)
             else:
-                text = f"{what} of {graph.maker} {runs} what was traced before an edit"
+                text = f"{graphs} of {graph.maker} {runs} what was traced before an edit"
                 yield AuditFinding("cache", graph.maker, count, text)
 
     # Both
@@ -386,43 +401,47 @@ class Audit:
         dead themselves.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
-        own = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
-        own.append(self._snapshot.suspended)
-        own += objects_of(notes())
-        # What only a reloader's own notes hold is as good as gone.
+        own_objects = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
+        own_objects.append(self._snapshot.suspended)
+        own_objects += objects_of(notes())
+        # An object that only a reloader's own notes refer to does not count as used.
         around = list(around)
         newest: list[Any] = []
         held = [True] * len(things)
         for _ in range(_ROUNDS):
-            found = held_by_others(things, around, [newest, *own, *self._ours()], namespaces)
-            held = [one and other for one, other in zip(held, found, strict=True)]
+            are_held = held_by_others(
+                things, around, [newest, *own_objects, *self._ours()], namespaces
+            )
+            held = [was_held and is_held for was_held, is_held in zip(held, are_held, strict=True)]
             alive = [thing for thing, is_held in zip(things, held, strict=True) if is_held]
             if not alive:
                 break
-            known = {id(around), id(newest), id(alive), *map(id, own), *namespaces}
-            newest = self._holders((*alive, *newest), known)
+            known_ids = {id(around), id(newest), id(alive), *map(id, own_objects), *namespaces}
+            newest = self._holders((*alive, *newest), known_ids)
             around += newest
-            own += [one for one in newest if type(one).__module__.startswith("monarch_reload.")]
+            own_objects += [
+                holder for holder in newest if type(holder).__module__.startswith("monarch_reload.")
+            ]
             del alive
-        # They may hold each other, and would hold what is dead.
-        for one in (around, newest, own):
-            one.clear()
+        # These lists may refer to each other, and would keep dead objects.
+        for container in (around, newest, own_objects):
+            container.clear()
         return held
 
-    def _holders(self, things: tuple[Any, ...], known: set[int]) -> list[Any]:
+    def _holders(self, things: tuple[Any, ...], known_ids: set[int]) -> list[Any]:
         """Return the objects that refer to ``things``, as the collector knows them, without the ids
         ``known``.
         """
         holders: list[Any] = []
-        known |= {id(things), id(holders)}
+        known_ids |= {id(things), id(holders)}
         for start in range(0, len(things), _ASKED_AT_ONCE):
             self._pause()
             holders += (
-                one
-                for one in gc.get_referrers(*things[start : start + _ASKED_AT_ONCE])
-                if id(one) not in known and not is_a(one, (FrameType, ModuleType))
+                referrer
+                for referrer in gc.get_referrers(*things[start : start + _ASKED_AT_ONCE])
+                if id(referrer) not in known_ids and not is_a(referrer, (FrameType, ModuleType))
             )
-            known.update(map(id, holders))
+            known_ids.update(map(id, holders))
         return holders[:_MOST_HOLDERS]
 
 
@@ -456,17 +475,19 @@ def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[Audi
         groups[owner, origin].append(code)
     for (owner, origin), codes in groups.items():
         name, count = f"{origin.module}.{owner}", len(codes)
-        inner = sorted({one.co_name for one in codes} - {owner.rpartition(".")[2]})
-        what = f"{counted(count, 'live closure')} of `{name}`"
+        inner = sorted({code.co_name for code in codes} - {owner.rpartition(".")[2]})
+        subject = f"{counted(count, 'live closure')} of `{name}`"
         if not inner:
-            what = f"{counted(count, 'live function')} `{name}`"
+            subject = f"{counted(count, 'live function')} `{name}`"
         first = codes[0]
-        place = f"{os.path.basename(first.co_filename)}:{first.co_firstlineno}"
-        place = f"({', '.join([*inner[:3], place])})"
-        yield AuditFinding(origin.kind, name, count, f"{what} {_said(origin, count)} {place}")
+        location = f"{os.path.basename(first.co_filename)}:{first.co_firstlineno}"
+        location = f"({', '.join([*inner[:3], location])})"
+        yield AuditFinding(
+            origin.kind, name, count, f"{subject} {_what_it_does(origin, count)} {location}"
+        )
 
 
-def _said(origin: _Origin, count: int) -> str:
+def _what_it_does(origin: _Origin, count: int) -> str:
     runs, says, looks = ("runs", "says", "looks") if count == 1 else ("run", "say", "look")
     label = _of(origin.label)
     return {
@@ -496,8 +517,8 @@ def _of_class(name: str, why: str, count: int) -> AuditFinding:
     if why == "gone":
         text = f"{counted(count, 'instance')} of `{name}` {are} alive, and no file has that class"
         return AuditFinding("gone", name, count, f"{text} any more")
-    what = f"{counted(count, 'instance')} {are} of" if count else "something holds"
-    text = f"{what} a class `{name}` that is not the one of that name"
+    subject = f"{counted(count, 'instance')} {are} of" if count else "something holds"
+    text = f"{subject} a class `{name}` that is not the one of that name"
     return AuditFinding(
         "class", name, count or 1, f"{text}: `isinstance` fails, and it runs old code"
     )
@@ -505,10 +526,6 @@ def _of_class(name: str, why: str, count: int) -> AuditFinding:
 
 def _of(label: str) -> str:
     return f" of {label}" if label else " of an earlier version"
-
-
-def _qualname(code: CodeType) -> str:
-    return str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
 
 
 def _owner_of(function: FunctionType) -> str:

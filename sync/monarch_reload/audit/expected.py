@@ -40,9 +40,9 @@ class ChangedDefault(msgspec.Struct, frozen=True, eq=False):
 class Expected:
     """The values that live objects should have after one commit, or after several.
 
-    ``classes`` are classes that no name is bound to any more: a live class goes on in their place,
-    or another object has taken their name. ``defaults`` and ``patched`` (functions whose behaviour
-    changed) are those of the last commit.
+    ``classes`` are classes that no name is bound to any more: a live class continues in their
+    place, or another object has taken their name. ``defaults`` and ``patched`` (functions whose
+    behaviour changed) are those of the last commit.
     """
 
     def __init__(self) -> None:
@@ -63,26 +63,26 @@ class Expected:
         object that continues in its place; ``displaced`` are objects whose name another object
         takes. Functions of ``paths`` are compared with their source.
         """
-        made = cls()
+        expected = cls()
         for owner, name, value in cls._values_of(twins, paths):
-            made.values[id(owner), name] = ExpectedValue(weakref.ref(owner), name, value)
+            expected.values[id(owner), name] = ExpectedValue(weakref.ref(owner), name, value)
         old = [fresh for fresh, live in twins if fresh is not live] + list(displaced)
-        made.classes = [weakref.ref(one) for one in old if is_a(one, type)]
-        made.defaults = [
+        expected.classes = [weakref.ref(old_class) for old_class in old if is_a(old_class, type)]
+        expected.defaults = [
             ChangedDefault(weakref.ref(live), name, before)
             for fresh, live in twins
             if is_a(fresh, type) and is_a(live, type) and fresh is not live
             for name, before in _changed(defaults_of(live), defaults_of(fresh))
         ]
-        made.patched = [weakref.ref(one) for one in patched]
-        return made
+        expected.patched = [weakref.ref(function) for function in patched]
+        return expected
 
     def followed_by(self, later: Expected) -> Expected:
         """Return both records together; the later record of an object counts."""
         both = Expected()
         values = {**self.values, **later.values}
-        both.values = {key: one for key, one in values.items() if one.owner() is not None}
-        both.classes = [one for one in self.classes + later.classes if one() is not None]
+        both.values = {key: value for key, value in values.items() if value.owner() is not None}
+        both.classes = [ref for ref in self.classes + later.classes if ref() is not None]
         both.defaults, both.patched = later.defaults, later.patched
         return both
 
@@ -123,14 +123,14 @@ def is_plain(value: Any) -> bool:
 def defaults_of(cls: type) -> Mapping[str, Any]:
     """Return the plain defaults of the fields that a class gives its instances when they are
     made."""
-    own = vars(cls)
-    found: dict[str, Any] = {}
+    attributes = vars(cls)
+    defaults: dict[str, Any] = {}
     for table in ("__dataclass_fields__", "__pydantic_fields__"):
-        if is_a(fields := own.get(table), dict):
-            found |= {name: getattr(field, "default", ...) for name, field in fields.items()}
-    for field in own.get("__attrs_attrs__", ()):
-        found[field.name] = field.default
-    return {name: value for name, value in found.items() if is_plain(value)}
+        if is_a(fields := attributes.get(table), dict):
+            defaults |= {name: getattr(field, "default", ...) for name, field in fields.items()}
+    for field in attributes.get("__attrs_attrs__", ()):
+        defaults[field.name] = field.default
+    return {name: value for name, value in defaults.items() if is_plain(value)}
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -153,5 +153,9 @@ def _native_names(metaclass: type) -> Iterator[str]:
 
 def _names_read(code: CodeType) -> frozenset[str]:
     """Return the names that a code object's instructions mention, without those that it assigns."""
-    assigned = {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL"}
+    assigned = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname == "STORE_GLOBAL"
+    }
     return frozenset(code.co_names) - assigned

@@ -38,7 +38,8 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """``stale`` are objects that run other code than that of the files; ``kept`` is old by design.
+    """The result of an audit: ``stale`` are objects that run other code than their files have,
+    ``kept`` are objects that stay old by design.
 
     ``seconds`` is the time that the audit took, ``num_looked_at`` the number of functions and
     classes that it compared.
@@ -55,11 +56,11 @@ class AuditReport(msgspec.Struct, frozen=True):
 
     @property
     def stale(self) -> list[str]:
-        return [str(one) for one in self.findings if one.is_stale]
+        return [str(finding) for finding in self.findings if finding.is_stale]
 
     @property
     def kept(self) -> list[str]:
-        return [str(one) for one in self.findings if not one.is_stale]
+        return [str(finding) for finding in self.findings if not finding.is_stale]
 
     def __str__(self) -> str:
         looked = f"looked at {self.num_looked_at:,} functions and classes"

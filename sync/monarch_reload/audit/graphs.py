@@ -38,7 +38,9 @@ class SourceOutline:
     @cached_property
     def functions(self) -> Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]:
         """The functions and methods of the module, by qualified name."""
-        return {f"{before}{one.name}": one for before, one in self._statements if _is_function(one)}
+        return {
+            f"{prefix}{node.name}": node for prefix, node in self._statements if _is_function(node)
+        }
 
     @cached_property
     def values(self) -> Mapping[str, str]:
@@ -62,29 +64,29 @@ class SourceOutline:
         """Return the statements of the module and of its classes, each with the prefix of its
         names.
         """
-        found: list[tuple[str, Any]] = []
-        pending: list[tuple[str, Any]] = [("", one) for one in self._tree.body]
+        statements: list[tuple[str, Any]] = []
+        pending: list[tuple[str, Any]] = [("", node) for node in self._tree.body]
         while pending:
-            before, statement = pending.pop(0)
-            found.append((before, statement))
+            prefix, statement = pending.pop(0)
+            statements.append((prefix, statement))
             if isinstance(statement, ast.ClassDef):
-                pending += [(f"{before}{statement.name}.", one) for one in statement.body]
+                pending += [(f"{prefix}{statement.name}.", node) for node in statement.body]
             elif not _is_function(statement):
-                pending += [(before, one) for one in ast.iter_child_nodes(statement)]
-        return found
+                pending += [(prefix, node) for node in ast.iter_child_nodes(statement)]
+        return statements
 
-    def changed_at(self, lines: Collection[int], now: SourceOutline) -> list[str]:
+    def changed_at(self, lines: Collection[int], newer: SourceOutline) -> list[str]:
         """Return the functions on these lines that differ in the version ``now``, or that read a
         value whose expression differs."""
         changed = []
         values = {
-            name for name, value in self.values.items() if now.values.get(name, value) != value
+            name for name, value in self.values.items() if newer.values.get(name, value) != value
         }
         for name, function in self.functions.items():
-            first = min(one.lineno for one in (function, *function.decorator_list))
+            first = min(node.lineno for node in (function, *function.decorator_list))
             if not any(first <= line <= (function.end_lineno or first) for line in lines):
                 continue
-            other = now.functions.get(name)
+            other = newer.functions.get(name)
             if (
                 other is None
                 or ast.dump(other) != ast.dump(function)
@@ -132,37 +134,42 @@ class OlderGraphs:
     def look(self) -> None:
         """Find the present graphs. Called before new code is tried, which makes graphs of its
         own."""
-        known = {id(graph): one for one in self._there if (graph := one.graph()) is not None}
+        noted = {
+            id(graph): made_graph
+            for made_graph in self._there
+            if (graph := made_graph.graph()) is not None
+        }
         self._there = [
-            known.get(id(graph)) or MadeGraph(weakref.ref(graph), _maker_of(graph))
+            noted.get(id(graph)) or MadeGraph(weakref.ref(graph), _maker_of(graph))
             for graph in _graphs()
         ]
 
     def note(self, module: str, text: bytes, path: str, label: str) -> None:
         """Note the text that a module ran until now: the graphs here were made while it did."""
-        for made in self._there:
-            made.made_on.setdefault(module, (text, path, label))
+        for made_graph in self._there:
+            made_graph.made_on.setdefault(module, (text, path, label))
 
     def old(self, texts: Mapping[str, bytes]) -> Iterator[OldGraph]:
         """Yield live graphs that are older than the sources ``texts`` that modules run now, by
         name.
         """
         outlines: dict[bytes, SourceOutline] = {}
-        for made in self._there:
-            if made.graph() is None:
+        for made_graph in self._there:
+            if made_graph.graph() is None:
                 continue
             functions, labels = [], []
-            for module, (text, path, label) in made.made_on.items():
+            for module, (text, path, label) in made_graph.made_on.items():
                 if module not in texts or text == texts[module]:
                     continue
-                before, now = (
-                    outlines.setdefault(one, SourceOutline(one)) for one in (text, texts[module])
+                older, newer = (
+                    outlines.setdefault(version, SourceOutline(version))
+                    for version in (text, texts[module])
                 )
-                lines = made.places.get(os.path.realpath(path), ())
-                functions += [f"{module}.{name}" for name in before.changed_at(lines, now)]
+                lines = made_graph.places.get(os.path.realpath(path), ())
+                functions += [f"{module}.{name}" for name in older.changed_at(lines, newer)]
                 labels.append(label)
-            if functions or (labels and made.maker != "torch.jit"):
-                yield OldGraph(made.maker, tuple(functions), labels[0])
+            if functions or (labels and made_graph.maker != "torch.jit"):
+                yield OldGraph(made_graph.maker, tuple(functions), labels[0])
 
 
 def _graphs() -> list[Any]:
@@ -176,19 +183,19 @@ def _graphs() -> list[Any]:
         kinds += [jit.ScriptFunction, *with_subclasses(jit.ScriptModule)]
     fx: Any = sys.modules.get("torch.fx.graph_module")
     # Each graph module has a class of its own, so that without one nothing is searched for.
-    if fx is not None and (made := with_subclasses(fx.GraphModule)[1:]):
-        kinds += made
+    if fx is not None and (graph_classes := with_subclasses(fx.GraphModule)[1:]):
+        kinds += graph_classes
         export: Any = sys.modules.get("torch.export.exported_program")
         kinds += [] if export is None else [export.ExportedProgram]
-    graphs = [one for one in objects_of(kinds) if _maker_of(one)]
+    graphs = [graph for graph in objects_of(kinds) if _maker_of(graph)]
     parts = {id(part) for graph in graphs for part in _parts_of(graph)}
-    return [one for one in graphs if id(one) not in parts]
+    return [graph for graph in graphs if id(graph) not in parts]
 
 
 def _parts_of(graph: Any) -> list[Any]:
-    own = getattr(graph, "__dict__", {})
+    attributes = getattr(graph, "__dict__", {})
     children = getattr(graph, "children", list)
-    return [own.get("_graph_module"), own.get("_actual_script_module"), *children()]
+    return [attributes.get("_graph_module"), attributes.get("_actual_script_module"), *children()]
 
 
 def _maker_of(graph: Any) -> str:
@@ -198,7 +205,7 @@ def _maker_of(graph: Any) -> str:
     if module.startswith("torch.jit"):
         return "torch.jit"
     if name == "ExportedProgram" or any(
-        one.__module__ == "torch.export._unlift" for one in type(graph).__mro__
+        base.__module__ == "torch.export._unlift" for base in type(graph).__mro__
     ):
         return "torch.export"
     tracer = getattr(graph.graph, "_tracer_cls", None)
@@ -227,7 +234,7 @@ def _is_function(node: Any) -> bool:
 def _names_in(node: ast.AST) -> set[str]:
     """Return the names and attributes that a syntax tree mentions."""
     return {
-        one.id if isinstance(one, ast.Name) else one.attr
-        for one in ast.walk(node)
-        if isinstance(one, (ast.Name, ast.Attribute))
+        part.id if isinstance(part, ast.Name) else part.attr
+        for part in ast.walk(node)
+        if isinstance(part, (ast.Name, ast.Attribute))
     }

@@ -70,8 +70,8 @@ class _References:
         pending += [part for part in parts if self._is_followed(part)]
         if id(node) in self._candidates:
             # What a class keeps is its own: a validator, a serializer, a descriptor of an enum.
-            own = [part for part in parts if type(part) is dict]
-            pending += [value for held in own for value in held.values() if _is_kept(value)]
+            dicts = [part for part in parts if type(part) is dict]
+            pending += [value for held in dicts for value in held.values() if _is_kept(value)]
 
     def _is_followed(self, part: Any) -> bool:
         if id(part) in self._nodes:
@@ -83,21 +83,21 @@ class _References:
 
     def alive(self, ours: Collection[int]) -> set[int]:
         """Return the ids of objects reached from an object with holders that are not known here."""
-        known: dict[int, int] = {}
+        num_known: dict[int, int] = {}
         for targets in self._edges.values():
             for target in targets:
-                known[target] = known.get(target, 0) + 1
+                num_known[target] = num_known.get(target, 0) + 1
         roots = [
             key
             for key, count in _counts(self._nodes).items()
-            if key not in ours and count > known.get(key, 0)
+            if key not in ours and count > num_known.get(key, 0)
         ]
         alive: set[int] = set()
         while roots:
             key = roots.pop()
             if key not in alive and key not in ours:
                 alive.add(key)
-                roots += [one for one in self._edges[key] if one in self._nodes]
+                roots += [target for target in self._edges[key] if target in self._nodes]
         return alive
 
 
@@ -109,11 +109,11 @@ def _is_kept(value: Any) -> bool:
 def notes() -> set[type]:
     """Return the classes of the reloader's own notes, of which instances may not be collected
     yet."""
-    found: set[type] = set()
+    classes: set[type] = set()
     for name, module in sys.modules.copy().items():
         if name.startswith("monarch_reload.") and not name.startswith(_NO_NOTES):
-            found |= {one for one in vars(module).values() if is_a(one, type)}
-    return {one for one in found if one.__module__.startswith("monarch_reload.")}
+            classes |= {value for value in vars(module).values() if is_a(value, type)}
+    return {cls for cls in classes if cls.__module__.startswith("monarch_reload.")}
 
 
 _NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")

@@ -1,12 +1,12 @@
-"""The code that modules ran before, with the label of each version."""
+"""The code of each version of a module: of the present one, and of those that ran before."""
 
 from __future__ import annotations
 
 import os
 import sys
 import weakref
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import CodeType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from monarch_reload.audit.graphs import OlderGraphs
 from monarch_reload.audit.literal_defaults import literal_defaults
 from monarch_reload.live.patch import same_behaviour
-from monarch_reload.source.codes import Codes
+from monarch_reload.source.codes import Codes, inner_codes
 from monarch_reload.source.source import ModuleSource, RunningSources
 
 _MOST_VERSIONS = 24
@@ -25,9 +25,9 @@ def worker_processes() -> list[Any]:
     loaders."""
     module: Any = sys.modules.get("multiprocessing.process")
     return [
-        one
-        for one in list(getattr(module, "_children", ()))
-        if one._parent_pid == os.getpid() and one.is_alive()
+        process
+        for process in list(getattr(module, "_children", ()))
+        if process._parent_pid == os.getpid() and process.is_alive()
     ]
 
 
@@ -57,13 +57,7 @@ class PastVersion:
         place = code.co_name, code.co_firstlineno
         if place in self.codes:
             return self.codes[place] == code
-        return any(code in inner_codes(one) for one in self.codes.values())
-
-
-def inner_codes(code: CodeType) -> list[CodeType]:
-    """Return the code objects inside a code object, at any depth."""
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return inner + [one for part in inner for one in inner_codes(part)]
+        return any(code in inner_codes(outer) for outer in self.codes.values())
 
 
 class PastCode:
@@ -99,8 +93,10 @@ class PastCode:
             if version.has(code):
                 return version
         for version in self.past(name):
-            alike = (one for place, one in version.codes.items() if place[0] == code.co_name)
-            if any(same_behaviour(one, code) for one in alike):
+            alike = (
+                past_code for place, past_code in version.codes.items() if place[0] == code.co_name
+            )
+            if any(same_behaviour(past_code, code) for past_code in alike):
                 return version
         return None
 
@@ -120,3 +116,56 @@ class PastCode:
         if self._past.get(name):
             self._past[name].pop()
         self.replaced(name, source, "the push that was taken back")
+
+
+class FreshCodes:
+    """The code objects of all functions and classes of one source, by name."""
+
+    def __init__(self, source: ModuleSource) -> None:
+        self._source = source
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Sequence[CodeType]]:
+        return _by_name(self._source.codes.values())
+
+    @cached_property
+    def _compiled(self) -> Mapping[str, Sequence[CodeType]]:
+        """All code objects of the source, by name, including those that share a name and a line.
+
+        `ModuleSource.codes` leaves these out, so the whole file is compiled here.
+        """
+        code = compile(self._source.text, self._source.path, "exec", dont_inherit=True)
+        return _by_name([code])
+
+    @cached_property
+    def defaults(self) -> Mapping[tuple[str, int], Mapping[str, Any]]:
+        """The defaults that the source writes out as values; see ``literal_defaults``."""
+        return literal_defaults(self._source.text)
+
+    def has(self, code: CodeType) -> bool:
+        """Return whether a function of the source has exactly this code, line numbers included."""
+        name = code.co_name
+        return code in self._by_name.get(name, ()) or code in self._compiled.get(name, ())
+
+    def has_behaviour(self, code: CodeType) -> bool:
+        """Return whether a function of that name in the source does the same, perhaps on other
+        lines."""
+        return any(
+            same_behaviour(candidate, code) for candidate in self._compiled.get(code.co_name, ())
+        )
+
+    def has_name(self, name: str) -> bool:
+        """Return whether the source still has a function or class of this name. `<lambda>` is no
+        name."""
+        return name.startswith("<") or name in self._compiled
+
+
+def _by_name(codes: Iterable[CodeType]) -> Mapping[str, Sequence[CodeType]]:
+    by_name: defaultdict[str, list[CodeType]] = defaultdict(list)
+    seen: set[int] = set()
+    for code in codes:
+        for inner in (code, *inner_codes(code)):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                by_name[inner.co_name].append(inner)
+    return by_name

@@ -22,21 +22,21 @@ def literal_defaults(text: bytes) -> Mapping[Place, Defaults]:
 
     Leaves out two functions that share a name and a line.
     """
-    found: dict[Place, Defaults] = {}
+    defaults: dict[Place, Defaults] = {}
     twice: set[Place] = set()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return found
+        return defaults
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            line = min(one.lineno for one in (node, *decorators))
+            line = min(part.lineno for part in (node, *decorators))
             place = ("<lambda>" if isinstance(node, ast.Lambda) else node.name), line
-            if place in found:
+            if place in defaults:
                 twice.add(place)
-            found[place] = dict(_literals(node.args))
-    return {place: values for place, values in found.items() if place not in twice}
+            defaults[place] = dict(_literals(node.args))
+    return {place: values for place, values in defaults.items() if place not in twice}
 
 
 def _literals(arguments: ast.arguments) -> Iterator[tuple[str, Any]]:
@@ -61,6 +61,6 @@ def defaults_now(function: FunctionType) -> Defaults:
     code: CodeType = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     values = function.__defaults__ or ()
-    found = dict(zip(positional[len(positional) - len(values) :], values, strict=False))
-    found |= function.__kwdefaults__ or {}
-    return {name: value for name, value in found.items() if is_plain(value)}
+    defaults = dict(zip(positional[len(positional) - len(values) :], values, strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    return {name: value for name, value in defaults.items() if is_plain(value)}

@@ -23,7 +23,11 @@ _LOOKED_AT = frozenset((FunctionType, *SUSPENDED, CACHE))
 
 def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
     """Return all functions whose file satisfies ``is_wanted``."""
-    return [one for one in objects_of({FunctionType}) if is_wanted(one.__code__.co_filename)]
+    return [
+        function
+        for function in objects_of({FunctionType})
+        if is_wanted(function.__code__.co_filename)
+    ]
 
 
 class LivingCode:
@@ -52,29 +56,29 @@ class LivingCode:
         object whose end a thread waits for. So only functions and the like are kept of it.
         """
         paths, functions = self._paths, FunctionType
-        found = [
-            one
-            for one in objects_of(_LOOKED_AT)
-            if type(one) is not functions
-            or (path := one.__code__.co_filename) in paths
+        candidates = [
+            thing
+            for thing in objects_of(_LOOKED_AT)
+            if type(thing) is not functions
+            or (path := thing.__code__.co_filename) in paths
             or path[:1] == "<"
         ]
         pause()
-        for one in found:
-            if type(one) is CACHE:
-                if _path_of(one.__wrapped__) in self._all_paths:
-                    self.caches.append(one)
-            elif type(one) is not functions:
-                if code_of(one).co_filename in paths:
-                    self.suspended.append(one)
-            elif one.__code__.co_filename in paths:
-                self.functions.append(one)
-            elif self._is_generated(one):
-                self.generated.append(one)
-        found.clear()
+        for candidate in candidates:
+            if type(candidate) is CACHE:
+                if _path_of(candidate.__wrapped__) in self._all_paths:
+                    self.caches.append(candidate)
+            elif type(candidate) is not functions:
+                if code_of(candidate).co_filename in paths:
+                    self.suspended.append(candidate)
+            elif candidate.__code__.co_filename in paths:
+                self.functions.append(candidate)
+            elif self._is_generated(candidate):
+                self.generated.append(candidate)
+        candidates.clear()
         pause()
         modules = self._modules
-        self.classes = [one for one in with_subclasses(object) if type_module(one) in modules]
+        self.classes = [cls for cls in with_subclasses(object) if type_module(cls) in modules]
         self.num_functions, self.num_classes = len(self.functions), len(self.classes)
 
     def _is_generated(self, function: FunctionType) -> bool:

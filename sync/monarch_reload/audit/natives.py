@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from types import FunctionType
 from typing import Any
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import definition_at, is_a
 
 _SCHEMA = "__pydantic_core_schema__"
 _OF_A_CLASS = ("model", "dataclass")
@@ -40,25 +40,24 @@ def models() -> Iterator[type]:
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
     """Yield the classes of these modules of which a validator's copy has other fields than the
     class itself. ``holder`` is a model or an adapter with a validator."""
-    if is_a(holder, type) and not has_its_name(holder):
+    if is_a(holder, type) and not is_bound_to_its_name(holder):
         return
     for cls, inside in _inside(schema_of(holder), set()):
-        if cls is holder or cls.__module__ not in modules or not has_its_name(cls):
+        if cls is holder or cls.__module__ not in modules or not is_bound_to_its_name(cls):
             continue
-        own = next((part for one, part in _inside(schema_of(cls), set()) if one is cls), None)
-        if own is not None and not _alike(inside, own):
+        own_fields = next(
+            (part for inner_class, part in _inside(schema_of(cls), set()) if inner_class is cls),
+            None,
+        )
+        if own_fields is not None and not _alike(inside, own_fields):
             yield cls
 
 
-def has_its_name(cls: type) -> bool:
+def is_bound_to_its_name(cls: type) -> bool:
     """Return whether a class is still bound to its name in its module. True for a class made in a
     function, which has no such name."""
-    found: Any = sys.modules.get(cls.__module__)
-    for name in cls.__qualname__.split("."):
-        if name == "<locals>":
-            return True
-        found = own_names(found).get(name) if not is_a(found, type) else vars(found).get(name)
-    return found is cls
+    is_local = "<locals>" in cls.__qualname__
+    return is_local or definition_at(cls.__module__, cls.__qualname__) is cls
 
 
 def schema_of(holder: Any) -> Any:

@@ -11,29 +11,30 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from monarch_reload.audit.findings import AuditFinding, counted, listed
-from monarch_reload.audit.history import inner_codes, worker_processes
+from monarch_reload.audit.history import worker_processes
 from monarch_reload.audit.living import functions_of
 from monarch_reload.kinds import own_names
+from monarch_reload.source.codes import inner_codes
 
 
 def of_workers(started_before: Collection[Any]) -> Iterator[AuditFinding]:
     """Yield the worker processes that were started before code was replaced: they run the code that
     was loaded then."""
-    alive = [one for one in worker_processes() if one in started_before]
-    of_loaders = [one for one in alive if _loads_data(one)]
-    others = [one for one in alive if one not in of_loaders]
+    alive = [process for process in worker_processes() if process in started_before]
+    of_loaders = [process for process in alive if _loads_data(process)]
+    others = [process for process in alive if process not in of_loaders]
     if of_loaders:
-        what = f"{counted(len(of_loaders), 'worker')} of a DataLoader"
-        yield _with_old_code(of_loaders, what, "until the loader makes new ones")
+        subject = f"{counted(len(of_loaders), 'worker')} of a DataLoader"
+        yield _with_old_code(of_loaders, subject, "until the loader makes new ones")
     if others:
-        what = f"{counted(len(others), 'process')} that this one has started"
-        names = listed(one.name for one in others)
-        yield _with_old_code(others, what, f"until the end ({names})")
+        subject = f"{counted(len(others), 'process')} that this one has started"
+        names = listed(process.name for process in others)
+        yield _with_old_code(others, subject, f"until the end ({names})")
 
 
-def _with_old_code(processes: Collection[Any], what: str, until: str) -> AuditFinding:
+def _with_old_code(processes: Collection[Any], subject: str, until: str) -> AuditFinding:
     have = "has" if len(processes) == 1 else "have"
-    text = f"{what} {have} the code of before {until}"
+    text = f"{subject} {have} the code of before {until}"
     return AuditFinding("running", "multiprocessing", len(processes), text)
 
 
@@ -56,7 +57,7 @@ def of_files(
         return
     names = {os.path.basename(file) for file in wanted}
     old: defaultdict[str, int] = defaultdict(int)
-    now: dict[str, Collection[CodeType]] = {}
+    current_codes: dict[str, Collection[CodeType]] = {}
     functions = functions_of(
         lambda path: path in wanted or (path[:1] == "/" and os.path.basename(path) in names)
     )
@@ -65,7 +66,7 @@ def of_files(
         path = os.path.realpath(function.__code__.co_filename)
         if path not in wanted or _is_of_module(function, path):
             continue  # That module is told.
-        if function.__code__ not in now.setdefault(path, _codes_of(path)):
+        if function.__code__ not in current_codes.setdefault(path, _codes_of(path)):
             old[path] += 1
     functions.clear()
     for path, count in old.items():

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from monarch_reload.audit.history import inner_codes
 from monarch_reload.kinds import is_a, own_names
+from monarch_reload.source.codes import inner_codes
+from monarch_reload.undo_log import contents_of
 
 CACHE: Any = type(functools.lru_cache(lambda: None))
 _MOST_CALLED = 2_000
@@ -35,12 +36,12 @@ def stale_caches(caches: Iterable[Any], patched: Collection[int]) -> Iterator[tu
 def _edited_below(function: FunctionType, patched: Collection[int]) -> str:
     pending, seen = [function], {id(function)}
     while pending and len(seen) < _MOST_CALLED:
-        for one in _called_by(pending.pop()):
-            if id(one) in patched:
-                return f"{one.__module__}.{one.__qualname__}"
-            if id(one) not in seen:
-                seen.add(id(one))
-                pending.append(one)
+        for called in _called_by(pending.pop()):
+            if id(called) in patched:
+                return f"{called.__module__}.{called.__qualname__}"
+            if id(called) not in seen:
+                seen.add(id(called))
+                pending.append(called)
     return ""
 
 
@@ -48,16 +49,16 @@ def _called_by(function: FunctionType) -> Iterator[FunctionType]:
     codes: list[CodeType] = [function.__code__, *inner_codes(function.__code__)]
     names = {name for code in codes for name in code.co_names}
     pending = [function.__globals__[name] for name in names if name in function.__globals__]
-    pending += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    pending += map(contents_of, function.__closure__ or ())
     for value in pending:
         if is_a(value, (type, ModuleType)):
-            own: Any = vars(value) if is_a(value, type) else own_names(value)
-            called = {name: own[name] for name in names if name in own}
+            attributes: Any = vars(value) if is_a(value, type) else own_names(value)
+            called = {name: attributes[name] for name in names if name in attributes}
             if is_a(value, type):
-                called |= {name: own[name] for name in _MAKING if name in own}
+                called |= {name: attributes[name] for name in _MAKING if name in attributes}
             yield from filter(None, map(_function_of, called.values()))
-        elif (found := _function_of(value)) is not None:
-            yield found
+        elif (target := _function_of(value)) is not None:
+            yield target
 
 
 _MAKING = ("__new__", "__init__", "__post_init__", "__call__")
@@ -69,11 +70,3 @@ def _function_of(value: Any) -> FunctionType | None:
     if type(value) is CACHE:
         value = value.__wrapped__
     return value if type(value) is FunctionType else None
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

@@ -17,8 +17,7 @@ from itertools import chain, compress, repeat
 from operator import not_
 from typing import Any
 
-# Not `hash`, which runs code of metaclasses, and not `id`, of which audit hooks are told: both give
-# other threads a turn.
+# `hash` runs code of metaclasses, and `id` raises an audit event: both may let other threads run.
 _address = object.__hash__
 
 
@@ -49,14 +48,14 @@ def objects_of(kinds: Collection[type]) -> list[Any]:
 
 def with_subclasses(cls: type) -> list[type]:
     """Return the class and all classes that derive from it, frozen ones included."""
-    found: dict[int, type] = {}
+    classes: dict[int, type] = {}
     pending = [cls]
     while pending:
-        one = pending.pop()
-        if id(one) not in found:
-            found[id(one)] = one
-            pending += type.__subclasses__(one)
-    return list(found.values())
+        derived = pending.pop()
+        if id(derived) not in classes:
+            classes[id(derived)] = derived
+            pending += type.__subclasses__(derived)
+    return list(classes.values())
 
 
 def are_all_seen(things: Iterable[Any]) -> bool:
@@ -64,7 +63,7 @@ def are_all_seen(things: Iterable[Any]) -> bool:
     wanted = frozenset(map(_address, things))
     with _no_collections():
         seen = map(_address, chain.from_iterable(_lists(None)))
-        # `sum` goes to the end, as `wanted <= ...` would not: what stops midway keeps the list.
+        # `sum` goes to the end. A search that stops midway, as `wanted <= ...`, keeps the list.
         return sum(map(wanted.__contains__, seen)) == len(wanted)
 
 
@@ -79,12 +78,14 @@ def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, An
     with _no_collections():
         tuples = frozenset(map(_address, _of_types(tuple_type, generation)))
         others = list(_of_types(tuple_type, generation, not_))
-    objects = {id(one): one for one in others}
+    objects = {id(thing): thing for thing in others}
     pending = [*others, *holders]
     while pending:
         parts = chain.from_iterable(map(gc.get_referents, pending))
-        held = {id(one): one for one in parts if type(one) is tuple and _address(one) in tuples}
-        pending = [one for one in held.values() if id(one) not in objects]
+        held = {
+            id(part): part for part in parts if type(part) is tuple and _address(part) in tuples
+        }
+        pending = [part for part in held.values() if id(part) not in objects]
         objects.update(held)
     return objects
 

@@ -8,13 +8,12 @@ import dataclasses
 import enum
 import functools
 import gc
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from types import FunctionType
 from typing import Any, Protocol, cast
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import definition_at, is_a, is_heap_type, own_names
 from monarch_reload.live.enums import live_members, with_live_members
 from monarch_reload.live.natives import is_laid_out, why_its_metaclass_objects
 from monarch_reload.live.patch import FunctionPatch, made_alike, moved_alike, wrapped_in, wraps
@@ -61,7 +60,7 @@ def _slots(cls: type) -> Any:
 
 
 def _shape(cls: type) -> tuple[Any, ...]:
-    builtin = next(base for base in cls.__mro__ if not base.__flags__ & (1 << 9))
+    builtin = next(base for base in cls.__mro__ if not is_heap_type(base))
     return (
         builtin,
         cls.__basicsize__,
@@ -83,12 +82,12 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
     """Give the staged class the live values of these attributes, so that what registers with the
     staged class is added to the live registry."""
     for name in names:
-        own = live.__dict__.get(name, MISSING)
-        if own is MISSING or name not in staged.__dict__ or _is_layout(own):
+        live_value = live.__dict__.get(name, MISSING)
+        if live_value is MISSING or name not in staged.__dict__ or _is_layout(live_value):
             continue
         # A proxy says for its instances what their class is: `__class__ = Lookup()`.
         if name != "__class__" and not is_laid_out(live, name):
-            Attribute(staged, name, own).apply()
+            Attribute(staged, name, live_value).apply()
 
 
 class ClassPatch:
@@ -241,9 +240,11 @@ class ClassPatch:
     def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
         """Have a method's old wrapper call its new one, which other decorators made; some objects
         may still refer to the old one."""
-        if callable(value) and not any(is_a(one, _NOT_BOUND) for one in (current, value)):
+        if callable(value) and not any(
+            is_a(attribute, _NOT_BOUND) for attribute in (current, value)
+        ):
             befores = [current] if is_a(current, FunctionType) else wrapped_in(current)
-            before = next((one for one in befores if wraps(one, names[0])), None)
+            before = next((function for function in befores if wraps(function, names[0])), None)
             if before is not None and wraps(value, names[1]):
                 self._functions.forward(before, value)
 
@@ -305,11 +306,9 @@ def hooked_classes(functions: Iterable[FunctionType]) -> Iterator[type]:
     """Yield the classes whose `__subclasshook__` is one of these functions."""
     for function in functions:
         if function.__name__ == "__subclasshook__":
-            found: Any = sys.modules.get(function.__module__)
-            for name in function.__qualname__.split(".")[:-1]:
-                found = getattr(found, name, None)
-            if is_a(found, type):
-                yield found
+            cls = definition_at(function.__module__, function.__qualname__.rpartition(".")[0])
+            if is_a(cls, type):
+                yield cls
 
 
 def _functions_in(value: Any) -> Iterator[FunctionType]:

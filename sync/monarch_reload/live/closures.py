@@ -19,16 +19,18 @@ import inspect
 import sys
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Any
 
 import msgspec
 
 from monarch_reload.live.live_functions import Functions
-from monarch_reload.live.patch import same_behaviour
+from monarch_reload.live.patch import arguments_of, likeness, same_behaviour
 from monarch_reload.source.alignment import Alignment
+from monarch_reload.source.codes import inner_codes, moved_code
 from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.splice import as_imported, names_imported
 from monarch_reload.source.statements import Statement
@@ -64,19 +66,8 @@ class _LostCode(msgspec.Struct, frozen=True):
     path: Path
 
 
-class Lineage:
-    """The code objects that live functions may still run though no source has them, by file."""
-
-    def __init__(self) -> None:
-        self._lost: dict[str, Mapping[int, _LostCode]] = {}
-
-    def in_file(self, path: str) -> Mapping[int, _LostCode]:
-        return self._lost.get(path, {})
-
-    def replaced(self, edit: Edit, lost: Mapping[int, _LostCode]) -> Iterator[Flip]:
-        yield Item(self._lost, edit.after.path, lost)
-        if edit.after.path != edit.before.path:
-            yield Item(self._lost, edit.before.path)
+Lineage = dict[str, Mapping[int, _LostCode]]
+"""The code objects that live functions may still run though no source has them: by file, by id."""
 
 
 class _CodeNode:
@@ -88,7 +79,9 @@ class _CodeNode:
         self.is_nested = is_nested  # made by a function, so that no name of the module leads to it
         self.heir: _CodeNode | None = None
         self.place: Place = (code.co_name, code.co_firstlineno, 0)
-        inside = is_nested or (bool(code.co_flags & inspect.CO_OPTIMIZED) and not _is_scope(code))
+        # Since Python 3.12, type parameters have a code object of their own.
+        is_scope = code.co_name.startswith("<generic parameters of")
+        inside = is_nested or (bool(code.co_flags & inspect.CO_OPTIMIZED) and not is_scope)
         counts: Counter[str] = Counter()
         self.children: list[_CodeNode] = []
         for inner in code.co_consts:
@@ -105,15 +98,7 @@ class _CodeNode:
     @cached_property
     def likeness(self) -> Hashable:
         """A key that is equal for code objects of the same behaviour, and for few others."""
-        code = self.code
-        plain = (one for one in code.co_consts if not isinstance(one, CodeType))
-        inner = tuple(child.likeness for child in self.children)
-        return code.co_code, code.co_names, code.co_varnames, tuple(map(repr, plain)), inner
-
-
-def _is_scope(code: CodeType) -> bool:
-    """Return whether a code object only holds type parameters, which Python 3.12 introduced."""
-    return code.co_name.startswith("<generic parameters of")
+        return likeness(self.code), tuple(child.likeness for child in self.children)
 
 
 class _Tree:
@@ -153,7 +138,7 @@ def _title(statement: Statement) -> str:
 
 def _columns(code: CodeType) -> Sequence[Any]:
     positions = getattr(code, "co_positions", None)
-    return [place[2:] for place in positions()] if positions is not None else ()
+    return [position[2:] for position in positions()] if positions is not None else ()
 
 
 def pair(old: _CodeNode, new: _CodeNode) -> None:
@@ -168,40 +153,33 @@ def pair(old: _CodeNode, new: _CodeNode) -> None:
         names = [[n.code.co_name for n in nodes] for nodes in (before[a:b], after[c:d])]
         if tag == "equal" or (tag == "replace" and names[0] == names[1]):
             pairs += zip(before[a:b], after[c:d], strict=True)
-    for key in (_name_and_likeness, _likeness_of, _name_of):  # moved, renamed, edited and moved
-        left = [_left(nodes, pairs, side) for side, nodes in enumerate((before, after))]
-        for alike in left[0].keys_of(key):
-            olds, news = left[0].with_key(key, alike), left[1].with_key(key, alike)
-            if len(olds) == len(news):
-                pairs += zip(olds, news, strict=True)
-    for one, other in pairs:
-        one.heir = other
-        pair(one, other)
+    # Moved, renamed, edited and moved:
+    for key in (_name_and_likeness, attrgetter("likeness"), attrgetter("code.co_name")):
+        olds, news = (
+            _grouped(key, nodes, {id(matched[side]) for matched in pairs})
+            for side, nodes in enumerate((before, after))
+        )
+        for value, group in olds.items():
+            if len(group) == len(news.get(value, ())):
+                pairs += zip(group, news[value], strict=True)
+    for node, heir in pairs:
+        node.heir = heir
+        pair(node, heir)
 
 
-class _Nodes(list[_CodeNode]):
-    def keys_of(self, key: Callable[[_CodeNode], Hashable]) -> list[Hashable]:
-        return list(dict.fromkeys(map(key, self)))
-
-    def with_key(self, key: Callable[[_CodeNode], Hashable], value: Hashable) -> list[_CodeNode]:
-        return [node for node in self if key(node) == value]
-
-
-def _left(nodes: list[_CodeNode], pairs: list[tuple[_CodeNode, _CodeNode]], side: int) -> _Nodes:
-    taken = {id(both[side]) for both in pairs}
-    return _Nodes(node for node in nodes if id(node) not in taken)
+def _grouped(
+    key: Callable[[_CodeNode], Hashable], nodes: Iterable[_CodeNode], taken: Collection[int]
+) -> Mapping[Hashable, Sequence[_CodeNode]]:
+    """Return the nodes that are not taken (by their ids), by their key."""
+    groups = defaultdict(list)
+    for node in nodes:
+        if id(node) not in taken:
+            groups[key(node)].append(node)
+    return groups
 
 
 def _name_and_likeness(node: _CodeNode) -> Hashable:
     return node.code.co_name, node.likeness
-
-
-def _likeness_of(node: _CodeNode) -> Hashable:
-    return node.likeness
-
-
-def _name_of(node: _CodeNode) -> Hashable:
-    return node.code.co_name
 
 
 class _Trees:
@@ -217,7 +195,7 @@ class _Trees:
             origin = edit.alignment.source_of(index)
             if origin is not None:
                 self._heirs[origin] = index
-        starts = sorted((one.first, index) for index, one in enumerate(edit.old))
+        starts = sorted((statement.first, index) for index, statement in enumerate(edit.old))
         self._first_lines = [first for first, _ in starts]
         self._order = [index for _, index in starts]
 
@@ -270,22 +248,24 @@ class _Trees:
         An edited block, such as an `if` with functions in it, counts as another statement: there
         the names lead to the new node.
         """
-        return node.heir if index in self._heirs else self.that_came.get(node.path)
+        return node.heir if index in self._heirs else self.added_nodes.get(node.path)
 
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
         """Return the new node that is equal to the old ``node``, though the function that makes it
         has a new name. None unless exactly one such node is gone and one is new."""
-        came = [one for one in self.that_came.values() if _are_twins(node, one)]
-        if len(came) != 1:
+        matches = [
+            candidate for candidate in self.added_nodes.values() if _are_twins(node, candidate)
+        ]
+        if len(matches) != 1:
             return None
         gone = [
-            one
+            candidate
             for index in range(len(self._edit.old))
             if index not in self._heirs and (root := self.old(index).root) is not None
-            for one in root.all()
-            if _are_twins(one, came[0])
+            for candidate in root.all()
+            if _are_twins(candidate, matches[0])
         ]
-        return came[0] if gone == [node] else None
+        return matches[0] if gone == [node] else None
 
     def code_at(self, place: Place | None) -> CodeType | None:
         """Return the code of the new source at a place; None if there is none."""
@@ -297,9 +277,9 @@ class _Trees:
         return None
 
     @cached_property
-    def that_came(self) -> Mapping[Path, _CodeNode]:
+    def added_nodes(self) -> Mapping[Path, _CodeNode]:
         """The new code objects that are the heirs of no old ones, by their paths."""
-        found: dict[Path, _CodeNode] = {}
+        added: dict[Path, _CodeNode] = {}
         for index in range(len(self._edit.new)):
             origin = self._edit.alignment.source_of(index)
             if origin is not None and self.shift(origin) is not None:
@@ -308,16 +288,12 @@ class _Trees:
             nodes = old.root.all() if old is not None and old.root is not None else ()
             heirs = {id(node.heir) for node in nodes}
             root = self.new(index).root
-            found.update({n.path: n for n in root.all() if id(n) not in heirs} if root else {})
-        return found
+            added.update({n.path: n for n in root.all() if id(n) not in heirs} if root else {})
+        return added
 
 
 class LiveClosures:
-    """The changes of an edited file's inner functions at the switch: `flips`.
-
-    `is_new` tells whether the new code made a function; `taken` are the ids of functions that
-    already get new code.
-    """
+    """Collects the changes that give the inner functions of edited files their new code."""
 
     def __init__(self, lineage: Lineage) -> None:
         self._lineage = lineage
@@ -336,15 +312,18 @@ class LiveClosures:
         makers: Iterable[tuple[FunctionType, CodeType]],
         is_new: Callable[[FunctionType], bool],
     ) -> None:
-        """Find the functions of an edited file and make their flips. `makers` are functions that
-        get new code, each with that code."""
+        """Find the functions of an edited file and make their flips.
+
+        `makers` are functions that get new code already, each with that code. `is_new` tells
+        whether the new code made a function.
+        """
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
         taken = {id(maker) for maker, _ in makers}
-        known = self._lineage.in_file(edit.before.path)
-        found = _InFile(edit, known)
-        for function in self._living.in_file(edit.before.path) if known or _hides(edit) else ():
+        lost = self._lineage.get(edit.before.path, {})
+        successors = _Successors(edit, lost)
+        for function in self._living.in_file(edit.before.path) if lost or _hides(edit) else ():
             if id(function) not in taken and not is_new(function):
-                flip = found.flip(function)
+                flip = successors.flip(function)
                 if flip is not None:
                     if not same_behaviour(function.__code__, flip.value):
                         self.patched.append(function)
@@ -352,14 +331,16 @@ class LiveClosures:
                     makers.append((function, flip.value))
         for maker, _ in makers:
             numbers: Counter[tuple[str, int]] = Counter()
-            for code in _inside(maker.__code__):
+            for code in inner_codes(maker.__code__):
                 place = code.co_name, code.co_firstlineno
                 if code.co_name not in _COMPREHENSIONS:
-                    heir = found.retired(code, numbers[place])
+                    heir = successors.retired(code, numbers[place])
                     if heir is not None:
                         self._heirs[id(code)] = code, heir
                 numbers[place] += 1
-        self.flips += self._lineage.replaced(edit, found.lost())
+        self.flips.append(Item(self._lineage, edit.after.path, successors.lost()))
+        if edit.after.path != edit.before.path:
+            self.flips.append(Item(self._lineage, edit.before.path))
 
     def count(self) -> None:
         """Store how many references each code object has that will be old. Call it right before the
@@ -369,14 +350,14 @@ class LiveClosures:
 
     def latecomers(self) -> Iterator[Attribute]:
         """Yield flips for the closures that old code has made since `count`."""
-        more = [
+        codes = [
             code
             for key, (code, _) in self._heirs.items()
             if sys.getrefcount(code) > self._counts.get(key, 0)
         ]
-        known = {id(flip.owner) for flip in self.flips if isinstance(flip, Attribute)}
-        for holder in gc.get_referrers(*more) if more else ():
-            if type(holder) is FunctionType and id(holder) not in known:
+        changed_ids = {id(flip.owner) for flip in self.flips if isinstance(flip, Attribute)}
+        for holder in gc.get_referrers(*codes) if codes else ():
+            if type(holder) is FunctionType and id(holder) not in changed_ids:
                 code, heir = self._heirs.get(id(holder.__code__), (None, None))
                 if code is holder.__code__ and heir is not None and _fits(code, heir):
                     yield Attribute(holder, "__code__", heir)
@@ -400,13 +381,15 @@ class _Successor(msgspec.Struct, frozen=True):
     lost: _LostCode
 
 
-class _InFile:
+class _Successors:
     """The successors of one file's code objects, including code that is in no source."""
 
-    def __init__(self, edit: Edit, known: Mapping[int, _LostCode]) -> None:
+    def __init__(self, edit: Edit, lost: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
         self._path = edit.after.path
-        self._known = {key: one for key, one in known.items() if one.code() is not None}
+        self._known = {
+            key: lost_code for key, lost_code in lost.items() if lost_code.code() is not None
+        }
         self._found: dict[int, tuple[CodeType, _Successor | None]] = {}  # by the id of the first
         self._lost: dict[int, _LostCode] = {}
 
@@ -434,9 +417,9 @@ class _InFile:
         return successor.code
 
     def lost(self) -> Mapping[int, _LostCode]:
-        for key, one in self._known.items():
+        for key, lost_code in self._known.items():
             if key not in self._lost:
-                self._lost[key] = self._now(one)
+                self._lost[key] = self._after_edit(lost_code)
         return self._lost
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
@@ -447,9 +430,9 @@ class _InFile:
         return self._found[id(code)][1]
 
     def _looked_up(self, code: CodeType, number: int) -> _Successor | None:
-        known = self._known.get(id(code))
-        if known is not None and known.code() is code:
-            lost = self._now(known)
+        lost_code = self._known.get(id(code))
+        if lost_code is not None and lost_code.code() is code:
+            lost = self._after_edit(lost_code)
             return _Successor(self._trees.code_at(lost.place), lost)
         index = self._trees.statement_at(code.co_firstlineno)
         if index is None:
@@ -457,7 +440,12 @@ class _InFile:
         reference, shift = weakref.ref(code), self._trees.shift(index)
         if shift is not None:
             place = code.co_name, code.co_firstlineno + shift, number
-            return _Successor(_moved(code, shift, self._path), _LostCode(reference, place, ()))
+            moved = code
+            # A first line below 1: code of another text of this file, such as that of a module that
+            # was imported before.
+            if (shift or code.co_filename != self._path) and code.co_firstlineno + shift >= 1:
+                moved = moved_code(code, shift, self._path)
+            return _Successor(moved, _LostCode(reference, place, ()))
         old = self._trees.old(index).running(code)
         if old is None:
             return None
@@ -468,10 +456,10 @@ class _InFile:
             return None
         return _Successor(heir.code, _LostCode(reference, heir.place, heir.path))
 
-    def _now(self, lost: _LostCode) -> _LostCode:
+    def _after_edit(self, lost: _LostCode) -> _LostCode:
         """Return where the successor of lost code is after the edit."""
         if lost.place is None:
-            node = self._trees.that_came.get(lost.path)
+            node = self._trees.added_nodes.get(lost.path)
         else:
             name, line, number = lost.place
             index = self._trees.statement_at(line)
@@ -486,45 +474,17 @@ class _InFile:
         return _LostCode(lost.code, place, path)
 
 
-def _are_twins(one: _CodeNode, other: _CodeNode) -> bool:
+def _are_twins(old_node: _CodeNode, new_node: _CodeNode) -> bool:
     """Return whether both are code of inner functions, with one name and the same behaviour."""
-    old, new = one.code, other.code
+    old, new = old_node.code, new_node.code
     names_alike = old.co_name == new.co_name and _fits(old, new)
-    return one.is_nested and other.is_nested and names_alike and same_behaviour(old, new)
+    return old_node.is_nested and new_node.is_nested and names_alike and same_behaviour(old, new)
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:
     """Return whether functions that run the old code can run the new: it takes the same closure
     values and arguments."""
-    return old.co_freevars == new.co_freevars and _takes(old) == _takes(new)
-
-
-def _takes(code: CodeType) -> tuple[int, ...]:
-    kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, kinds
-
-
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _inside(constant)
-
-
-def _moved(code: CodeType, distance: int, path: str) -> CodeType:
-    """Return the code with its lines shifted by ``distance``, nested code objects included.
-
-    All lines of a code object count from its first line.
-    """
-    if not distance and code.co_filename == path:
-        return code
-    if code.co_firstlineno + distance < 1:
-        return code  # of another text of this file, as that of a module that was imported before
-    constants = tuple(
-        _moved(one, distance, path) if isinstance(one, CodeType) else one for one in code.co_consts
-    )
-    line = code.co_firstlineno + distance
-    return code.replace(co_firstlineno=line, co_consts=constants, co_filename=path)
+    return old.co_freevars == new.co_freevars and arguments_of(old) == arguments_of(new)
 
 
 def pairs_of(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from monarch_reload.live.line_shift import LineShift, lines_moved
 from monarch_reload.live.patch import Home
+from monarch_reload.source.codes import inner_codes, qualname_of
 from monarch_reload.undo_log import MISSING, Attribute, Cell, Flip, Item, contents_of
 
 CONVERT_FRAME = "torch._dynamo.convert_frame"  # the module of dynamo that compiles
@@ -47,12 +48,6 @@ class Compilation:
     traced: tuple[CodeType, ...]
     is_opaque: bool
 
-    def mentions(self, names: Collection[str]) -> bool:
-        return any(
-            one.co_name in names or any(name in names for name in one.co_names)
-            for one in self.traced
-        )
-
 
 @dataclass
 class CodeChanges:
@@ -69,10 +64,9 @@ class CodeChanges:
         self.codes.update((id(code), code) for code in codes)
 
     def make_stale(self, compilation: Compilation) -> bool:
-        return bool(
-            compilation.is_opaque
-            or any(id(one) in self.codes for one in compilation.traced)
-            or (self.names and compilation.mentions(self.names))
+        return compilation.is_opaque or any(
+            id(code) in self.codes or not self.names.isdisjoint((code.co_name, *code.co_names))
+            for code in compilation.traced
         )
 
 
@@ -91,18 +85,22 @@ class CompiledCode:
             register(self._note)
             self._is_watching = True
 
-    def _note(self, code: CodeType, made: CodeType) -> None:
+    def _note(self, code: CodeType, output: CodeType) -> None:
         """Record that Dynamo compiled `code` into `made`."""
         graph = _output_graph(sys._getframe(1))
         traced = getattr(graph, "traced_code", None)
         if traced is None:
             return  # Another version of torch: what it went through is unknown.
-        number, notes = id(made), self._made
-        own = {id(one): one for one in (code, *traced) if not one.co_filename.startswith(_torch())}
+        number, notes = id(output), self._made
+        codes = {
+            id(traced_code): traced_code
+            for traced_code in (code, *traced)
+            if not traced_code.co_filename.startswith(_torch())
+        }
         self._made[number] = Compilation(
             code=weakref.ref(code),
-            made=weakref.ref(made, lambda _: notes.pop(number, None)),
-            traced=tuple(own.values()),
+            made=weakref.ref(output, lambda _: notes.pop(number, None)),
+            traced=tuple(codes.values()),
             is_opaque=_is_opaque(graph),
         )
 
@@ -116,7 +114,9 @@ class CompiledCode:
         if not compiled:
             yield from flips
             return
-        compiled |= {id(code) for one in self._made.copy().values() for code in one.traced}
+        compiled |= {
+            id(code) for compilation in self._made.copy().values() for code in compilation.traced
+        }
         has_shifted = False
         for flip in flips:
             shift = _shift_of(flip, compiled)
@@ -139,26 +139,17 @@ class CompiledCode:
         with getattr(convert_frame, "compile_lock", contextlib.nullcontext()):
             for code in _codes_seen():
                 entries = _entries(code)
-                stale = [one for one in entries if self._is_stale(one, changes)]
+                stale = [entry for entry in entries if self._is_stale(entry, changes)]
                 if stale:
                     frames.append(code)
                     _drop(code, stale, entries)
         return frames
 
     def _is_stale(self, entry: Any, changes: CodeChanges) -> bool:
-        known = self._made.get(id(entry.code))
-        if known is None or known.made() is not entry.code:
+        compilation = self._made.get(id(entry.code))
+        if compilation is None or compilation.made() is not entry.code:
             return not _is_invalid(entry)
-        return changes.make_stale(known)
-
-    def graphs_of(self, codes: Collection[CodeType]) -> Iterator[CodeType]:
-        """Yield the functions that have a graph which went through one of these code objects."""
-        wanted = {id(code) for code in codes}
-        alive = {id(entry.code) for code in _codes_seen() for entry in _entries(code)}
-        for number, one in self._made.copy().items():
-            code = one.code()
-            if number in alive and code is not None and wanted & {id(c) for c in one.traced}:
-                yield code
+        return changes.make_stale(compilation)
 
 
 def forget_scripts() -> None:
@@ -177,7 +168,7 @@ def forget_scripts() -> None:
 def name_in(code: CodeType) -> str:
     """Return the qualified name of a function; for a part of a function that dynamo resumes, the
     name of the whole function."""
-    name = str(getattr(code, "co_qualname", code.co_name))  # not in Python 3.10
+    name = qualname_of(code)
     if _RESUMED in name:
         outer, _, resumed = name.rpartition(_RESUMED)
         name = outer + resumed.rpartition("_at_")[0]
@@ -190,7 +181,7 @@ def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
     if not (isinstance(flip, Attribute) and flip.name == "__code__"):
         return None
     old = flip.owner.__code__
-    if not any(id(one) in compiled for one in _with_inner(old)):
+    if not any(id(inner) in compiled for inner in (old, *inner_codes(old))):
         return None
     distance = lines_moved(old, flip.value)
     return None if distance is None else LineShift(old, distance)
@@ -230,13 +221,6 @@ def _acts(value: Any) -> bool:
 def _is_of_module(mapping: Any) -> bool:
     module = sys.modules.get(str(mapping.get("__name__"))) if type(mapping) is dict else None
     return module is not None and getattr(module, "__dict__", None) is mapping
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _with_inner(one)
 
 
 # Dynamo's own doors, each of which tests/test_private_doors.py opens.
@@ -282,8 +266,8 @@ def _output_graph(frame: Any) -> Any:
     there is none."""
     while frame is not None and frame.f_code.co_filename.endswith("convert_frame.py"):
         for name in ("tracer_output", "output"):
-            found = frame.f_locals.get(name)
-            graph = getattr(found, "output_graph", found)
+            value = frame.f_locals.get(name)
+            graph = getattr(value, "output_graph", value)
             if getattr(graph, "traced_code", None) is not None:
                 return graph
         frame = frame.f_back
@@ -293,9 +277,9 @@ def _output_graph(frame: Any) -> Any:
 def _is_opaque(graph: Any) -> bool:
     """Return whether the graph calls functions that dynamo did not look into; a backend may have
     inlined them."""
-    inner = [getattr(one, "graph", None) for one in getattr(graph, "nn_modules", {}).values()]
-    for one in (getattr(graph, "graph", None), *inner):
-        for node in getattr(one, "nodes", ()):
+    inner = [getattr(module, "graph", None) for module in getattr(graph, "nn_modules", {}).values()]
+    for part in (getattr(graph, "graph", None), *inner):
+        for node in getattr(part, "nodes", ()):
             value = node.meta.get("example_value")
             if type(value).__name__ == "_LeafCallable" or not _is_known(type(value)):
                 return True

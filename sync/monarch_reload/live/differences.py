@@ -10,7 +10,7 @@ import contextlib
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -41,8 +41,8 @@ class Glance:
 
     def __init__(self, containers: Iterable[Any]) -> None:
         kinds: dict[type, list[Any]] = {dict: [], MappingProxyType: [], object: []}
-        for one in containers:
-            kinds[next(kind for kind in kinds if isinstance(one, kind))].append(one)
+        for container in containers:
+            kinds[next(kind for kind in kinds if isinstance(container, kind))].append(container)
         dicts, proxies, others = kinds.values()
         values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
         self._all = (*dicts, *proxies, *others, *values)
@@ -67,7 +67,9 @@ class Glance:
                 return tuple(chain.from_iterable(self._all))
 
 
-def _begins_with(one: Any, other: Any) -> bool:
+def begins_with(one: Any, other: Any) -> bool:
+    """Return whether the first entries of both containers are the same objects, up to the shorter
+    one's length. False for sets, which have no order."""
     if isinstance(one, set) or not all(map(operator.is_, one, other)):
         return False
     return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
@@ -79,7 +81,9 @@ def refill(container: Any, content: Any) -> None:
         return
     container.clear()
     if isinstance(container, dict):
-        _put(container, content)
+        # A Counter's `update` adds.
+        for key, value in content.items():
+            container[key] = value
     elif isinstance(container, set):
         container.update(content)
     else:
@@ -104,8 +108,12 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
     def between(cls, before: Any, after: Any) -> Difference | None:
         if is_same(before, after):
             return None
-        if len(after) > len(before) and _begins_with(after, before):
-            return cls._more(before, after)
+        if len(after) > len(before) and begins_with(after, before):
+            num = len(before)
+            if isinstance(before, dict):
+                put = dict(islice(after.items(), num, None))
+                return cls({}, put, order=list(after), replaced={})
+            return cls([], list(islice(after, num, None)), num, True)
         if isinstance(before, dict):
             gone = {key: value for key, value in before.items() if key not in after}
             put = {k: v for k, v in after.items() if before.get(k, MISSING) is not v}
@@ -118,14 +126,6 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         tail = _num_same(old[start:][::-1], new[start:][::-1])
         end = len(old) - tail
         return cls(old[start:end], new[start : len(new) - tail], start, start == len(old))
-
-    @classmethod
-    def _more(cls, before: Any, after: Any) -> Difference:
-        num = len(before)
-        if isinstance(before, dict):
-            put = dict(islice(after.items(), num, None))
-            return cls({}, put, order=list(after), replaced={})
-        return cls([], list(islice(after, num, None)), num, True)
 
     def without(self, is_left_out: Callable[[Any], bool]) -> Difference:
         """Return the difference without the put entries for which ``is_left_out`` is true."""
@@ -156,69 +156,59 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
             insert(container, self.put, None if self.at_end else self.start)
 
     def _replace(self, container: Any) -> None:
-        now, size = list(container), len(self.gone)
-        places = [
-            place
-            for place in range(len(now) - size + 1)
-            if now[place] is self.gone[0]
-            and all(map(operator.is_, now[place : place + size], self.gone))
+        entries, size = list(container), len(self.gone)
+        starts = [
+            start
+            for start in range(len(entries) - size + 1)
+            if entries[start] is self.gone[0]
+            and all(map(operator.is_, entries[start : start + size], self.gone))
         ]
-        if places:
-            place = min(places, key=lambda one: abs(one - self.start))
-            _set_slice(container, place, place + size, self.put)
+        if starts:
+            nearest = min(starts, key=lambda start: abs(start - self.start))
+            _set_slice(container, nearest, nearest + size, self.put)
             return
         # Others were at work in between.
-        stay, known = {id(entry) for entry in self.put}, {id(entry) for entry in self.gone}
+        put_ids, gone_ids = {id(entry) for entry in self.put}, {id(entry) for entry in self.gone}
         for entry in self.gone:
-            if id(entry) not in stay:
+            if id(entry) not in put_ids:
                 drop(container, entry)
-        insert(container, [entry for entry in self.put if id(entry) not in known], None)
+        insert(container, [entry for entry in self.put if id(entry) not in gone_ids], None)
 
 
 def drop(container: Any, entry: Any) -> None:
     """Remove the first occurrence of that very object from a list, if there is one."""
-    for place, one in enumerate(list(container)):
-        if one is entry:
-            del container[place]
+    for index, candidate in enumerate(list(container)):
+        if candidate is entry:
+            del container[index]
             return
 
 
-def insert(container: Any, entries: list[Any], place: int | None) -> None:
+def insert(container: Any, entries: list[Any], index: int | None) -> None:
     """Insert entries into a list at ``place``; at its end if that is None."""
-    if place is None or place >= len(container):
+    if index is None or index >= len(container):
         container.extend(entries)
     else:
-        _set_slice(container, place, place, entries)
-
-
-def _put(container: Any, content: Any) -> None:
-    # A Counter's `update` adds.
-    for key, value in content.items():
-        container[key] = value
+        _set_slice(container, index, index, entries)
 
 
 def _set_slice(container: Any, start: int, stop: int, entries: list[Any]) -> None:
     if isinstance(container, deque):
         room = container.maxlen is None or container.maxlen >= len(container) + len(entries)
         if not room:
-            now = list(container)
-            now[start:stop] = entries
-            refill(container, now)
+            content = list(container)
+            content[start:stop] = entries
+            refill(container, content)
             return
         # Entry by entry: entries that others put at its ends meanwhile stay.
         for _ in range(stop - start):
             del container[start]
-        for place, entry in enumerate(entries, start):
-            container.insert(place, entry)
+        for index, entry in enumerate(entries, start):
+            container.insert(index, entry)
     else:
         container[start:stop] = entries
 
 
 def _num_same(one: list[Any], other: list[Any]) -> int:
     """Return how many entries at the start of both lists are the same objects."""
-    num = 0
-    for a, b in zip(one, other, strict=False):
-        if a is not b:
-            break
-        num += 1
-    return num
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))

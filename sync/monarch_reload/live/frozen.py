@@ -34,11 +34,11 @@ def thaw(names: Iterable[str]) -> bool:
     """Make the objects of these modules visible to the collector; return whether `gc.unfreeze` was
     called for it."""
     modules = map(sys.modules.get, names)
-    asked = {id(one): one for one in modules if id(one) in _suspects}
-    if not asked:
+    suspects = {id(module): module for module in modules if id(module) in _suspects}
+    if not suspects:
         return False
-    if are_all_seen(asked.values()):
-        _suspects.difference_update(asked)
+    if are_all_seen(suspects.values()):
+        _suspects.difference_update(suspects)
         return False
     gc.unfreeze()
     _suspects.clear()

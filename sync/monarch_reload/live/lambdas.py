@@ -14,7 +14,8 @@ from types import CodeType, FunctionType
 
 from monarch_reload.live.closures import pairs_of
 from monarch_reload.live.live_functions import Functions
-from monarch_reload.live.patch import same_behaviour
+from monarch_reload.live.patch import likeness, same_behaviour
+from monarch_reload.source.codes import inner_codes
 from monarch_reload.source.source import ModuleSource
 from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import Attribute
@@ -28,11 +29,11 @@ class Lambdas:
 
     @cached_property
     def _functions(self) -> Mapping[CodeType, Sequence[FunctionType]]:
-        found = defaultdict(list)
+        functions = defaultdict(list)
         for function in Functions.living().in_file(self._running.path):
             if function.__code__.co_name == "<lambda>":
-                found[function.__code__].append(function)
-        return found
+                functions[function.__code__].append(function)
+        return functions
 
     @cached_property
     def _living(self) -> Mapping[Hashable, Sequence[CodeType]]:
@@ -55,11 +56,11 @@ class Lambdas:
         if len(set(lambdas)) < len(lambdas) or not pairs:
             return None
         flips: list[Attribute] = []
-        for one, new in pairs:
-            holders = list(self._functions.get(one, ()))
-            if not holders and len(_same(one, self._written)) == 1:
+        for old_code, new in pairs:
+            holders = list(self._functions.get(old_code, ()))
+            if not holders and len(_same(old_code, self._written)) == 1:
                 # It stood in another line when it was made.
-                same = _same(one, self._living)
+                same = _same(old_code, self._living)
                 holders = [function for code in same for function in self._functions[code]]
             if not holders:
                 return None
@@ -68,20 +69,14 @@ class Lambdas:
 
 
 def _by_likeness(codes: Iterable[CodeType]) -> Mapping[Hashable, Sequence[CodeType]]:
-    found = defaultdict(list)
+    by_likeness = defaultdict(list)
     for code in codes:
-        found[_likeness(code)].append(code)
-    return found
-
-
-def _likeness(code: CodeType) -> Hashable:
-    """Return a key that is equal for code objects of the same behaviour, and for few others."""
-    plain = (one for one in code.co_consts if not isinstance(one, CodeType))
-    return code.co_code, code.co_names, tuple(map(repr, plain))
+        by_likeness[likeness(code)].append(code)
+    return by_likeness
 
 
 def _same(code: CodeType, among: Mapping[Hashable, Sequence[CodeType]]) -> list[CodeType]:
-    return [other for other in among.get(_likeness(code), ()) if same_behaviour(code, other)]
+    return [other for other in among.get(likeness(code), ()) if same_behaviour(code, other)]
 
 
 def _compiled(statement: Statement, path: str) -> CodeType:
@@ -91,6 +86,4 @@ def _compiled(statement: Statement, path: str) -> CodeType:
 
 
 def _lambdas(code: CodeType) -> Sequence[CodeType]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    nested = [one for constant in inner for one in _lambdas(constant)]
-    return [one for one in inner if one.co_name == "<lambda>"] + nested
+    return [inner for inner in inner_codes(code) if inner.co_name == "<lambda>"]

@@ -9,10 +9,12 @@ nothing is moved in place.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import c_int, sizeof
 from dataclasses import dataclass
 from types import CodeType
+
+from monarch_reload.source.codes import inner_codes, moved_code, qualname_of
 
 _PROBES = 0x2BADCAFE, 0x1F00D5ED
 
@@ -33,48 +35,23 @@ def lines_moved(old: CodeType, new: CodeType) -> int | None:
     """Return by how many lines `new` is below `old`, if they are the same in all else; None if they
     are not, or if lines cannot be moved in place."""
     distance = new.co_firstlineno - old.co_firstlineno
-    return distance if _offset() is not None and _is_alike(old, new, distance) else None
+    if _offset() is None or moved_code(old, distance) != new:
+        return None
+    pairs = zip((old, *inner_codes(old)), (new, *inner_codes(new)), strict=True)
+    is_same = all(_not_compared(before) == _not_compared(after) for before, after in pairs)
+    return distance if is_same else None
 
 
-def _is_alike(old: CodeType, new: CodeType, distance: int) -> bool:
-    return (
-        new.co_firstlineno - old.co_firstlineno == distance
-        and old.co_filename == new.co_filename
-        and _qualname(old) == _qualname(new)
-        and old.co_linetable == new.co_linetable
-        and len(old.co_consts) == len(new.co_consts)
-        and all(
-            _is_alike(one, other, distance)
-            for one, other in zip(old.co_consts, new.co_consts, strict=True)
-            if isinstance(one, CodeType) and isinstance(other, CodeType)
-        )
-        and _without_lines(old) == _without_lines(new)
-    )
-
-
-def _qualname(code: CodeType) -> str:
-    return str(getattr(code, "co_qualname", ""))  # not in Python 3.10
-
-
-def _without_lines(code: CodeType) -> CodeType:
-    inner = tuple(
-        _without_lines(one) if isinstance(one, CodeType) else one for one in code.co_consts
-    )
-    return code.replace(co_firstlineno=1, co_consts=inner)
+def _not_compared(code: CodeType) -> tuple[str, str, bytes]:
+    """Return the attributes of a code object that `==` leaves out."""
+    return code.co_filename, qualname_of(code), code.co_linetable
 
 
 def _shift(code: CodeType, distance: int) -> None:
     offset = _offset()
     assert offset is not None
-    for one in _all_in(code):
-        _number_at(one, offset).value += distance
-
-
-def _all_in(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _all_in(one)
+    for inner in (code, *inner_codes(code)):
+        _number_at(inner, offset).value += distance
 
 
 def _number_at(code: CodeType, offset: int) -> c_int:
@@ -87,13 +64,13 @@ def _offset() -> int | None:
     found."""
     code = _offset.__wrapped__.__code__
     first, second = (code.replace(co_firstlineno=line) for line in _PROBES)
-    places = [
+    offsets = [
         offset
         for offset in range(object.__basicsize__, CodeType.__basicsize__, sizeof(c_int))
         if _number_at(first, offset).value == _PROBES[0]
         and _number_at(second, offset).value == _PROBES[1]
     ]
-    if len(places) != 1:
+    if len(offsets) != 1:
         return None
-    _number_at(first, places[0]).value = 7
-    return places[0] if first.co_firstlineno == 7 else None
+    _number_at(first, offsets[0]).value = 7
+    return offsets[0] if first.co_firstlineno == 7 else None

@@ -27,18 +27,18 @@ class Functions:
         return cls(objects_of({FunctionType}))
 
     def in_file(self, path: str) -> Iterator[FunctionType]:
-        return (one for one in self._all if one.__code__.co_filename == path)
+        return (function for function in self._all if function.__code__.co_filename == path)
 
     def at_top_level(self, namespace: Mapping[str, Any]) -> Mapping[Place, list[FunctionType]]:
         """Return the functions defined at the top level of the module with these globals, by
         place."""
-        found: defaultdict[Place, list[FunctionType]] = defaultdict(list)
+        functions: defaultdict[Place, list[FunctionType]] = defaultdict(list)
         for function in self._all:
             code = function.__code__
             defines = function.__qualname__ == code.co_name and "__wrapped__" not in vars(function)
             if function.__globals__ is namespace and defines:
-                found[code.co_name, code.co_firstlineno].append(function)
-        return found
+                functions[code.co_name, code.co_firstlineno].append(function)
+        return functions
 
     def wrappers_of(self, function: FunctionType) -> list[FunctionType]:
         """Return the functions that close over `function`."""
@@ -46,10 +46,10 @@ class Functions:
 
     @cached_property
     def _by_contents(self) -> Mapping[int, list[FunctionType]]:
-        found: defaultdict[int, list[FunctionType]] = defaultdict(list)
+        wrappers: defaultdict[int, list[FunctionType]] = defaultdict(list)
         for function in self._all:
             for cell in function.__closure__ or ():
                 contents = contents_of(cell)
                 if type(contents) is FunctionType:
-                    found[id(contents)].append(function)
-        return found
+                    wrappers[id(contents)].append(function)
+        return wrappers

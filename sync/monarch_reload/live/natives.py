@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-_HEAP_TYPE = 1 << 9
+from monarch_reload.kinds import is_heap_type
+
 _WORD = object.__basicsize__ // 2
 # Compiled graphs of torch are dropped at each commit, and its metaclasses keep nothing of a class.
 # The base of pybind11 says nothing of what it holds.
@@ -27,7 +28,7 @@ _DEEPEST = 4
 def why_its_metaclass_objects(live: type, staged: type) -> str | None:
     """Return why a native metaclass cannot apply a new class body; ``None`` if it can."""
     kind: type = type(live)
-    native = next((one for one in kind.__mro__ if _compiles_classes(one)), None)
+    native = next((base for base in kind.__mro__ if _compiles_classes(base)), None)
     if native is None:
         return None
     if kind.__module__ == "_ctypes":
@@ -83,36 +84,40 @@ def kept_natively(pairs: Collection[tuple[type, type]]) -> Iterator[tuple[type, 
 def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
     """Yield native objects that refer to one of the classes, directly or through another native
     object; each with a class that it refers to."""
-    found: dict[int, tuple[Any, type]] = {}
+    native_objects: dict[int, tuple[Any, type]] = {}
     wanted: Mapping[int, type] = {id(cls): cls for cls in classes}
-    known: dict[type, bool] = {}
+    are_native: dict[type, bool] = {}
 
     def is_of_extension(thing: Any) -> bool:
         kind = type(thing)
-        if kind not in known:
-            known[kind] = is_native(kind)
-        return known[kind]
+        if kind not in are_native:
+            are_native[kind] = is_native(kind)
+        return are_native[kind]
 
     pending: list[Any] = list(classes)
     for _ in range(_DEEPEST):
-        holders = [one for one in gc.get_referrers(*pending) if is_of_extension(one)]
-        fresh = [one for one in holders if id(one) not in found]
+        holders = [referrer for referrer in gc.get_referrers(*pending) if is_of_extension(referrer)]
+        fresh = [referrer for referrer in holders if id(referrer) not in native_objects]
         if not fresh:
             break
         for holder in fresh:
             # Not its own class, to which every instance refers.
-            parts = [id(one) for one in gc.get_referents(holder) if one is not type(holder)]
+            parts = [
+                id(referent)
+                for referent in gc.get_referents(holder)
+                if referent is not type(holder)
+            ]
             direct = [wanted[part] for part in parts if part in wanted]
-            inner = [found[part][1] for part in parts if part in found]
+            inner = [native_objects[part][1] for part in parts if part in native_objects]
             if direct or inner:
-                found[id(holder)] = holder, (*direct, *inner)[0]
+                native_objects[id(holder)] = holder, (*direct, *inner)[0]
         pending = fresh
-    yield from found.values()
+    yield from native_objects.values()
 
 
 def is_native(kind: type) -> bool:
     """Return whether instances of a type have a part that only code of an extension can read."""
-    return any(_adds_storage(one) for one in type.mro(kind)[:-1]) if kind is not type else False
+    return any(_adds_storage(base) for base in type.mro(kind)[:-1]) if kind is not type else False
 
 
 def _adds_storage(kind: type) -> bool:
@@ -137,6 +142,5 @@ def _is_known(kind: type) -> bool:
     if not isinstance(module, str):
         return False
     if module == "builtins":  # where an extension may say that its own types are, too
-        is_heap = bool(kind.__flags__ & _HEAP_TYPE)
-        return not is_heap or getattr(builtins, kind.__name__, None) is kind
+        return not is_heap_type(kind) or getattr(builtins, kind.__name__, None) is kind
     return module.partition(".")[0] in _KNOWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from monarch_reload.live.closures import Edit
@@ -23,8 +24,10 @@ _Registry = dict[str, dict[str, _ByLine]]  # by module and qualified name
 def _registries() -> list[_Registry]:
     # That of `typing` came with Python 3.11; until then, `typing_extensions` has one.
     modules = (sys.modules.get(name) for name in ("typing", "typing_extensions"))
-    found = [getattr(module, "_overload_registry", None) for module in modules]
-    return list({id(one): one for one in found if isinstance(one, dict)}.values())
+    registries = [getattr(module, "_overload_registry", None) for module in modules]
+    return list(
+        {id(registry): registry for registry in registries if isinstance(registry, dict)}.values()
+    )
 
 
 class Overloads:
@@ -36,31 +39,35 @@ class Overloads:
     @contextlib.contextmanager
     def held_back(self, modules: Collection[str]) -> Iterator[None]:
         """Remove overloads registered inside the block, and keep them for the commit."""
-        before = [(one, name, _copied(one, name)) for one in _registries() for name in modules]
+        before = [
+            (registry, name, _copied(registry, name))
+            for registry in _registries()
+            for name in modules
+        ]
         try:
             yield
         finally:
-            for registry, name, known in before:
-                now = registry.get(name, {})
+            for registry, name, content in before:
+                current = registry.get(name, {})
                 self._made[id(registry), name] = {
                     qualname: {
-                        line: one
-                        for line, one in by_line.items()
-                        if known.get(qualname, {}).get(line) is not one
+                        line: overload
+                        for line, overload in by_line.items()
+                        if content.get(qualname, {}).get(line) is not overload
                     }
-                    for qualname, by_line in now.items()
+                    for qualname, by_line in current.items()
                 }
-                _put(registry, name, known)
+                _put(registry, name, content)
 
     def flips(self, edits: Mapping[str, Edit], live_of: Callable[[Any], Any]) -> Iterator[Action]:
         """Yield the changes of the registered overloads at the commit. `edits` are by module."""
         for registry in _registries():
             for name, edit in edits.items():
-                made = self._made.get((id(registry), name), {})
-                known = _copied(registry, name)
-                if any(known.values()) or any(made.values()):
-                    after = _after(known, made, edit, live_of)
-                    yield Action(_putting(registry, name, known, after))
+                staged = self._made.get((id(registry), name), {})
+                registered = _copied(registry, name)
+                if any(registered.values()) or any(staged.values()):
+                    after = _after(registered, staged, edit, live_of)
+                    yield Action(partial(_change, registry, name, registered, after))
 
 
 def _copied(registry: _Registry, module: str) -> dict[str, _ByLine]:
@@ -69,38 +76,35 @@ def _copied(registry: _Registry, module: str) -> dict[str, _ByLine]:
 
 def _put(registry: _Registry, module: str, content: Mapping[str, _ByLine]) -> None:
     if content or module in registry:
-        known = registry[module]  # a defaultdict makes one
-        known.clear()
-        known.update({qualname: dict(by_line) for qualname, by_line in content.items()})
+        by_qualname = registry[module]  # a defaultdict makes one
+        by_qualname.clear()
+        by_qualname.update({qualname: dict(by_line) for qualname, by_line in content.items()})
 
 
-def _putting(
+def _change(
     registry: _Registry, module: str, before: dict[str, _ByLine], after: dict[str, _ByLine]
-) -> Callable[[], Callable[[], None]]:
-    def do() -> Callable[[], None]:
-        _put(registry, module, after)
-        return lambda: _put(registry, module, before)
-
-    return do
+) -> Callable[[], None]:
+    _put(registry, module, after)
+    return lambda: _put(registry, module, before)
 
 
 def _after(
-    known: Mapping[str, _ByLine],
-    made: Mapping[str, _ByLine],
+    registered: Mapping[str, _ByLine],
+    staged: Mapping[str, _ByLine],
     edit: Edit,
     live_of: Callable[[Any], Any],
 ) -> dict[str, _ByLine]:
     lines = dict(_lines(edit.old, edit.new, edit.alignment))
-    found: dict[str, _ByLine] = {}
-    for qualname in {**known, **made}:
-        by_line = known.get(qualname, {})
+    overloads: dict[str, _ByLine] = {}
+    for qualname in {**registered, **staged}:
+        by_line = registered.get(qualname, {})
         kept = by_line  # of a function that registers anew each time
         if "<locals>" not in qualname:
-            kept = {lines[line]: one for line, one in by_line.items() if line in lines}
-        fresh = {line: live_of(one) for line, one in made.get(qualname, {}).items()}
+            kept = {lines[line]: overload for line, overload in by_line.items() if line in lines}
+        fresh = {line: live_of(overload) for line, overload in staged.get(qualname, {}).items()}
         if kept or fresh:
-            found[qualname] = dict(sorted({**kept, **fresh}.items()))
-    return found
+            overloads[qualname] = dict(sorted({**kept, **fresh}.items()))
+    return overloads
 
 
 def _lines(
@@ -117,5 +121,5 @@ def _lines(
 
 
 def _is_overload(statement: Statement) -> bool:
-    names = (dotted(one) or "" for one in getattr(statement.node, "decorator_list", ()))
+    names = (dotted(decorator) or "" for decorator in getattr(statement.node, "decorator_list", ()))
     return any("overload" in name for name in names)

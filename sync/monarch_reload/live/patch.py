@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -43,7 +42,11 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
             return
         yield value
         inside = list(value.__dict__.values())
-    elif callable(value) or issubclass(kind, _DESCRIPTORS) or _wraps_function(value):
+    elif (
+        callable(value)
+        or issubclass(kind, _DESCRIPTORS)
+        or type(own_names(value).get("__wrapped__")) is FunctionType
+    ):
         yield value
         inside = [] if is_compiled(value) else list(_inside(value))
     elif issubclass(kind, dict) and dict.__len__(value) < 1000:
@@ -59,15 +62,6 @@ def parts_of(value: Any, module: str, seen: set[int] | None = None) -> Iterator[
 def is_compiled(value: Any) -> bool:
     """Return whether a compiler made the object: it runs copies of the code that existed then."""
     return type(value).__module__.startswith(_COMPILERS)
-
-
-def _wraps_function(value: Any) -> bool:
-    """Return whether a value names the function that it wraps, in ``__wrapped__``."""
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return False
-    return type(own) is dict and type(own.get("__wrapped__")) is FunctionType
 
 
 _DESCRIPTORS = (
@@ -107,10 +101,9 @@ def wrapped_in(value: Any) -> Iterator[FunctionType]:
     held: list[Any] = []
     with contextlib.suppress(AttributeError):
         held.append(object.__getattribute__(value, "__wrapped__"))  # may be a slot
-    with contextlib.suppress(AttributeError):
-        own = object.__getattribute__(value, "__dict__")
-        held += own.values() if len(own) < 50 else ()
-    yield from (one for one in held if is_a(one, FunctionType))
+    attributes = own_names(value)
+    held += attributes.values() if len(attributes) < 50 else ()
+    yield from (part for part in held if is_a(part, FunctionType))
 
 
 def wraps(value: Any, qualname: str) -> bool:
@@ -125,19 +118,25 @@ def same_behaviour(one: CodeType, other: CodeType) -> bool:
         one.co_code == other.co_code
         and one.co_names == other.co_names
         and one.co_varnames == other.co_varnames
-        and _call(one) == _call(other)
+        and arguments_of(one) == arguments_of(other)
+        and getattr(one, "co_exceptiontable", None) == getattr(other, "co_exceptiontable", None)
         and one.co_freevars == other.co_freevars
         and len(one.co_consts) == len(other.co_consts)
         and all(map(_same_constant, one.co_consts, other.co_consts))
     )
 
 
-def _call(code: CodeType) -> tuple[Any, ...]:
-    """Return the parts of a code object beside its instructions that decide how it runs: kinds and
-    counts of arguments, and the exception table."""
+def arguments_of(code: CodeType) -> tuple[int, ...]:
+    """Return which kinds of arguments a function takes, and how many of each."""
     kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-    return kinds, counts, getattr(code, "co_exceptiontable", None)  # not in Python 3.10
+    return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, kinds
+
+
+def likeness(code: CodeType) -> Hashable:
+    """Return a key that is equal for code objects of the same behaviour, and for few others. Code
+    objects inside it do not count."""
+    plain = [repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
+    return code.co_code, code.co_names, code.co_varnames, tuple(plain)
 
 
 def _same_constant(one: Any, other: Any) -> bool:
@@ -200,13 +199,14 @@ class FunctionPatch:
     def _home_of(self, live: FunctionType, staged: FunctionType) -> dict[str, Any] | None:
         """Return the namespace in which a live function must look up its globals; None if that
         stays the same."""
-        own = staged.__globals__
-        name: str = own.get("__name__", "")
+        namespace = staged.__globals__
+        name: str = namespace.get("__name__", "")
         if self._namespaces is not None and not any(
-            own is one for one in (self._namespaces.get(name), own_names(sys.modules.get(name)))
+            namespace is candidate
+            for candidate in (self._namespaces.get(name), own_names(sys.modules.get(name)))
         ):
             # `exec` has made it in a namespace of its own, which holds what it was made with.
-            return None if own is live.__globals__ else own
+            return None if namespace is live.__globals__ else namespace
         if name in sys.modules and name != live.__globals__.get("__name__"):
             return vars(sys.modules[name])
         return None
@@ -284,45 +284,31 @@ class Home:
 
 _TARGET = "<the function that replaced this one>"
 _BODIES = {
-    "function": "def {name}(*args, **kwargs): target = {target!r}; return target(*args, **kwargs)",
-    "coroutine": "async def {name}(*args, **kwargs):"
-    " target = {target!r}; return await target(*args, **kwargs)",
-    "generator": "def {name}(*args, **kwargs):"
-    " target = {target!r}; return (yield from target(*args, **kwargs))",
-    "async generator": "async def {name}(*args, **kwargs):\n"
-    "  target = {target!r}\n  async for item in target(*args, **kwargs): yield item",
+    "function": "def forward(*args, **kwargs):"
+    " {reads}; target = {target!r}; return target(*args, **kwargs)",
+    "coroutine": "async def forward(*args, **kwargs):"
+    " {reads}; target = {target!r}; return await target(*args, **kwargs)",
+    "generator": "def forward(*args, **kwargs):"
+    " {reads}; target = {target!r}; return (yield from target(*args, **kwargs))",
+    "async generator": "async def forward(*args, **kwargs):\n"
+    "  {reads}; target = {target!r}\n  async for item in target(*args, **kwargs): yield item",
 }
 
 
 def _forwarding_code(old: CodeType, target: Callable[..., Any]) -> CodeType:
+    """Return code that calls ``target``, for a function that runs the old code."""
     if inspect.isasyncgenfunction(target):
         kind = "async generator"
     elif inspect.iscoroutinefunction(target):
         kind = "coroutine"
     else:
         kind = "generator" if inspect.isgeneratorfunction(target) else "function"
-    inner = ast.parse(_BODIES[kind].format(name="forward", target=_TARGET)).body[0]
-    assert isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
-    free = list(old.co_freevars)
-    if free:
-        # Never runs; the names must be read somewhere to be free variables of the code.
-        reads: list[ast.stmt] = [
-            ast.Expr(
-                ast.Lambda(
-                    args=ast.arguments([], [], None, [], [], None, []),
-                    body=ast.Tuple([ast.Name(name, ast.Load()) for name in free], ast.Load()),
-                )
-            )
-        ]
-        inner.body[-1:-1] = reads
-    outer = ast.parse("def outer(): pass").body[0]
-    assert isinstance(outer, ast.FunctionDef)
-    outer.body = [
-        *(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free),
-        inner,
-    ]
-    tree = ast.fix_missing_locations(ast.Module([outer], []))
-    code = _nested(compile(tree, old.co_filename, "exec", dont_inherit=True), "outer")
+    # The lambda never runs: names must be read somewhere to be free variables of the code.
+    reads = f"lambda: ({''.join(f'{name}, ' for name in old.co_freevars)})"
+    values = "".join(f"{name} = None; " for name in old.co_freevars)
+    body = _BODIES[kind].format(reads=reads, target=_TARGET)
+    source = f"def outer():\n {values}\n {body}"
+    code = _nested(compile(source, old.co_filename, "exec", dont_inherit=True), "outer")
     code = _nested(code, "forward")
     constants = tuple(target if constant == _TARGET else constant for constant in code.co_consts)
     return code.replace(co_consts=constants, co_name=old.co_name, co_firstlineno=old.co_firstlineno)

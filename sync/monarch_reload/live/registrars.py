@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from monarch_reload.kinds import is_a
 from monarch_reload.live.holders import held_by
+from monarch_reload.source.codes import inner_codes
 from monarch_reload.source.spelling import dotted
 from monarch_reload.source.statements import Statement
 
@@ -17,15 +18,15 @@ def taken_away(old: Statement, new: Statement, namespace: Mapping[str, Any]) -> 
     """Yield the decorators that a definition has lost. For a decorator that is a method, such as
     `app.on`, yield the object (`app`)."""
     for name in _decorators(old) - _decorators(new):
-        found: Any = None
+        value: Any = None
         inside = namespace
         for part in name.split("."):
-            found = inside.get(part)
-            if not issubclass(type(found), ModuleType):
+            value = inside.get(part)
+            if not issubclass(type(value), ModuleType):
                 break
-            inside = vars(found)
-        if found is not None:
-            yield found
+            inside = vars(value)
+        if value is not None:
+            yield value
 
 
 def _decorators(statement: Statement) -> set[str]:
@@ -40,17 +41,11 @@ def reached(registrar: Any) -> Iterator[Any]:
         registrar = registrar.__self__
     values = held_by(registrar)
     if type(registrar) is FunctionType:
-        named = (registrar.__globals__.get(name) for name in _names_in(registrar.__code__))
+        codes = (registrar.__code__, *inner_codes(registrar.__code__))
+        named = (registrar.__globals__.get(name) for code in codes for name in code.co_names)
         values += [value for value in named if not is_a(value, ModuleType)]
     for value in values:
         yield value
         for inner in held_by(value):
             yield inner
             yield from held_by(inner)
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

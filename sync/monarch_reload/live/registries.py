@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from monarch_reload.kinds import is_heap_type
 from monarch_reload.live.differences import Difference, drop
 from monarch_reload.live.holders import held_by
 from monarch_reload.undo_log import Action
@@ -63,12 +64,12 @@ def take_out(container: Any, ids: Collection[int]) -> None:
         for key in [key for key, value in list(container.items()) if names(value, ids)]:
             del container[key]
         return
-    found = [(place, entry) for place, entry in enumerate(list(container)) if names(entry, ids)]
-    for place, entry in reversed(found):
+    entries = [(index, entry) for index, entry in enumerate(list(container)) if names(entry, ids)]
+    for index, entry in reversed(entries):
         if isinstance(container, set):
             container.discard(entry)
-        elif place < len(container) and container[place] is entry:
-            del container[place]
+        elif index < len(container) and container[index] is entry:
+            del container[index]
         else:  # others were at work in between
             drop(container, entry)
 
@@ -82,10 +83,10 @@ def change(registry: Registry, edit: Callable[[Any], None]) -> Callable[[], None
     before = registry.container.copy()
     after = before.copy()
     edit(after)
-    there, back = Difference.between(before, after), Difference.between(after, before)
-    if there is None or back is None:
+    forth, back = Difference.between(before, after), Difference.between(after, before)
+    if forth is None or back is None:
         return lambda: None
-    there.apply(registry.container)
+    forth.apply(registry.container)
     registry.refresh()
 
     def undo() -> None:
@@ -95,9 +96,9 @@ def change(registry: Registry, edit: Callable[[Any], None]) -> Callable[[], None
     return undo
 
 
-def unregister(known: Iterable[Registry], ids: Collection[int]) -> Iterator[Action]:
+def unregister(candidates: Iterable[Registry], ids: Collection[int]) -> Iterator[Action]:
     """Yield actions that remove definitions (by their ids) from registries."""
-    for registry in known if ids else ():
+    for registry in candidates if ids else ():
         if registry.names(ids):
             yield without(registry, ids)
 
@@ -109,7 +110,7 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
     """Return the registries among the values that these objects hold, and in instances of other
     classes there."""
-    found: dict[int, Registry] = {}
+    by_id: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))
     for holder in held:
@@ -117,31 +118,28 @@ def registries(held: Iterable[Any]) -> Iterable[Registry]:
             if type(value) is FunctionType and not value.__dict__:
                 continue
             if type(value) in _KINDS:
-                _note(found, value, False)
+                _note(by_id, value, False)
             elif _is_instance(value) and id(value) not in ours:
                 for inner in held_by(value):
                     if type(inner) in _KINDS:
-                        _note(found, inner, True)
-    return found.values()
+                        _note(by_id, inner, True)
+    return by_id.values()
 
 
-def _note(found: dict[int, Registry], value: Any, is_of_others: bool) -> None:
+def _note(by_id: dict[int, Registry], value: Any, is_of_others: bool) -> None:
     registry = _registry(value, is_of_others)
     if registry is None or len(registry.container) > _TOO_BIG_TO_HOLD_BACK:
         return
-    found.setdefault(id(registry.container), registry)
+    by_id.setdefault(id(registry.container), registry)
     if isinstance(value, dict) and len(value) <= _TOO_BIG_TO_LOOK_INTO:
         for part in list(value.values()):
             if type(part) in _CONTAINERS and len(part) <= _TOO_BIG_TO_LOOK_INTO:
-                found.setdefault(id(part), Registry(part, outer=value, is_of_others=is_of_others))
+                by_id.setdefault(id(part), Registry(part, outer=value, is_of_others=is_of_others))
 
 
 def _is_instance(value: Any) -> bool:
     kind = type(value)
-    return bool(kind.__flags__ & _HEAP_TYPE) and not issubclass(kind, (type, ModuleType))
-
-
-_HEAP_TYPE = 1 << 9
+    return is_heap_type(kind) and not issubclass(kind, (type, ModuleType))
 
 
 def _registry(value: Any, is_of_others: bool) -> Registry | None:

@@ -10,7 +10,8 @@ from ctypes import c_void_p, py_object, pythonapi
 from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, cast
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import is_a, is_heap_type, own_names
+from monarch_reload.undo_log import contents_of
 
 
 def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
@@ -52,16 +53,13 @@ def replace_inside(holder: Any, twins: Mapping[int, tuple[Any, Any]]) -> None:
             holder.__bases__ = tuple(
                 twins[id(base)][1] if id(base) in twins else base for base in holder.__bases__
             )
-    elif type(holder).__flags__ & _HEAP_TYPE:
+    elif is_heap_type(type(holder)):
         replace_inside(own_names(holder), twins)
         for slot in _slots(type(holder)):
             with contextlib.suppress(AttributeError):  # empty
                 value = slot.__get__(holder)
                 if id(value) in twins:
                     slot.__set__(holder, twins[id(value)][1])
-
-
-_HEAP_TYPE = 1 << 9
 
 
 def _slots(cls: type) -> Iterator[MemberDescriptorType]:
@@ -94,10 +92,7 @@ def sort_in_again(holder: Any, keys: Collection[int]) -> None:
 
 
 def _replace_in_cell(cell: CellType, twins: Mapping[int, tuple[Any, Any]]) -> None:
-    try:
-        contents = cell.cell_contents
-    except ValueError:
-        return
+    contents = contents_of(cell)
     if id(contents) in twins:
         cell.cell_contents = twins[id(contents)][1]
 

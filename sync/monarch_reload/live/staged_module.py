@@ -23,19 +23,19 @@ class StagedModule(ModuleType):
 
     def __init__(self, module: ModuleType, attributes: AttributeAccess) -> None:
         super().__init__(own_names(module)["__name__"])
-        own = object.__getattribute__(self, "__dict__")
-        own["__reload_module__"] = module
-        own["__reload_attributes__"] = attributes
+        namespace = object.__getattribute__(self, "__dict__")
+        namespace["__reload_module__"] = module
+        namespace["__reload_attributes__"] = attributes
 
     def __getattribute__(self, name: str) -> Any:
-        own = object.__getattribute__(self, "__dict__")
+        namespace = object.__getattribute__(self, "__dict__")
         if name in ("__class__", "__reload_module__"):
             return object.__getattribute__(self, name)
-        return own["__reload_attributes__"].attribute(own["__reload_module__"], name)
+        return namespace["__reload_attributes__"].attribute(namespace["__reload_module__"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = object.__getattribute__(self, "__dict__")
-        own["__reload_attributes__"].assign(own["__reload_module__"], name, value)
+        namespace = object.__getattribute__(self, "__dict__")
+        namespace["__reload_attributes__"].assign(namespace["__reload_module__"], name, value)
 
     def __delattr__(self, name: str) -> None:
         if not hasattr(self, name):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from monarch_reload.kinds import own_names
+from monarch_reload.kinds import is_heap_type, own_names
 from monarch_reload.live.patch import parts_of
 from monarch_reload.undo_log import MISSING
 
@@ -20,7 +20,6 @@ _TOO_BIG_TO_LOOK_INTO = 256
 _PLAIN = frozenset({str, int, float, bool, bytes, type(None), ModuleType})
 _DEEPEST = 3
 _LAMBDA = "<lambda>"
-_HEAP_TYPE = 1 << 9
 
 
 class HeldDefinition(msgspec.Struct, frozen=True):
@@ -42,8 +41,8 @@ class Tables(dict[str, frozenset[HeldDefinition]]):
         self._namespace = namespace
 
     def __missing__(self, name: str) -> frozenset[HeldDefinition]:
-        found = self[name] = frozenset(held_in(_value_of(name, self._namespace)))
-        return found
+        definitions = self[name] = frozenset(held_in(_value_of(name, self._namespace)))
+        return definitions
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
@@ -55,11 +54,11 @@ def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str
             if type(value) in _PLAIN or (type(value) is FunctionType and not value.__dict__):
                 continue
             values.setdefault(id(value), (value, set()))[1].add(name)
-    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    holding: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for value, names in values.values():
         for held in held_in(value):
-            found[held.module, held.name] |= names
-    return found
+            holding[held.module, held.name] |= names
+    return holding
 
 
 def held_in(value: Any) -> Iterator[HeldDefinition]:
@@ -72,10 +71,10 @@ def held_in(value: Any) -> Iterator[HeldDefinition]:
     elif kind in _CONTAINERS or kind is functools.partial:
         yield from _entries(value, 0)
     elif issubclass(kind, type):
-        for part in list(value.__dict__.values()) if value.__flags__ & _HEAP_TYPE else ():
+        for part in list(value.__dict__.values()) if is_heap_type(value) else ():
             if type(part) in _CONTAINERS:
                 yield from _entries(part, 1)
-    elif kind.__flags__ & _HEAP_TYPE and not issubclass(kind, ModuleType):
+    elif is_heap_type(kind) and not issubclass(kind, ModuleType):
         for part in list(own_names(value).values()):
             if type(part) in _CONTAINERS:
                 yield from _entries(part, 1)
@@ -101,7 +100,7 @@ def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
         yield HeldDefinition(cls.__module__, cls.__qualname__, True, value.__func__.__name__)
     elif issubclass(kind, type):
         yield HeldDefinition(value.__module__, value.__qualname__)
-    elif kind.__flags__ & _HEAP_TYPE:
+    elif is_heap_type(kind):
         yield HeldDefinition(kind.__module__, kind.__qualname__, True)
 
 
@@ -123,9 +122,9 @@ def _value_of(name: str, namespace: Mapping[str, Any]) -> Any:
     head, *rest = name.split(".")
     value = namespace.get(head, MISSING)
     for part in rest:
-        places: list[Mapping[str, Any]] = [own_names(value)]
+        namespaces: list[Mapping[str, Any]] = [own_names(value)]
         if not issubclass(type(value), ModuleType):
             cls = value if issubclass(type(value), type) else type(value)
-            places = [*places, *(vars(base) for base in cls.__mro__)]
-        value = next((place[part] for place in places if part in place), MISSING)
+            namespaces = [*namespaces, *(vars(base) for base in cls.__mro__)]
+        value = next((attributes[part] for attributes in namespaces if part in attributes), MISSING)
     return value

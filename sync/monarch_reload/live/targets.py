@@ -70,9 +70,6 @@ class Target:
         key = self._key if _has_hash(self._key) else repr(self._key)
         return id(self._owner), self._is_item, key
 
-    def on_live(self, live_of: Callable[[Any], Any]) -> Target:
-        return Target(live_of(self._owner), self._key, self._is_item)
-
     def read(self) -> Any:
         try:
             if self._is_item:
@@ -99,30 +96,25 @@ class Target:
     def was_assigned(self) -> None:
         self._after = self.read()
 
-    def take_out(self) -> HeldStore | None:
-        """Restore the value from before; return an object that can repeat the assignment.
+    def take_out(self) -> bool:
+        """Restore the value from before; return whether staged code had assigned another one.
 
         A value that running code has assigned since then stays.
         """
         if self._after is self._before:
-            return None
-        now = self.read()
+            return False
+        value = self.read()
         # An environment variable is another string each time.
-        if now is self._after or (type(now) is str and now == self._after):
+        if value is self._after or (type(value) is str and value == self._after):
             self.write(self._before)
-        return HeldStore(self, self._before, self._after)
-
-
-class HeldStore:
-    """An assignment by staged code to a live object, kept for the commit."""
-
-    def __init__(self, target: Target, before: Any, after: Any) -> None:
-        self._target, self._before, self._after = target, before, after
+        return True
 
     def flip(self, live_of: Callable[[Any], Any]) -> Action:
+        """Return the action that repeats the assignment at the commit."""
+
         def do() -> Callable[[], None]:
             # A staged twin may have been assigned to, in the place of a live object.
-            target = self._target.on_live(live_of)
+            target = Target(live_of(self._owner), self._key, self._is_item)
             before = target.read()
             target.write(live_of(self._after))
             return lambda: target.write(before)

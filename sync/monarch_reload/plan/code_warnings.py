@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from types import CodeType, FunctionType
-
-import msgspec
+from types import FunctionType
 
 from monarch_reload.kinds import is_a
 from monarch_reload.plan.graph import ModuleEdit, imports_of
@@ -22,22 +20,15 @@ Namespaces = Callable[[str], Mapping[str, object]]
 Sources = Callable[[str], ModuleSource | None]
 
 
-class CodeWarning(msgspec.Struct, frozen=True):
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}"
-
-
 _HOOK = "__reload__"
 _NEVER_CALLED = f"{_HOOK} of a module is never called: it is a method of an actor's class"
 
 
 class CodeWarnings:
-    """Yields the warnings about one edited module. `sources` gives the new source of any module,
-    `namespaces` its present namespace."""
+    """Yields the warnings about one edited module, each with file and line.
+
+    `sources` gives the new source of any module, `namespaces` its present namespace.
+    """
 
     def __init__(
         self, edit: ModuleEdit, source: ModuleSource, sources: Sources, namespaces: Namespaces
@@ -47,19 +38,19 @@ class CodeWarnings:
         self._sources = sources
         self._namespaces = namespaces
 
-    def __iter__(self) -> Iterator[CodeWarning]:
+    def __iter__(self) -> Iterator[str]:
         changed = list(self._changed())
         for line, name in sorted(set(self._unbound(changed))):
-            yield CodeWarning(self._source.path, line, f"name {name!r} is not defined")
+            yield f"{self._source.path}:{line}: name {name!r} is not defined"
         for statement in changed:
             if statement.is_function and statement.name == _HOOK:
                 line = statement.node.lineno + statement.moved_by
-                yield CodeWarning(self._source.path, line, _NEVER_CALLED)
-            calls = misfit_calls(statement.node, self._candidate, self._is_overridden)
-            for one in calls:
-                if one.owner is not None or self._is_sure(one.called):
-                    line = one.line + statement.moved_by
-                    yield CodeWarning(self._source.path, line, str(one))
+                yield f"{self._source.path}:{line}: {_NEVER_CALLED}"
+            calls = misfit_calls(statement.node, self._function, self._is_overridden)
+            for misfit in calls:
+                if misfit.owner is not None or self._is_sure(misfit.called):
+                    line = misfit.line + statement.moved_by
+                    yield f"{self._source.path}:{line}: {misfit}"
 
     def _changed(self) -> Iterator[Statement]:
         """Yield the new or edited definitions at the top level."""
@@ -78,26 +69,21 @@ class CodeWarnings:
             yield from (after for _, after in changed_functions(self._edit.old[origin], statement))
 
     def _unbound(self, changed: list[Statement]) -> Iterator[tuple[int, str]]:
-        known = {*self._namespaces(self._edit.name)} - self._edit.gone
-        known |= {name for statement in self._edit.new for name in statement.binds}
+        bound_names = {*self._namespaces(self._edit.name)} - self._edit.gone
+        bound_names |= {name for statement in self._edit.new for name in statement.binds}
         for statement in changed:
             for part in self._edited(statement):
                 lines = range(part.first, part.last + 1)
-                found = (code for code in self._codes_in(lines) if may_be_unbound(code, known))
-                if next(found, None) is not None:
-                    told = unbound_names(self._source.code, self._source.tree, known)
-                    yield from ((line, name) for line, name in told if line in lines)
+                codes = self._source.codes
+                inside = (codes[place] for place in list(codes) if place[1] in lines)
+                if any(may_be_unbound(code, bound_names) for code in inside):
+                    unbound = unbound_names(self._source.code, self._source.tree, bound_names)
+                    yield from ((line, name) for line, name in unbound if line in lines)
 
-    def _codes_in(self, lines: range) -> Iterator[CodeType]:
-        codes = self._source.codes
-        return (codes[place] for place in list(codes) if place[1] in lines)
-
-    def _candidate(self, name: str) -> Function | None:
-        return self._function(name, self._edit.name)
-
-    def _function(self, dotted: str, module: str) -> Function | None:
+    def _function(self, dotted: str, module: str | None = None) -> Function | None:
         """Return the workspace's function that a dotted name refers to, directly or by one import;
         None if that is not certain."""
+        module = self._edit.name if module is None else module
         source = self._sources(module)
         root, _, rest = dotted.partition(".")
         if source is None:
@@ -152,15 +138,17 @@ class CodeWarnings:
     def _is_overridden(self, cls: str, method: str) -> bool:
         live = self._namespaces(self._edit.name).get(cls)
         if not isinstance(live, type):
-            return any(method in ast.dump(one) for one in self._own.subclassed.get(cls, ()))
-        return any(method in vars(one) for one in _subclasses(live))
+            return any(
+                method in ast.dump(subclass) for subclass in self._own.subclassed.get(cls, ())
+            )
+        return any(method in vars(subclass) for subclass in _subclasses(live))
 
 
 def _subclasses(cls: type) -> Iterator[type]:
-    known: list[type] = type.__subclasses__(cls)
-    for one in known:
-        yield one
-        yield from _subclasses(one)
+    subclasses: list[type] = type.__subclasses__(cls)
+    for subclass in subclasses:
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _definitions(source: ModuleSource) -> Definitions:

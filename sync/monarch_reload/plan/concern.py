@@ -1,4 +1,4 @@
-"""Which statements an edit may concern: most statements of a long module it does not. Pure."""
+"""Finds the statements that an edit may concern, so that the others need no look. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from monarch_reload.source.spelling import ABSOLUTE
 
 
 class Concern:
-    """Which statements of one module may lead to marks. It may err by naming too many, never too
+    """Tells which statements of one module may lead to marks. It may name too many, never too
     few."""
 
     def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach
         self._edit = edit
-        self._always = frozenset(self._never_told())
+        self._always = frozenset(self._always_concerned())
         self._num_members = -1
         self._from_others: frozenset[str] = frozenset()
 
-    def _never_told(self) -> Iterator[int]:
+    def _always_concerned(self) -> Iterator[int]:
         """Yield the statements that must always be looked at, whatever is marked."""
         edit = self._edit
         for index, statement in enumerate(edit.new):
@@ -50,8 +50,8 @@ class Concern:
             if self._has_news(owner, inner)
         }
         members = {name for module, name in reach.members if module == edit.name}
-        made = {n for n, types in edit.types.items() if any(t in reach.members for t in types)}
-        self._from_others = frozenset(taken | members | made)
+        instances = {n for n, types in edit.types.items() if any(t in reach.members for t in types)}
+        self._from_others = frozenset(taken | members | instances)
 
     def _has_news(self, owner: str, inner: str | None) -> bool:
         """Return whether an import refers to a module that the plan includes."""
@@ -74,4 +74,4 @@ class Concern:
         if not statement.is_definition:
             containers |= statement.binds
         tables, plans = plan.edit.tables, self._reach.plans
-        return any(held.module in plans for one in containers for held in tables[one])
+        return any(held.module in plans for container in containers for held in tables[container])

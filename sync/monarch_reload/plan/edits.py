@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from monarch_reload.kinds import is_a, own_names
+from monarch_reload.kinds import is_a, is_heap_type, own_names
 from monarch_reload.live.lambdas import Lambdas
 from monarch_reload.live.live_functions import Functions, Place
 from monarch_reload.live.patch import FunctionPatch, is_compiled, parts_of, same_behaviour
@@ -86,8 +86,10 @@ class LiveModule:
         if is_compiled(vars(self.module).get(place[0])):
             return []
         code = self.source.codes.get(place)
-        found = self._at_top_level.get(place, ())
-        return [one for one in found if code and same_behaviour(one.__code__, code)]
+        functions = self._at_top_level.get(place, ())
+        return [
+            function for function in functions if code and same_behaviour(function.__code__, code)
+        ]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
         """Return the functions that close over `function`; none if `function` is bound to its
@@ -135,10 +137,10 @@ def unedited(
 def edited(
     live: LiveModule, new: ModuleSource, exports: Exports, anew: Collection[tuple[str, str]] = ()
 ) -> ModuleEdit:
-    known = live.source.witnessed or live.runs_its_source()
+    is_known = live.source.witnessed or live.runs_its_source()
     package = _package(live.module)
     namespace = vars(live.module)
-    old = as_if(executed(live.source.statements, namespace), anew) if known else ()
+    old = as_if(executed(live.source.statements, namespace), anew) if is_known else ()
     statements = executed(new.statements, namespace)
     # Not by their names: those that an unchanged statement binds and reads are known already.
     if b"import *" in live.source.text or b"import *" in new.text:
@@ -288,12 +290,9 @@ def _types(value: object) -> tuple[tuple[str, str], ...]:
     classes.
     """
     cls = type(value)
-    if not cls.__flags__ & _HEAP_TYPE or issubclass(cls, (type, ModuleType, FunctionType)):
+    if not is_heap_type(cls) or issubclass(cls, (type, ModuleType, FunctionType)):
         return ()
     return tuple((base.__module__, base.__qualname__) for base in cls.__mro__[:-1])
-
-
-_HEAP_TYPE = 1 << 9
 
 
 def _kept_names(statements: Iterable[Statement]) -> set[str]:

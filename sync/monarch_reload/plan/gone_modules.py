@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator
 
-from monarch_reload.plan.graph import absolute_name
+from monarch_reload.plan.graph import absolute_name, package_of
 from monarch_reload.source.source import ModuleSource
-from monarch_reload.source.spelling import dotted
+from monarch_reload.source.spelling import catches, dotted
 
 _EXPECTED = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 
@@ -22,16 +22,14 @@ def imports_of_gone(
     """
     last = [name.rpartition(".")[2].encode() for name in gone]
     for name, source in sources:
-        if name in gone or not any(one in source.text for one in last):
+        if name in gone or not any(word in source.text for word in last):
             continue
-        is_package = source.path.rpartition("/")[2] == "__init__.py"
-        package = name if is_package else name.rpartition(".")[0]
         try:
             tree = ast.parse(source.text)
         except (SyntaxError, ValueError):
             continue
         for node in _imports(tree.body):
-            for lost in sorted(_lost(node, package, gone)):
+            for lost in sorted(_lost(node, package_of(name, source.path), gone)):
                 yield (
                     f"{source.path}:{node.lineno} imports {lost}, which is gone; what starts later"
                     " will fail"
@@ -44,7 +42,7 @@ def _lost(node: ast.Import | ast.ImportFrom, package: str, gone: Collection[str]
     else:
         owner = absolute_name(package, node.module, node.level)
         names = [owner, *(f"{owner}.{alias.name}" for alias in node.names)]
-    return {one for one in gone for name in names if name == one or name.startswith(f"{one}.")}
+    return {lost for lost in gone for name in names if name == lost or name.startswith(f"{lost}.")}
 
 
 def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -52,7 +50,7 @@ def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield node
-        elif isinstance(node, ast.Try) and any(map(_expects, node.handlers)):
+        elif isinstance(node, ast.Try) and catches(node, _EXPECTED):
             yield from _imports([*node.handlers, *node.finalbody])
         elif isinstance(node, ast.If) and (dotted(node.test) or "").endswith("TYPE_CHECKING"):
             yield from _imports(node.orelse)
@@ -60,12 +58,6 @@ def _imports(body: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
             continue
         elif not isinstance(node, ast.expr):
             yield from _imports(ast.iter_child_nodes(node))
-
-
-def _expects(handler: ast.ExceptHandler) -> bool:
-    """Return whether an `except` clause catches a failed import."""
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or dotted(kind) in _EXPECTED for kind in kinds)
 
 
 def _suppresses(item: ast.withitem) -> bool:

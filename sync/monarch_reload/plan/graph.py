@@ -76,11 +76,11 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def binders(self) -> Mapping[str, Sequence[int]]:
         """The new statements that bind a name, by name."""
-        found = defaultdict(list)
+        binders = defaultdict(list)
         for index, statement in enumerate(self.new):
             for name in statement.binds:
-                found[name].append(index)
-        return found
+                binders[name].append(index)
+        return binders
 
     @cached_property
     def last_binders(self) -> Mapping[str, int]:
@@ -98,7 +98,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
             name = statement.name or ""
             origin = self.last_binders.get(name, origin)
             if self.old[origin].name != name:  # a branch that was not taken, perhaps
-                definers = (i for i, one in enumerate(self.old) if one.name == name)
+                definers = (i for i, statement in enumerate(self.old) if statement.name == name)
                 origin = max(definers, default=origin)
         return None if origin is None else self.old[origin]
 
@@ -143,9 +143,9 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 class ImportGraph:
     """The imports between some modules, by the names that they bind."""
 
-    def __init__(self, known: Collection[str]) -> None:
+    def __init__(self, loaded: Collection[str]) -> None:
         """`known` are all loaded modules of ours, in import order."""
-        self._known = {name: index for index, name in enumerate(known)}
+        self._known = {name: index for index, name in enumerate(loaded)}
         self._edits: dict[str, ModuleEdit] = {}
         self._sources: dict[str, dict[str, Origin]] = {}
         self._whole: dict[str, set[str]] = {}
@@ -222,32 +222,36 @@ class ImportGraph:
     def targets(self, module: str) -> set[str]:
         """Return the modules that a module imports names from, or needs."""
         if module not in self._targets:
-            sources = self._sources[module].values()
-            named = {target for source in sources for target in _modules_of(source)}
-            self._targets[module] = named | self._whole[module]
+            targets = self._targets[module] = set(self._whole[module])
+            for owner, name in self._sources[module].values():
+                targets |= {owner} if name is None else {owner, f"{owner}.{name}"}
         return self._targets[module]
 
     def _imported_late(self, module: str) -> set[str]:
         """Return the modules that functions of this module import when they are called, without
         those that need this module."""
-        found = {
+        modules = {
             self.resolve(module, dotted)[0]
             for statement in self._edits[module].new
             for dotted in statement.names.deferred
             if dotted.startswith(ABSOLUTE)
         }
-        return {one for one in found if one in self._sources and module not in self._needs(one)}
+        return {
+            imported
+            for imported in modules
+            if imported in self._sources and module not in self._needs(imported)
+        }
 
     def _needs(self, module: str) -> set[str]:
         """Return a module, and all modules that it imports from, directly or through others."""
-        found: set[str] = set()
+        needed: set[str] = set()
         pending = [module]
         while pending:
-            one = pending.pop()
-            if one not in found and one in self._sources:
-                found.add(one)
-                pending += self.targets(one)
-        return found
+            current = pending.pop()
+            if current not in needed and current in self._sources:
+                needed.add(current)
+                pending += self.targets(current)
+        return needed
 
     def ordered(self) -> list[str]:
         """Return the modules with each imported module before its importers; cycles are broken by
@@ -269,20 +273,16 @@ class ImportGraph:
         return result
 
 
-def _modules_of(source: Origin) -> tuple[str, ...]:
-    return (source[0],) if source[1] is None else (source[0], f"{source[0]}.{source[1]}")
-
-
 def _sources(edit: ModuleEdit) -> dict[str, Origin]:
-    found: dict[str, Origin] = {}
+    sources: dict[str, Origin] = {}
     for statement in edit.new:
         if isinstance(statement.node, ast.Delete):
             continue  # The statements above it have read the imported value.
         for name in statement.binds:
-            found.pop(name, None)
+            sources.pop(name, None)
         for name, source in imports_of(statement, edit.package):
-            found[name] = edit.origins.get(name, source)
-    return found
+            sources[name] = edit.origins.get(name, source)
+    return sources
 
 
 def imports_of(statement: Statement, package: str) -> Iterator[tuple[str, Origin]]:
@@ -301,6 +301,11 @@ def imports_of(statement: Statement, package: str) -> Iterator[tuple[str, Origin
                     yield alias.asname or alias.name, (owner, alias.name)
     for owner, name in statement.brought or ():
         yield name, (owner, name)
+
+
+def package_of(name: str, path: str) -> str:
+    """Return the package in which a module's relative imports begin, from its name and file."""
+    return name if path.endswith("/__init__.py") else name.rpartition(".")[0]
 
 
 def absolute_name(package: str, module: str | None, level: int) -> str:

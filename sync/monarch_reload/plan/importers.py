@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from types import ModuleType
 
 from monarch_reload.live.tables import holders
 from monarch_reload.plan.edits import unedited
@@ -20,9 +19,9 @@ class Importers:
     """Finds the loaded modules that may import names from a module: their text mentions both, or
     one of their containers has an object of that name."""
 
-    def __init__(self, sources: RunningSources, known: Collection[str], exports: Exports) -> None:
+    def __init__(self, sources: RunningSources, planned: Collection[str], exports: Exports) -> None:
         self._sources = sources
-        self._known = set(known)
+        self._known = set(planned)
         self._exports = exports
 
     @cached_property
@@ -34,15 +33,16 @@ class Importers:
         taken_whole = _taken_whole(last)
         takes_any = "__getattr__" in names
         wanted = _mentions(names)
-        given = handed_over(self._sources[module].statements).intersection(names)
-        holding = {one for name in given for one in self._holders.get((module, name), ())}
+        handed = handed_over(self._sources[module].statements).intersection(names)
+        holding = {holder for name in handed for holder in self._holders.get((module, name), ())}
         for name, loaded in self._sources.loaded():
             if name in self._known:
                 continue
             source = self._sources[name]
             text = source.text
             # Only a module in a package may name it by dots alone.
-            by_dots = b"from ." in text and _lies_in(loaded, module)
+            package = f"{getattr(loaded, '__package__', None)}."
+            by_dots = b"from ." in text and package.startswith(f"{module}.")
             takes = (last in text or by_dots) and (
                 takes_any or b"import *" in text or wanted(text) or taken_whole(text)
             )
@@ -58,15 +58,15 @@ def handed_over(statements: Iterable[Statement]) -> set[str]:
     """Return names whose objects other code may hold without mentioning the module, because it was
     passed to that code.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for statement in statements:
         node = statement.node
         if statement.is_definition:
-            told = getattr(node, "decorator_list", ()) or getattr(node, "bases", ())
-            found |= statement.binds if told or getattr(node, "keywords", ()) else set()
+            receivers = getattr(node, "decorator_list", ()) or getattr(node, "bases", ())
+            names |= statement.binds if receivers or getattr(node, "keywords", ()) else set()
         elif not statement.is_harmless:
-            found |= {root_of(name) for name, _ in statement.names.eager}
-    return found
+            names |= {root_of(name) for name, _ in statement.names.eager}
+    return names
 
 
 def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
@@ -76,10 +76,6 @@ def _mentions(names: Collection[str]) -> Callable[[bytes], object]:
         rb"(?<![A-Za-z0-9_])(?:%b)(?![A-Za-z0-9_])" % b"|".join(map(re.escape, parts))
     )
     return lambda text: any(part in text for part in parts) and words.search(text)
-
-
-def _lies_in(loaded: ModuleType, package: str) -> bool:
-    return f"{getattr(loaded, '__package__', None)}.".startswith(f"{package}.")
 
 
 def _taken_whole(last: bytes) -> Callable[[bytes], bool]:

@@ -27,9 +27,9 @@ def changed_members(
     uses such a member of its own class is included.
     """
     changed = set(_edited(old, new))
-    own = {name for statement in new.body for name in statement.binds}
-    changed |= set(inherited) - own
-    changed |= set(_users(new.body, own.intersection(inherited), _BY_SUPER))
+    bound = {name for statement in new.body for name in statement.binds}
+    changed |= set(inherited) - bound
+    changed |= set(_users(new.body, bound.intersection(inherited), _BY_SUPER))
     for statement in new.body:
         if statement.is_function:
             follows = not statement.names.deferred.isdisjoint(affected)
@@ -39,10 +39,10 @@ def changed_members(
         if follows:
             changed |= statement.binds
     while True:
-        more = set(_users(new.body, changed)) - changed
-        if not more:
+        users = set(_users(new.body, changed)) - changed
+        if not users:
             return frozenset(changed)
-        changed |= more
+        changed |= users
 
 
 def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
@@ -52,9 +52,9 @@ def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
     for index, statement in enumerate(new.body):
         if index not in alignment.same:
             yield from statement.binds
-    left = {name for statement in new.body for name in statement.binds}
+    remaining = {name for statement in new.body for name in statement.binds}
     for statement in old.body:
-        yield from statement.binds - left
+        yield from statement.binds - remaining
 
 
 def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "") -> Iterator[str]:

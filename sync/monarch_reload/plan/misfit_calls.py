@@ -13,7 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from monarch_reload.source.spelling import FunctionNode, dotted
+from monarch_reload.source.spelling import FunctionNode, catches, dotted
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -41,19 +41,19 @@ class Definitions:
     @cached_property
     def _binders(self) -> Mapping[str, Sequence[ast.AST]]:
         """Return all nodes that may bind a top-level name, at any depth, by name."""
-        found: dict[str, list[ast.AST]] = {}
+        binders: dict[str, list[ast.AST]] = {}
         for node in self._walked():
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 for name in node.names:
-                    found.setdefault(name, []).append(node)
+                    binders.setdefault(name, []).append(node)
         pending: list[ast.AST] = [*self._body]
         while pending:
             node = pending.pop()
             for name in _bound_by(node):
-                found.setdefault(name, []).append(node)
+                binders.setdefault(name, []).append(node)
             if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
                 pending.extend(ast.iter_child_nodes(node))
-        return found
+        return binders
 
     def function(self, name: str) -> Function | None:
         node = self._only(name)
@@ -88,12 +88,12 @@ class Definitions:
     @cached_property
     def subclassed(self) -> Mapping[str, Sequence[ast.ClassDef]]:
         """The classes with a base, by the last part of the base's name."""
-        found: dict[str, list[ast.ClassDef]] = {}
+        subclasses: dict[str, list[ast.ClassDef]] = {}
         for node in self._walked():
             if isinstance(node, ast.ClassDef):
                 for base in node.bases:
-                    found.setdefault((dotted(base) or "").rpartition(".")[2], []).append(node)
-        return found
+                    subclasses.setdefault((dotted(base) or "").rpartition(".")[2], []).append(node)
+        return subclasses
 
 
 Find = Callable[[str], Function | None]
@@ -142,10 +142,10 @@ def _of_methods(
         and not _is_to_be_defined(node)
     }
     for method in methods:
-        own = [*method.args.posonlyargs, *method.args.args]
-        if method.decorator_list or not own:
+        parameters = [*method.args.posonlyargs, *method.args.args]
+        if method.decorator_list or not parameters:
             continue
-        me = own[0].arg
+        me = parameters[0].arg
         rebound = sum(me in _bound_by(node) for node in ast.walk(method))
         for call in _calls(method, skipped) if rebound == 1 else ():
             owner, _, name = (dotted(call.func) or "").partition(".")
@@ -171,7 +171,7 @@ def _calls(node: ast.AST, skipped: Collection[ast.AST]) -> Iterator[ast.Call]:
 
 def _misfit(arguments: ast.arguments, call: ast.Call, *, is_bound: bool = False) -> str | None:
     """Return why a call would raise TypeError; ``None`` if it fits, or if that is unknown."""
-    if any(isinstance(one, ast.Starred) for one in call.args):
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
         return None
     names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
     if len(names) != len(call.keywords):
@@ -191,22 +191,19 @@ def _in_words(error: str, arguments: ast.arguments, call: ast.Call, is_bound: bo
 
 
 def _signature(arguments: ast.arguments) -> inspect.Signature:
-    kind = inspect.Parameter
-    found: list[inspect.Parameter] = []
-    plain = [*arguments.posonlyargs, *arguments.args]
-    first_default = len(plain) - len(arguments.defaults)
-    for index, one in enumerate(plain):
-        is_only = index < len(arguments.posonlyargs)
-        how = kind.POSITIONAL_ONLY if is_only else kind.POSITIONAL_OR_KEYWORD
-        found.append(kind(one.arg, how, default=None if index >= first_default else kind.empty))
-    if arguments.vararg is not None:
-        found.append(kind(arguments.vararg.arg, kind.VAR_POSITIONAL))
-    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        given = kind.empty if default is None else None
-        found.append(kind(one.arg, kind.KEYWORD_ONLY, default=given))
-    if arguments.kwarg is not None:
-        found.append(kind(arguments.kwarg.arg, kind.VAR_KEYWORD))
-    return inspect.Signature(found)
+    """Return the signature of a function with these arguments; each default is None."""
+    none = ast.Constant(None)
+    plain = ast.arguments(
+        posonlyargs=arguments.posonlyargs,
+        args=arguments.args,
+        vararg=arguments.vararg,
+        kwonlyargs=arguments.kwonlyargs,
+        kw_defaults=[default and none for default in arguments.kw_defaults],
+        kwarg=arguments.kwarg,
+        defaults=[none for _ in arguments.defaults],
+    )
+    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(plain, none)))
+    return inspect.signature(eval(compile(function, "", "eval", dont_inherit=True)))
 
 
 def _bound_by(node: ast.AST) -> Iterable[str]:
@@ -218,7 +215,7 @@ def _bound_by(node: ast.AST) -> Iterable[str]:
     if isinstance(node, (*FunctionNode, ast.ClassDef)):
         return (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [one.asname or one.name.partition(".")[0] for one in node.names]
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
     if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
         return () if node.name is None else (node.name,)
     if isinstance(node, ast.MatchMapping):
@@ -242,7 +239,7 @@ def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes in a `try` that catches a TypeError, or in a `with` that expects one."""
     for part in ast.walk(node):
         body: Sequence[ast.AST] = ()
-        if isinstance(part, ast.Try) and any(map(_catches, part.handlers)):
+        if isinstance(part, ast.Try) and catches(part, _CAUGHT):
             body = part.body
         elif isinstance(part, (ast.With, ast.AsyncWith)):
             expecting = [
@@ -253,8 +250,3 @@ def _prepared_for_errors(node: ast.AST) -> Iterator[ast.AST]:
                 body = part.body
         for statement in body:
             yield from ast.walk(statement)
-
-
-def _catches(handler: ast.ExceptHandler) -> bool:
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or dotted(kind) in _CAUGHT for kind in kinds)

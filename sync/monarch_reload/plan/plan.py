@@ -42,7 +42,7 @@ Importers = Callable[[str, Collection[str]], Iterable[ModuleEdit]]
 def make_plan(
     edits: Iterable[ModuleEdit],
     importers: Importers,
-    known: Collection[str],
+    loaded: Collection[str],
     check: Callable[[], None] = lambda: None,
 ) -> EditPlan:
     """Return the plan of some edits.
@@ -51,7 +51,7 @@ def make_plan(
     `known` are all loaded modules of ours, in import order. `check` is called now and then; it
     raises to cancel the work.
     """
-    planner = _Planner(edits, importers, known, check)
+    planner = _Planner(edits, importers, loaded, check)
     planner.spread()
     return planner.plan()
 
@@ -61,12 +61,12 @@ class _Planner:
         self,
         edits: Iterable[ModuleEdit],
         importers: Importers,
-        known: Collection[str],
+        loaded: Collection[str],
         check: Callable[[], None],
     ) -> None:
         self._check = check
         self._importers = importers
-        self._graph = ImportGraph(known)
+        self._graph = ImportGraph(loaded)
         self.plans: dict[str, ModulePlan] = {}
         self._reach = Propagation(self._graph, self.plans)
         self._concerns: dict[str, Concern] = {}
@@ -202,13 +202,13 @@ class _Planner:
 
     def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
         """Return whether a star import may bring names that were unknown when the plan was
-        begun."""
+        new_prepared."""
         assert isinstance(statement.node, ast.ImportFrom)
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
         return owner is not None and (
             owner.marks.get("__all__") is DirtyMark.VALUE
-            or any(owner.edit.new[one].is_opaque for one in owner.run)
+            or any(owner.edit.new[index].is_opaque for index in owner.run)
         )
 
     def _written_to(
@@ -302,16 +302,18 @@ class _Planner:
         names = _MAKERS[edit.kinds.get(statement.name or "") is NameKind.METACLASS]
         if not any(name in statement.text for name in names):
             return False
-        makers = [one for one in statement.body if one.is_function and one.name in names]
+        makers = [
+            member for member in statement.body if member.is_function and member.name in names
+        ]
         old = edit.alignment.narrow.get(index)
         if old is not None:
             changed = [after for _, after in changed_functions(edit.old[old], statement)]
-            if any(one in changed for one in makers):
+            if any(maker in changed for maker in makers):
                 return True
         return any(
             self._reach.acts_otherwise(edit.name, name)
-            for one in makers
-            for name in one.names.deferred
+            for maker in makers
+            for name in maker.names.deferred
         )
 
     def _mark_of_holder(

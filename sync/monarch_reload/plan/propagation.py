@@ -49,8 +49,9 @@ class Propagation:
             if mark is DirtyMark.METHODS and self._makes_instances_of(module, statement, name):
                 continue  # they follow their class
             when = _when(mark, use, declared)
-            is_told = use is Use.USED and declared is Use.CALLED and _is_told(statement, name)
-            if mark is DirtyMark.FUNCTION and is_told:
+            is_method_call = use is Use.USED and declared is Use.CALLED
+            is_method_call = is_method_call and _only_calls_method(statement, name)
+            if mark is DirtyMark.FUNCTION and is_method_call:
                 when = When.MAKER_RUNS
             if when is When.ALWAYS:
                 yield name
@@ -107,8 +108,8 @@ class Propagation:
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
         """Return the definitions in a container, of modules that the plan includes."""
-        found = self.plans[module].edit.tables[container] if module in self.plans else ()
-        return frozenset([held for held in found if held.module in self.plans])
+        definitions = self.plans[module].edit.tables[container] if module in self.plans else ()
+        return frozenset([held for held in definitions if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
         """Return whether a member of a kept instance behaves differently, or is a value that may
@@ -167,11 +168,11 @@ class Propagation:
             edit = self.plans[owner].edit if owner in self.plans else None
             for index in edit.binders.get(cls, ()) if edit is not None else ():
                 body = edit.new[index].body if edit is not None and edit.new[index].is_class else ()
-                found = [statement for statement in body if member in statement.binds]
-                if found:
+                binders = [statement for statement in body if member in statement.binds]
+                if binders:
                     return all(
                         isinstance(s.node, FunctionNode) and not s.node.decorator_list
-                        for s in found
+                        for s in binders
                     )
         return False
 
@@ -199,18 +200,17 @@ class Propagation:
             for member in self.members_of(*self.graph.resolve(edit.name, dotted)[:2])
         }
         affected = {d for d in new.names.deferred if self.spread(edit.name, d)[0]}
-        moved = {name for name, use in new.names.eager if self._gives_another(edit, name, use)}
+        moved = set()  # names from which the class body may compute other values now
+        for name, use in new.names.eager:
+            mark, use = self.mark_and_use(edit.name, name, use)
+            if mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS:
+                moved.add(name)
         old = None if index in edit.alignment.same else edit.old[origin]
         if old is None and not (inherited or affected or moved):
             return
-        found = changed_members(old, new, inherited, affected, moved)
-        if found:
-            self.members[edit.name, new.name] = found
-
-    def _gives_another(self, edit: ModuleEdit, name: str, use: Use) -> bool:
-        """Return whether a value computed from a name may differ now."""
-        mark, use = self.mark_and_use(edit.name, name, use)
-        return mark is not None and RUNS_AGAIN[mark].get(use) is When.ALWAYS
+        changed = changed_members(old, new, inherited, affected, moved)
+        if changed:
+            self.members[edit.name, new.name] = changed
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
         """Return the mark of a function that reads the name, and how many modules it has
@@ -280,8 +280,8 @@ class Propagation:
             if mark is not None and not (mark is DirtyMark.CALLING and is_import):
                 return mark, (module, name)
             if self.comes_from_getattr(module, name):
-                known = "__getattr__" in self.plans[module].marks
-                return DirtyMark.VALUE if known else None, (module, name)
+                is_marked = "__getattr__" in self.plans[module].marks
+                return DirtyMark.VALUE if is_marked else None, (module, name)
             if source is None or source[1] is None:
                 break
             module, name = source[0], source[1]
@@ -306,7 +306,7 @@ def _makes_objects(edit: ModuleEdit, statement: Statement) -> bool:
     return not statement.binds or not statement.binds.isdisjoint(edit.types)
 
 
-def _is_told(statement: Statement, name: str) -> bool:
+def _only_calls_method(statement: Statement, name: str) -> bool:
     """Return whether the statement only calls a method of a function: `f.register(g)`."""
     call = statement.node.value if isinstance(statement.node, ast.Expr) else None
     return isinstance(call, ast.Call) and dotted(call.func) == name

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from monarch_reload.plan.graph import absolute_name, package_of
 from monarch_reload.source.source import ModuleSource, RunningSources
 
 # Imports of names that are only known when they are run.
@@ -23,16 +24,16 @@ def reached_modules(
     `changed` are names of modules, loaded or not, and `folders` contain their files: a module in
     them, or above them, that imports by computed names may import any of these modules.
     """
-    found = set(changed)
-    rest = {name: source for name, source in sources.running() if name not in found}
-    latest = found | {n for n, source in rest.items() if _may_import_any_of(source, folders)}
+    reached = set(changed)
+    rest = {name: source for name, source in sources.running() if name not in reached}
+    latest = reached | {n for n, source in rest.items() if _may_import_any_of(source, folders)}
     imports: dict[str, Collection[str] | None] = {}
     while latest:
-        found |= latest
+        reached |= latest
         mention = re.compile(b"|".join(re.escape(_last(name)) for name in latest) + rb"|import \*")
         importers = set()
         for name, source in rest.items():
-            if name in found:
+            if name in reached:
                 continue
             if not latest.isdisjoint(_above(name)):  # A module's packages are imported before it.
                 importers.add(name)
@@ -42,7 +43,7 @@ def reached_modules(
                 if _takes(imports[name], latest):
                     importers.add(name)
         latest = importers
-    return found
+    return reached
 
 
 def importable_as(path: str, folders: Iterable[str]) -> Iterator[str]:
@@ -70,29 +71,20 @@ def _imports(name: str, source: ModuleSource) -> Collection[str] | None:
         tree = ast.parse(source.text)
     except (SyntaxError, ValueError):
         return None
-    is_package = os.path.basename(source.path) == "__init__.py"
-    package = name if is_package else name.rpartition(".")[0]
-    found: set[str] = set()
+    package = package_of(name, source.path)
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             taken = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = _base(node, package)
+            base = absolute_name(package, node.module, node.level)
             taken = [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
         else:
             continue
-        for one in taken:
-            found.add(one)
-            found.update(_above(one))
-    return found
-
-
-def _base(node: ast.ImportFrom, package: str) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    parts = parts[: len(parts) - node.level + 1]
-    return ".".join([*parts, *([node.module] if node.module else [])])
+        for imported in taken:
+            names.add(imported)
+            names.update(_above(imported))
+    return names
 
 
 def _may_import_any_of(source: ModuleSource, folders: Collection[str]) -> bool:

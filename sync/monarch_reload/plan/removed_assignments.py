@@ -65,10 +65,10 @@ def removed_by(
                 continue
             owner = value_of(target.value, namespace)
             if owner is not MISSING and _is_there(target, old, namespace):
-                found = RemovedAssignment(
+                removed = RemovedAssignment(
                     old.first, old.title, is_a(value_of(target, namespace), _CODE)
                 )
-                yield _followed(found, owner, key, isinstance(target, ast.Subscript), sources)
+                yield _followed(removed, owner, key, isinstance(target, ast.Subscript), sources)
 
 
 def _followed(
@@ -100,24 +100,24 @@ def as_if(
     statements: tuple[Statement, ...], places: Collection[tuple[str, str]]
 ) -> tuple[Statement, ...]:
     """Return a module's statements, changed so that a plan makes the names in `places` again."""
-    found = list(statements)
+    changed = list(statements)
     for cls, name in places:
         if not cls:
-            _bind_otherwise(found, name)
+            _bind_otherwise(changed, name)
             continue
-        index = next(i for i, s in enumerate(found) if s.is_class and s.name == cls)
-        node = copy.copy(found[index].node)
+        index = next(i for i, s in enumerate(changed) if s.is_class and s.name == cls)
+        node = copy.copy(changed[index].node)
         assert isinstance(node, ast.ClassDef)
-        body = list(found[index].body)
+        body = list(changed[index].body)
         _bind_otherwise(body, name)
         node.body = [ast.copy_location(part.node, node) for part in body if not part.first]
         node.body += [part.node for part in body if part.first]
-        found[index] = replace(found[index], node=node, text=f"{found[index].text}  # {name}")
-    return tuple(found)
+        changed[index] = replace(changed[index], node=node, text=f"{changed[index].text}  # {name}")
+    return tuple(changed)
 
 
 def _bind_otherwise(statements: list[Statement], name: str) -> None:
-    binders = [index for index, one in enumerate(statements) if name in one.binds]
+    binders = [index for index, statement in enumerate(statements) if name in statement.binds]
     if binders:
         del statements[binders[-1]]
     else:
@@ -126,7 +126,7 @@ def _bind_otherwise(statements: list[Statement], name: str) -> None:
 
 
 def _defines(statements: Iterable[Statement], cls: str) -> bool:
-    return any(one.is_class and one.name == cls for one in statements)
+    return any(statement.is_class and statement.name == cls for statement in statements)
 
 
 def _key_of(target: ast.Attribute | ast.Subscript) -> Any:
@@ -145,15 +145,17 @@ def _is_named(key: Any, target: ast.expr, text: str) -> bool:
 def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
     """Return whether the object still has the value that the statement assigned, as far as can be
     seen."""
-    now = value_of(target, namespace)
+    value = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
-        return now is not MISSING
-    given = value_of(old.node.value, namespace)
+        return value is not MISSING
+    assigned = value_of(old.node.value, namespace)
     # Others may do anything when they are compared: an array gives an array.
     is_another = (
-        now is not given and type(given) in _PLAIN and (type(now), now) != (type(given), given)
+        value is not assigned
+        and type(assigned) in _PLAIN
+        and (type(value), value) != (type(assigned), assigned)
     )
-    return now is not MISSING and not is_another
+    return value is not MISSING and not is_another
 
 
 def _is_made_without(owner: dict[Any, Any], key: Any, sources: RunningSources) -> bool:
@@ -174,4 +176,4 @@ def _is_made_without(owner: dict[Any, Any], key: Any, sources: RunningSources) -
 def _lacks(display: ast.expr | None, key: Any) -> bool:
     if not isinstance(display, ast.Dict):
         return False
-    return all(isinstance(one, ast.Constant) and one.value != key for one in display.keys)
+    return all(isinstance(entry, ast.Constant) and entry.value != key for entry in display.keys)

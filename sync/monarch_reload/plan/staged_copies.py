@@ -1,5 +1,5 @@
-"""Staged copies of definitions that only the statements of a plan call, while live code goes on.
-Pure."""
+"""Chooses the definitions of which a trial needs staged copies: the statements of a plan call them,
+while live code keeps the live ones. Pure."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def choose_twins(reach: Propagation) -> None:
                 # Its class, so that the instance can be seen as it will be.
                 reads[node].add(kind)
                 pending.append(kind)
-        for one in reach.held(*node):
-            reads[node].add((one.module, one.name))
-            pending.append((one.module, one.name))
+        for definition in reach.held(*node):
+            reads[node].add((definition.module, definition.name))
+            pending.append((definition.module, definition.name))
         for _, statement in _definitions(reach, node):
             package = reach.plans[node[0]].edit.package
             for name, (owner, inner) in imports_of(statement, package):

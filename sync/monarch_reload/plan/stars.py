@@ -50,13 +50,13 @@ class Exports:
         if module not in self._after:
             self._after[module] = before  # for cycles
             with contextlib.suppress(SyntaxError, ValueError):  # broken before we first looked
-                self._after[module] = self._told_from(module, source, before)
+                self._after[module] = self._exported_by(module, source, before)
         return self._after[module]
 
     def differ(self, module: str) -> bool:
         return self.before(module) != self.after(module)
 
-    def _told_from(
+    def _exported_by(
         self, module: str, source: ModuleSource, before: frozenset[str]
     ) -> frozenset[str]:
         old, new = self._running[module], source
@@ -69,14 +69,22 @@ class Exports:
             for owner in _owners(statement, package)
         ):
             return before
-        told = _listed(new.statements)
-        if told is not None:
-            return told
+        listed = _listed(new.statements)
+        if listed is not None:
+            return listed
         if any("__all__" in statement.binds for statement in new.statements):
             return before
         live = _names_of(sys.modules[module])
-        was = {name for one in self.split_before(old.statements, package) for name in one.binds}
-        will = {name for one in self.split_after(new.statements, package) for name in one.binds}
+        was = {
+            name
+            for statement in self.split_before(old.statements, package)
+            for name in statement.binds
+        }
+        will = {
+            name
+            for statement in self.split_after(new.statements, package)
+            for name in statement.binds
+        }
         return frozenset(name for name in will | (live.keys() - was) if name[0] not in "_*")
 
     def split_before(self, statements: Statements, package: str) -> Statements:
@@ -96,19 +104,19 @@ class Exports:
         A star import inside an `if` stays with it, and so does an import of a module that is not
         ours.
         """
-        found: list[Statement] = []
+        parts: list[Statement] = []
         for statement in statements:
             is_star = "*" in statement.names.binds
             owners = list(_owners(statement, package)) if is_star else []
             pairs = [(owner, name) for owner in owners for name in exported(owner) or ()]
             if not pairs:
-                found.append(statement)
+                parts.append(statement)
             elif not isinstance(statement.node, ast.ImportFrom) or owners[0] not in self._running:
-                found.append(replace(statement, brought=frozenset(pairs)))
+                parts.append(replace(statement, brought=frozenset(pairs)))
             else:
-                found += (_part(statement, pair) for pair in sorted(pairs))
-                found.append(statement)
-        return tuple(found)
+                parts += (_part(statement, pair) for pair in sorted(pairs))
+                parts.append(statement)
+        return tuple(parts)
 
 
 def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
@@ -117,11 +125,6 @@ def exports(namespace: Mapping[str, Any]) -> frozenset[str]:
     if names is None:
         return frozenset(name for name in dict(namespace) if name[:1] != "_")
     return frozenset(names)
-
-
-def _is_exported(name: str, namespace: Mapping[str, Any]) -> bool:
-    names = namespace.get("__all__")
-    return (name in namespace and name[0] != "_") if names is None else name in names
 
 
 def _part(star: Statement, pair: tuple[str, str]) -> Statement:
@@ -141,14 +144,14 @@ def bring(
     """Run a part of a star import. A name that it no longer brings is removed, unless an earlier
     statement binds it.
     """
-    there = _names_of(source)
+    exported = exports(_names_of(source))
     statement = statements[index]
     if statement.brought is None:
         below = {name for other in statements[index + 1 :] for name in other.binds}
-        namespace.update({name: getattr(source, name) for name in exports(there) - below})
+        namespace.update({name: getattr(source, name) for name in exported - below})
         return
     for name in statement.binds:
-        if _is_exported(name, there):
+        if name in exported:
             namespace[name] = getattr(source, name)
         elif not any(name in other.binds for other in statements[:index]):
             namespace.pop(name, None)
@@ -185,13 +188,13 @@ def _listed(statements: Sequence[Statement]) -> frozenset[str] | None:
                 return None
             continue
         try:
-            told = ast.literal_eval(value)
+            listed = ast.literal_eval(value)
         except (ValueError, TypeError):
             return None
-        told = [told] if way in ("__all__.append", "__all__.remove") else list(told)
+        listed = [listed] if way in ("__all__.append", "__all__.remove") else list(listed)
         names = [] if names is None else names
         if way == "__all__.remove":
-            names = [name for name in names if name not in told]
+            names = [name for name in names if name not in listed]
         else:
-            names += told
+            names += listed
     return None if names is None else frozenset(names)

@@ -20,9 +20,11 @@ from monarch_reload.source.spelling import FunctionNode, dotted, root_of
 
 _LATER = (*FunctionNode, ast.Lambda, ast.GeneratorExp)
 _COMPUTED = frozenset({"globals", "locals", "exec", "eval", "import_module", "__import__"})
-_LOOKING = frozenset({"getattr", "vars", "setattr", "delattr"})
-_SIGN = re.compile(rb"\b(globals|locals|exec|eval|import_module|__import__|getattr|vars|setattr|"
-                   rb"delattr|__dict__|modules|attrgetter)\b")  # fmt: skip
+_ATTRIBUTE_FUNCTIONS = frozenset({"getattr", "vars", "setattr", "delattr"})
+_SIGNS_OF_COMPUTED_NAMES = re.compile(
+    rb"\b(globals|locals|exec|eval|import_module|__import__|getattr|vars|setattr|delattr|__dict__|"
+    rb"modules|attrgetter)\b"
+)
 
 
 class _Mention(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class _Text:
         self._otherwise: set[str] = set()  # attributes, strings, declarations
         self._imported: set[str] = set()
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        for within, node in _placed(tree):
+        for within, node in _with_functions(tree):
             if isinstance(node, ast.Name):
                 is_read = isinstance(node.ctx, ast.Load)
                 # The definition itself is one at the top level.
@@ -67,13 +69,13 @@ class _Text:
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
         """Return the mentions of a name. It is defined in this module (`is_home`), or elsewhere:
         then only mentions through an import count."""
-        found: list[_Mention] = []
+        mentions: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
-            found += self._plain.get(name, ())
+            mentions += self._plain.get(name, ())
         if name in self._otherwise or (is_known and name in self._arguments):
-            found.append(_Mention("", False))
-        return found
+            mentions.append(_Mention("", False))
+        return mentions
 
 
 class StartHelpers:
@@ -139,7 +141,7 @@ class StartHelpers:
         for module, source in self._sources.items():
             if cls.encode() not in source.text:
                 continue
-            for within, node in _placed(source.tree):
+            for within, node in _with_functions(source.tree):
                 if not isinstance(node, ast.Call) or _last(node.func) != cls:
                     continue
                 if not within or not self._counts(module, within):
@@ -152,11 +154,11 @@ class StartHelpers:
         return any(
             _computes_names(source.tree, self._sources)
             for source in self._sources.values()
-            if _SIGN.search(source.text)
+            if _SIGNS_OF_COMPUTED_NAMES.search(source.text)
         )
 
 
-def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+def _with_functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     """Yields each node with the name of the function that directly contains it; "" for code that
     runs when the module is imported, and for code that a function makes to be run later."""
     pending: list[tuple[str, str, ast.AST]] = [("", "", node) for node in tree.body]
@@ -166,19 +168,19 @@ def _placed(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
         if isinstance(node, ast.ClassDef):
             inside = "?." if within or owner == "?." else f"{owner}{node.name}."
             rest = [*node.decorator_list, *node.bases, *node.keywords]
-            pending += [("?.", "", one) for one in rest]
-            pending += [(inside, "", one) for one in node.body]
+            pending += [("?.", "", part) for part in rest]
+            pending += [(inside, "", part) for part in node.body]
         elif isinstance(node, FunctionNode):
             # Nested ones are run later, by the code that has them.
             is_plain = not within and isinstance(node, ast.FunctionDef) and owner != "?."
             body = f"{owner}{node.name}" if is_plain else ""
             rest = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
-            pending += [("?.", "", one) for one in rest]
-            pending += [("?.", body, one) for one in node.body]
+            pending += [("?.", "", part) for part in rest]
+            pending += [("?.", body, part) for part in node.body]
         elif isinstance(node, _LATER):
-            pending += [("?.", "", one) for one in ast.iter_child_nodes(node)]
+            pending += [("?.", "", part) for part in ast.iter_child_nodes(node)]
         else:
-            pending += [(owner, within, one) for one in ast.iter_child_nodes(node)]
+            pending += [(owner, within, part) for part in ast.iter_child_nodes(node)]
 
 
 def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:
@@ -204,11 +206,11 @@ def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:
                 return True
             if dotted(node) == "sys.modules":
                 return True
-        if isinstance(node, ast.Call) and dotted(node.func) in _LOOKING:
+        if isinstance(node, ast.Call) and dotted(node.func) in _ATTRIBUTE_FUNCTIONS:
             name = node.args[1] if len(node.args) > 1 else None
-            is_said = isinstance(name, ast.Constant)
+            is_constant = isinstance(name, ast.Constant)
             seen = root_of(dotted(node.args[0]) or "") if node.args else ""
-            if not is_said and seen not in outside:
+            if not is_constant and seen not in outside:
                 return True
     return False
 

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Collection, Iterator
 from types import CodeType
 
-from monarch_reload.source.spelling import dotted
+from monarch_reload.source.codes import inner_codes
+from monarch_reload.source.spelling import catches
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _STORES = frozenset({"STORE_NAME", "STORE_GLOBAL"})
@@ -24,26 +25,26 @@ _UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__",
 _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})
 
 
-def may_be_unbound(code: CodeType, known: Collection[str]) -> bool:
+def may_be_unbound(code: CodeType, known_names: Collection[str]) -> bool:
     """Return whether a function may read an unbound name: a fast check before `unbound_names`."""
     is_function = bool(code.co_flags & _NEWLOCALS)
     return is_function and any(
-        name not in known and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
+        name not in known_names and not hasattr(builtins, name) for name in _names_in(code, _LOADS)
     )
 
 
 def unbound_names(
-    code: CodeType, tree: ast.Module, known: Collection[str]
+    code: CodeType, tree: ast.Module, known_names: Collection[str]
 ) -> Iterator[tuple[int, str]]:
     """Yield (line, name) of every read of an unbound name in a function. `known` are names that the
     running module has.
 
     Modules that bind names dynamically, and lines that handle a NameError, are skipped.
     """
-    codes = list(_inside(code))
+    codes = [code, *inner_codes(code)]
     if not _UNSEEN.isdisjoint(code.co_names) or _has_open_star(tree):
         return
-    bound: set[str] = {*known, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
+    bound: set[str] = {*known_names, *dir(builtins), *_ELSEWHERE, *_module_names(code)}
     for inner in codes:
         bound |= _names_in(inner, _STORES)
     expected = _lines_expecting_errors(tree)
@@ -51,23 +52,27 @@ def unbound_names(
         if inner is code or _is_class_of(code, inner) or _names_in(inner, _LOADS) <= bound:
             continue
         line = inner.co_firstlineno
-        for one in dis.get_instructions(inner):
-            line = _line_of(one, line)
-            if one.opname in _LOADS and one.argval not in bound and line not in expected:
-                yield line, one.argval
+        for instruction in dis.get_instructions(inner):
+            line = _line_of(instruction, line)
+            if (
+                instruction.opname in _LOADS
+                and instruction.argval not in bound
+                and line not in expected
+            ):
+                yield line, instruction.argval
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
     """Return the names that some kinds of instructions mention; many times faster than `dis`."""
-    found: set[str] = set()
+    names: set[str] = set()
     raw, extension = code.co_code, 0
     for at in range(0, len(raw), 2):
         operation, argument = raw[at], raw[at + 1] | extension
         extension = argument << 8 if operation == dis.EXTENDED_ARG else 0
         name = _OPERATIONS.get(operation)
         if name in operations:
-            found.add(code.co_names[argument >> _SHIFT.get(name or "", 0)])
-    return found
+            names.add(code.co_names[argument >> _SHIFT.get(name or "", 0)])
+    return names
 
 
 def _module_names(code: CodeType) -> Iterator[str]:
@@ -75,13 +80,6 @@ def _module_names(code: CodeType) -> Iterator[str]:
     yield from ("__loader__", "__builtins__", "__cached__", "__annotations__", "__debug__")
     yield from ("__module__", "__qualname__", "__dict__", "__firstlineno__", "__type_params__")
     yield from ("__classdict__", "__conditional_annotations__", "__annotate__")
-
-
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield from _inside(part)
 
 
 def _is_class_of(module: CodeType, code: CodeType) -> bool:
@@ -109,13 +107,13 @@ def _has_open_star(tree: ast.Module) -> bool:
 def _lines_expecting_errors(tree: ast.Module) -> set[int]:
     """Return the lines in a `try` that catches a NameError, or in a branch whose condition asks for
     a version or for a name."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
-            found |= _lines(node.body)
-        elif isinstance(node, (ast.If, ast.IfExp)) and _asks_what_there_is(node.test):
-            found |= _lines([node])
-    return found
+        if isinstance(node, ast.Try) and catches(node, _CAUGHT):
+            lines |= _lines(node.body)
+        elif isinstance(node, (ast.If, ast.IfExp)) and _depends_on_environment(node.test):
+            lines |= _lines([node])
+    return lines
 
 
 def _lines(nodes: Collection[ast.AST]) -> set[int]:
@@ -129,15 +127,10 @@ def _lines(nodes: Collection[ast.AST]) -> set[int]:
 _CAUGHT = frozenset({"NameError", "Exception", "BaseException"})
 
 
-def _catches(handler: ast.ExceptHandler) -> bool:
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or dotted(kind) in _CAUGHT for kind in kinds)
-
-
 _ASKED = ("version", "platform", "py2", "py3", "python", "type_checking", "name")
 
 
-def _asks_what_there_is(test: ast.expr) -> bool:
+def _depends_on_environment(test: ast.expr) -> bool:
     """Return whether a condition asks for a version or for a name: `if PY2:`, `if sys.version_info
     < (3,):`, `if "x" in globals():`"""
     names = {part.id for part in ast.walk(test) if isinstance(part, ast.Name)}

@@ -48,21 +48,21 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
             same[index] = by_text[statement.text].pop()
             statement.take_analysis(old[same[index]])
     taken = set(same.values())
-    left = _Left([(i, statement) for i, statement in enumerate(old) if i not in taken])
+    unmatched = _Unmatched([(i, statement) for i, statement in enumerate(old) if i not in taken])
     for index, statement in enumerate(new):
         if index in same:
             continue
         if statement.name is None:
-            if (candidate := left.take(_Left.by_dump, statement)) is not None:
+            if (candidate := unmatched.take(_Unmatched.by_dump, statement)) is not None:
                 same[index] = candidate
-            elif (candidate := left.take(_Left.by_frame, statement)) is not None:
+            elif (candidate := unmatched.take(_Unmatched.by_frame, statement)) is not None:
                 narrow[index] = candidate
     # Of several definitions of one name, an implementation is none of its `@overload`s.
-    for like in (_Left.by_decorators, _Left.by_name):
+    for like in (_Unmatched.by_decorators, _Unmatched.by_name):
         for index, statement in enumerate(new):
             if statement.name is None or index in same or index in narrow or index in renewed:
                 continue
-            if (candidate := left.take(like, statement)) is not None:
+            if (candidate := unmatched.take(like, statement)) is not None:
                 other = old[candidate]
                 is_narrow = differ_in_bodies_only(other, statement)
                 is_narrow = is_narrow and not decorators_may_differ(other, statement)
@@ -70,7 +70,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
     return Alignment(same, narrow, renewed)
 
 
-class _Left:
+class _Unmatched:
     """Old statements that no new statement comes from yet, indexed by likeness."""
 
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
@@ -82,17 +82,17 @@ class _Left:
         """Return the first old statement that is like this one, and take it; None if there is
         none."""
         if like not in self._found:
-            places: defaultdict[Hashable, list[int]] = defaultdict(list)
-            for place, other in reversed(self._statements):
-                places[like(other)].append(place)
-            self._found[like] = places
+            indexes: defaultdict[Hashable, list[int]] = defaultdict(list)
+            for index, other in reversed(self._statements):
+                indexes[like(other)].append(index)
+            self._found[like] = indexes
         key = like(statement)
         candidates = self._found[like].get(key) if key is not None else None
         while candidates:
-            place = candidates.pop()
-            if place not in self._taken:
-                self._taken.add(place)
-                return place
+            index = candidates.pop()
+            if index not in self._taken:
+                self._taken.add(index)
+                return index
         return None
 
     @staticmethod
@@ -102,7 +102,7 @@ class _Left:
     @staticmethod
     def by_decorators(statement: Statement) -> Hashable:
         decorators = getattr(statement.node, "decorator_list", ())
-        name = _Left.by_name(statement)
+        name = _Unmatched.by_name(statement)
         return name and (name, *map(ast.dump, decorators))
 
     @staticmethod
@@ -201,9 +201,9 @@ def kept_class_values(old: Statement, new: Statement, changed: AbstractSet[str])
     edited: set[str] = set()  # definitions of this body that behave differently
     imported: dict[str, str] = {}
     for index, statement in enumerate(new.body):
-        here = imported_by([statement.node])
-        imported.update(here)
-        follows = not changed.isdisjoint(here.values()) or any(
+        imports = imported_by([statement.node])
+        imported.update(imports)
+        follows = not changed.isdisjoint(imports.values()) or any(
             from_import(name, imported) in changed
             or root_of(name) in fresh
             or (root_of(name) in edited and use in _CALLS)

@@ -15,21 +15,17 @@ class Codes(Mapping[Place, CodeType]):
     A code object whose lines have moved is made anew for its place when it is first read.
     """
 
-    def __init__(self, found: Mapping[Place, tuple[CodeType, int]]) -> None:
+    def __init__(self, codes: Mapping[Place, tuple[CodeType, int]]) -> None:
         """``found`` has each code object with the number of lines that it has moved down."""
-        self._found = dict(found)
+        self._found = dict(codes)
 
     @classmethod
     def inside(cls, whole: CodeType) -> Codes:
-        found: dict[Place, tuple[CodeType, int] | None] = {}
-        pending = [whole]
-        while pending:
-            for constant in pending.pop().co_consts:
-                if isinstance(constant, CodeType):
-                    pending.append(constant)
-                    place = constant.co_name, constant.co_firstlineno
-                    found[place] = None if place in found else (constant, 0)
-        return cls({place: code for place, code in found.items() if code is not None})
+        codes: dict[Place, tuple[CodeType, int] | None] = {}
+        for code in inner_codes(whole):
+            place = code.co_name, code.co_firstlineno
+            codes[place] = None if place in codes else (code, 0)
+        return cls({place: found for place, found in codes.items() if found is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
         """Return the code objects with ``others`` in place of those in a window of lines; those
@@ -37,19 +33,19 @@ class Codes(Mapping[Place, CodeType]):
 
         Raises ValueError for code that cannot be moved.
         """
-        found = dict(others._found)
+        codes = dict(others._found)
         for (name, line), (code, moved) in self._found.items():
             if line < window.start:
-                found[name, line] = code, moved
+                codes[name, line] = code, moved
             elif line >= window.stop:
                 if distance and _says_its_line(code):
                     raise ValueError(f"{name} makes a class that knows its line")
-                found[name, line + distance] = code, moved + distance
-        return Codes(found)
+                codes[name, line + distance] = code, moved + distance
+        return Codes(codes)
 
-    def part_from_functions(self) -> None:
+    def copy_codes(self) -> None:
         """Replace the code objects by copies: those of live functions are about to move."""
-        self._found = {place: (moved_code(*one), 0) for place, one in self._found.items()}
+        self._found = {place: (moved_code(*moved), 0) for place, moved in self._found.items()}
 
     def has_closures(self) -> bool:
         """Return whether one of them is a function made by another function, to which objects may
@@ -82,15 +78,34 @@ def _says_its_line(code: CodeType) -> bool:
 
     The body of a top-level class either runs again, from its source, or never again.
     """
-    return "__firstlineno__" in code.co_names and "<locals>" in getattr(code, "co_qualname", "")
+    return "__firstlineno__" in code.co_names and "<locals>" in qualname_of(code)
 
 
-def moved_code(code: CodeType, distance: int) -> CodeType:
-    """Return the code with its lines shifted by ``distance``, nested code objects included.
+def moved_code(code: CodeType, distance: int, path: str | None = None) -> CodeType:
+    """Return the code with its lines shifted by ``distance``, nested code objects included; with
+    ``path``, as code of that file.
 
     All lines of a code object count from its first line.
     """
     constants = tuple(
-        moved_code(one, distance) if isinstance(one, CodeType) else one for one in code.co_consts
+        moved_code(constant, distance, path) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
     )
-    return code.replace(co_firstlineno=code.co_firstlineno + distance, co_consts=constants)
+    return code.replace(
+        co_firstlineno=code.co_firstlineno + distance,
+        co_consts=constants,
+        co_filename=code.co_filename if path is None else path,
+    )
+
+
+def inner_codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code objects inside a code object, at any depth."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from inner_codes(constant)
+
+
+def qualname_of(code: CodeType) -> str:
+    """Return the qualified name of a code object; its bare name on Python 3.10."""
+    return str(getattr(code, "co_qualname", code.co_name))

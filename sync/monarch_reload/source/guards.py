@@ -87,7 +87,7 @@ class _Taken(ast.NodeTransformer):
             pass
         else:
             cut = node.orelse if is_taken else node.body
-            self.has_cut |= any(not isinstance(one, ast.Pass) for one in cut)
+            self.has_cut |= any(not isinstance(statement, ast.Pass) for statement in cut)
             if is_taken:
                 node.orelse = []
             else:

@@ -14,14 +14,6 @@ from functools import cached_property
 
 import msgspec
 
-from monarch_reload.source.scopes import (
-    Comprehension,
-    bound_by_pattern,
-    free_names,
-    header_of,
-    parameters_of,
-    stored,
-)
 from monarch_reload.source.spelling import (
     WHOLE,
     FunctionNode,
@@ -33,6 +25,8 @@ from monarch_reload.source.spelling import (
     of_imported,
     root_of,
 )
+
+Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Use(Enum):
@@ -84,9 +78,9 @@ def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None =
 
 
 class _Reader:
-    def __init__(self, argument: Use, known: Mapping[ast.AST, frozenset[str]]) -> None:
+    def __init__(self, argument: Use, deferred: Mapping[ast.AST, frozenset[str]]) -> None:
         self._argument = argument
-        self._known = known
+        self._known = deferred
         self.binds: set[str] = set()
         self.eager: set[tuple[str, Use]] = set()
         self.deferred: set[str] = set()
@@ -138,8 +132,10 @@ class _Reader:
         self._decorators(node.decorator_list)
         for expression in header_of(node):
             self._expression(expression, Use.HELD)
-        known = self._known.get(node)
-        self.deferred |= free_names(node.body, parameters_of(node.args)) if known is None else known
+        deferred = self._known.get(node)
+        self.deferred |= (
+            free_names(node.body, parameters_of(node.args)) if deferred is None else deferred
+        )
 
     def _class(self, node: ast.ClassDef) -> None:
         self.binds.add(node.name)
@@ -151,16 +147,16 @@ class _Reader:
         body = _Reader(Use.PASSED, self._known)
         for child in node.body:
             body.statement(child)
-        own = body.binds | {WHOLE}  # `vars()` in a class body is about the class
+        local = body.binds | {WHOLE}  # `vars()` in a class body is about the class
         imported = imported_by(node.body)
         self.eager |= {(name, Use.HELD) for name in imported.values()}
         for name, use in body.eager:
             name = from_import(name, imported)
-            if root_of(name) not in own:
+            if root_of(name) not in local:
                 self.eager.add((name, use))
         self.deferred |= body.deferred
         body.note_entries(body.eager)
-        self.items |= {item for item in body.items if root_of(item[0]) not in own}
+        self.items |= {item for item in body.items if root_of(item[0]) not in local}
 
     def _decorators(self, nodes: list[ast.expr]) -> None:
         for node in nodes:
@@ -187,7 +183,8 @@ class _Reader:
         elif isinstance(node, ast.Call):
             self._expression(node.func, Use.USED if use is Use.USED else Use.CALLED)
             self._call_entries(node, use)
-            self._getattr(node)
+            if (name := by_getattr(node)) is not None:  # `getattr(m, "C")` reads `m.C`
+                self.eager.add((name, Use.HELD))
             if _reads_all(node):
                 self.eager.add((WHOLE, Use.HELD))
             called = list(_called_by(node))
@@ -219,14 +216,14 @@ class _Reader:
             inner._looped(generator.iter)
             for condition in generator.ifs:
                 inner._expression(condition, Use.HELD)
-        own = set(inner.binds)
+        local = set(inner.binds)
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 inner._expression(child, Use.HELD)
-        self.binds |= inner.binds - own  # by `:=`
-        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in own}
+        self.binds |= inner.binds - local  # by `:=`
+        self.eager |= {(name, use) for name, use in inner.eager if root_of(name) not in local}
         inner.note_entries(inner.eager)
-        self.items |= {item for item in inner.items if root_of(item[0]) not in own}
+        self.items |= {item for item in inner.items if root_of(item[0]) not in local}
 
     def _call_entries(self, node: ast.Call, use: Use) -> None:
         """Note that a call may call entries of containers: `TABLE["a"]()`, `dispatch(x)`,
@@ -235,12 +232,14 @@ class _Reader:
         if name is None:
             inner = Use.USED if use is Use.USED else Use.CALLED
             if not isinstance(node.func, ast.Attribute):
-                self.items |= {(one, "", inner) for one in _containers(node.func)}
+                self.items |= {(container, "", inner) for container in _containers(node.func)}
         else:
             self.items.add((name, "", Use.CALLED))
             self.items.add((name.rpartition(".")[0] or name, "", Use.WITHIN))
         called_on = node.args[1:] if list(_called_by(node)) else []
-        self.items |= {(one, "", Use.CALLED) for part in called_on for one in _containers(part)}
+        self.items |= {
+            (container, "", Use.CALLED) for part in called_on for container in _containers(part)
+        }
         for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
             if (passed := dotted(argument)) is not None:
                 self.items.add((passed, "", Use.PASSED))
@@ -248,7 +247,7 @@ class _Reader:
     def _read_entries(self, node: ast.Attribute, use: Use) -> None:
         """Note a read of an attribute of a container's entry: `TABLE["a"].size`."""
         if isinstance(node.value, (ast.Subscript, ast.Call)):
-            self.items |= {(one, node.attr, use) for one in _containers(node.value)}
+            self.items |= {(container, node.attr, use) for container in _containers(node.value)}
 
     def _looped(self, node: ast.expr) -> None:
         """Note a loop over an expression: `for cls in (A, B)` reads the members of each."""
@@ -257,12 +256,6 @@ class _Reader:
                 self._expression(part, Use.INSIDE)
         else:
             self._expression(node, Use.USED)
-
-    def _getattr(self, node: ast.Call) -> None:
-        """Note `getattr(m, "C")` as a read of `m.C`."""
-        name = by_getattr(node)
-        if name is not None:
-            self.eager.add((name, Use.HELD))
 
 
 def _containers(node: ast.expr) -> Iterator[str]:
@@ -304,3 +297,83 @@ def _reads_all(node: ast.Call) -> bool:
     """Return whether a call may read every name of its own module, as `globals()`."""
     function, num = dotted(node.func), len(node.args)
     return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)
+
+
+def stored(node: ast.AST) -> Iterator[str]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) and not isinstance(child.ctx, ast.Load):
+            yield child.id
+
+
+def bound_by_pattern(node: ast.AST) -> str | None:
+    if isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        return node.name
+    return node.rest if isinstance(node, ast.MatchMapping) else None
+
+
+def header_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    """Yield the expressions that run when the `def` runs, without the decorators."""
+    yield from node.args.defaults
+    yield from (default for default in node.args.kw_defaults if default is not None)
+    for argument in _arguments(node.args):
+        if argument.annotation is not None:
+            yield argument.annotation
+    if node.returns is not None:
+        yield node.returns
+
+
+def _arguments(node: ast.arguments) -> list[ast.arg]:
+    extra = [argument for argument in (node.vararg, node.kwarg) if argument is not None]
+    return [*node.posonlyargs, *node.args, *node.kwonlyargs, *extra]
+
+
+def parameters_of(node: ast.arguments) -> set[str]:
+    return {argument.arg for argument in _arguments(node)}
+
+
+def free_names(nodes: Iterable[ast.AST], local: set[str]) -> set[str]:
+    """Return the dotted names that a function scope reads from outside itself."""
+    loads: set[str] = set()
+    stores = set(local)
+    declared: set[str] = set()
+    imported: dict[str, str] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Name):
+            (loads if isinstance(node.ctx, ast.Load) else stores).add(node.id)
+        elif isinstance(node, ast.Attribute) and (name := dotted(node)) is not None:
+            loads.add(name)
+        elif isinstance(node, ast.Attribute) and (name := of_imported(node)) is not None:
+            imported[name] = name
+            loads.add(name)
+        elif isinstance(node, ast.Call) and (read := by_getattr(node)) is not None:
+            loads.add(read)
+            pending.extend([node.args[0], *node.args[2:]])
+        elif isinstance(node, FunctionNode):
+            stores.add(node.name)
+            pending.extend([*node.decorator_list, *header_of(node)])
+            loads |= free_names(node.body, parameters_of(node.args))
+        elif isinstance(node, ast.Lambda):
+            pending.extend(d for d in [*node.args.defaults, *node.args.kw_defaults] if d)
+            loads |= free_names([node.body], parameters_of(node.args))
+        elif isinstance(node, Comprehension):
+            targets = {name for part in node.generators for name in stored(part.target)}
+            loads |= free_names(ast.iter_child_nodes(node), targets)
+        elif isinstance(node, ast.ClassDef):
+            stores.add(node.name)
+            pending.extend([*node.decorator_list, *node.bases, *node.keywords])
+            loads |= free_names(node.body, set())
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            stores.update(imported_names(node))
+            imported.update(imported_by([node]))
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            declared.update(node.names)
+        else:
+            bound = bound_by_pattern(node)
+            if bound:
+                stores.add(bound)
+            pending.extend(ast.iter_child_nodes(node))
+    # A function that imports reads the imported names when it is called.
+    taken = {from_import(name, imported) for name in loads if root_of(name) in imported}
+    return taken | {name for name in loads if root_of(name) not in stores - declared}

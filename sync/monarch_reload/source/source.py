@@ -41,21 +41,6 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     witnessed: bool = True
     seen_ns: int = msgspec.field(default_factory=time.time_ns)
 
-    @classmethod
-    def made(
-        cls,
-        path: str,
-        text: bytes,
-        lines: Sequence[str],
-        statements: tuple[Statement, ...],
-        codes: Codes,
-        flags: int,
-    ) -> ModuleSource:
-        """Make a source whose parts are already known, so that they need not be computed."""
-        source = cls(path, text)
-        vars(source).update(lines=lines, statements=statements, codes=codes, flags=flags)
-        return source
-
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
@@ -84,14 +69,14 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
     def codes(self) -> Codes:
         return Codes.inside(self.code)
 
-    def part_from_functions(self) -> None:
+    def copy_codes(self) -> None:
         """Replace the code objects by copies, because those that live functions run are about to
         move."""
-        own = vars(self)
-        if "codes" in own:
-            own["codes"].part_from_functions()
-        if "code" in own:
-            own["code"] = moved_code(own["code"], 0)
+        computed = vars(self)
+        if "codes" in computed:
+            computed["codes"].copy_codes()
+        if "code" in computed:
+            computed["code"] = moved_code(computed["code"], 0)
 
 
 _FUTURE_FLAGS = functools.reduce(
@@ -104,8 +89,8 @@ def read_text(path: str) -> bytes:
     """Return the bytes of a source file; for a binary module, a stamp of its status instead."""
     if path.endswith(".py"):
         return Path(path).read_bytes()
-    found = os.stat(path)
-    return repr((found.st_mtime_ns, found.st_size, found.st_ino)).encode()
+    status = os.stat(path)
+    return repr((status.st_mtime_ns, status.st_size, status.st_ino)).encode()
 
 
 _SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could be seen
@@ -115,7 +100,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 # Python itself often lies in the home folder, which is a root of programs that a login starts.
 _OF_PYTHON = tuple(
-    os.path.join(os.path.realpath(sysconfig.get_path(one)), "") for one in ("stdlib", "platstdlib")
+    os.path.join(os.path.realpath(sysconfig.get_path(key)), "") for key in ("stdlib", "platstdlib")
 )
 
 
@@ -149,8 +134,8 @@ class RunningSources:
                 path = None if is_waiting(module) else own_names(module).get("__file__")
             if not isinstance(path, str) or path in elsewhere:
                 continue
-            known = self._sources.get(name)
-            if known is not None and (known.path == path or not os.path.isabs(path)):
+            source = self._sources.get(name)
+            if source is not None and (source.path == path or not os.path.isabs(path)):
                 continue  # One of another place was of that name, perhaps.
             if not self._has_folder_of(path):
                 elsewhere.add(path)
@@ -247,15 +232,15 @@ class ImportHook:
     """A finder in front of all others: it lets them find modules, and remembers what is loaded.
 
     `pending` are new texts that a prepare got and that are not on disk yet; `arriving` are the
-    paths of others' texts. New code may import both. `told` are functions to call when these
+    paths of others' texts. New code may import both. `on_loaded` are functions to call when these
     modules, of other packages, have been loaded.
     """
 
     def __init__(
-        self, sources: RunningSources, told: Mapping[str, Callable[[], None]] | None = None
+        self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]] | None = None
     ) -> None:
         self._sources = sources
-        self._told = told or {}
+        self._on_loaded = on_loaded or {}
         self.pending: dict[str, bytes] = {}
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
@@ -274,8 +259,8 @@ class ImportHook:
             return spec
         if type(spec.loader) is SourceFileLoader and self._sources.owns(spec.origin):
             spec.loader = _RecordingLoader(fullname, spec.origin, self, self._sources)
-        elif fullname in self._told and type(spec.loader) is SourceFileLoader:
-            spec.loader = _TellingLoader(fullname, spec.origin, self._told[fullname])
+        elif fullname in self._on_loaded and type(spec.loader) is SourceFileLoader:
+            spec.loader = _NotifyingLoader(fullname, spec.origin, self._on_loaded[fullname])
         elif _is_found_from_here(spec.origin):
             self._sources.witness(spec.origin)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
@@ -316,15 +301,15 @@ class ImportHook:
         """Return a namespace package for a folder that does not exist yet; None if no new file is
         in it."""
         files = (*self.pending, *self.arriving)
-        places = [
+        folders = [
             base
             for base in self._places(fullname, path)
             if any(file.startswith(base + os.sep) for file in files)
         ]
-        if not places:
+        if not folders:
             return None
         spec = ModuleSpec(fullname, None, is_package=True)
-        spec.submodule_search_locations = places
+        spec.submodule_search_locations = folders
         return spec
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
@@ -383,7 +368,7 @@ class _RecordingLoader(SourceFileLoader):
         exec(code, module.__dict__)
 
 
-class _TellingLoader(SourceFileLoader):
+class _NotifyingLoader(SourceFileLoader):
     def __init__(self, fullname: str, path: str, tell: Callable[[], None]) -> None:
         super().__init__(fullname, path)
         self._tell = tell
@@ -397,17 +382,10 @@ def forget_bytecode(paths: Iterable[str]) -> None:
     """Remove cached bytecode that a later process could take for the new file's."""
     for path in paths:
         folder, name = os.path.split(path)
-        stem = name.removesuffix(".py")
-        try:
-            cached = os.listdir(os.path.join(folder, "__pycache__"))
-        except OSError:
-            continue
-        for entry in cached:
-            if entry.startswith(f"{stem}.") and entry.endswith(".pyc"):
-                try:
+        with contextlib.suppress(OSError):  # read-only, or another process of this host was faster
+            for entry in os.listdir(os.path.join(folder, "__pycache__")):
+                if entry.startswith(f"{name.removesuffix('.py')}.") and entry.endswith(".pyc"):
                     os.unlink(os.path.join(folder, "__pycache__", entry))
-                except OSError:
-                    pass  # read-only, or another process of this host was faster
 
 
 def real_path(path: str) -> str:

@@ -4,7 +4,7 @@ Pure."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 WHOLE = "__dict__"
 ABSOLUTE = ">"  # in front of a dotted name that starts at a module, not at a name of this one
@@ -21,6 +21,15 @@ def dotted(node: ast.expr) -> str | None:
         return None
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def catches(node: ast.Try, exceptions: Collection[str]) -> bool:
+    """Return whether a `try` has an `except` for one of these exceptions, or for all."""
+    for handler in node.handlers:
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        if any(kind is None or dotted(kind) in exceptions for kind in kinds):
+            return True
+    return False
 
 
 def root_of(name: str) -> str:
@@ -64,18 +73,18 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Return the names that imports bind, each with what it refers to: `>pack.module.name`,
     `>.sibling.name`."""
-    found: dict[str, str] = {}
+    imported: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 whole = alias.name if alias.asname else root_of(alias.name)
-                found[alias.asname or whole] = ABSOLUTE + whole
+                imported[alias.asname or whole] = ABSOLUTE + whole
         elif isinstance(node, ast.ImportFrom):
             owner = "." * node.level + (node.module or "")
             dot = "" if owner.endswith(".") else "."
             names = [alias for alias in node.names if alias.name != "*"]
-            found.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
-    return found
+            imported.update((a.asname or a.name, f"{ABSOLUTE}{owner}{dot}{a.name}") for a in names)
+    return imported
 
 
 def from_import(name: str, imported: Mapping[str, str]) -> str:

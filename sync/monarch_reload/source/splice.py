@@ -33,16 +33,18 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
         start = old[above - 1].last + 1 if above else 1
         stop = old[below].first if below < len(old) else len(before.lines) + 1
         edited = "\n".join(lines[start - 1 : stop + distance - 1])
-        if "__future__" in edited or any(one.is_future for one in old[below:]):
+        if "__future__" in edited or any(statement.is_future for statement in old[below:]):
             return None
         tree = ast.parse("\n" * (start - 1) + edited + "\n", before.path)
         fresh = split(tree.body, lines, is_head=above == 0)
-        classes = {one.name: one for one in old[above:below] if one.is_class}
-        for one in fresh:
-            if one.is_class and one.name in classes:
-                one.take_members(classes[one.name])
+        classes = {
+            statement.name: statement for statement in old[above:below] if statement.is_class
+        }
+        for statement in fresh:
+            if statement.is_class and statement.name in classes:
+                statement.take_members(classes[statement.name])
         kept = (*old[:above], *old[below:])
-        if any(one.may_bear_upon_others for one in (*kept, *fresh)):
+        if any(statement.may_affect_others for statement in (*kept, *fresh)):
             return None
         if names_imported(old[above:below]) != names_imported(fresh):
             return None
@@ -52,11 +54,13 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     statements = (
-        *(one.moved(0, lines) for one in old[:above]),
+        *(statement.moved(0, lines) for statement in old[:above]),
         *fresh,
-        *(one.moved(distance, lines) for one in old[below:]),
+        *(statement.moved(distance, lines) for statement in old[below:]),
     )
-    return ModuleSource.made(before.path, text, lines, statements, codes, before.flags)
+    source = ModuleSource(before.path, text)
+    vars(source).update(lines=lines, statements=statements, codes=codes, flags=before.flags)
+    return source
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:
@@ -74,7 +78,9 @@ def as_imported(names: Iterable[str]) -> list[ast.stmt]:
 
 def names_imported(statements: Iterable[Statement]) -> set[str]:
     """Return the names that imports of the module itself bind."""
-    nodes = (node for one in statements if one.imports for node in _of_module(one.node))
+    nodes = (
+        node for statement in statements if statement.imports for node in _of_module(statement.node)
+    )
     return {name for node in nodes for name in imported_names(node)} - {"*"}
 
 
@@ -95,7 +101,7 @@ def _window(
     num_above = next((n for n in range(num_lines) if before[n] != after[n]), num_lines)
     most = num_lines - num_above
     num_below = next((n for n in range(most) if before[-1 - n] != after[-1 - n]), most)
-    above = next((i for i, one in enumerate(old) if one.last > num_above), len(old))
+    above = next((i for i, statement in enumerate(old) if statement.last > num_above), len(old))
     # The last one may go on in the lines that come, as an `if` does with an `else`.
     above = _between(old, max(above - 1, 0), -1)
     below = next(

@@ -38,8 +38,10 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def names(self) -> Names:
-        functions = [one for one in self.body if one.is_function] if self.is_class else ()
-        return names_of(self.node, {one.node: one.names.deferred for one in functions})
+        functions = [member for member in self.body if member.is_function] if self.is_class else ()
+        return names_of(
+            self.node, {function.node: function.names.deferred for function in functions}
+        )
 
     def moved(self, distance: int, lines: Sequence[str]) -> Statement:
         """Return the same statement in another version of the file, ``distance`` lines further
@@ -67,15 +69,15 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Take over the analysis of another statement with the same text."""
         if self.brought == other.brought and "names" not in vars(self):
             other.names  # noqa: B018  found out once: it is asked of both
-            known = vars(other)
-            vars(self).update({name: known[name] for name in _ANALYSIS if name in known})
+            analysis = vars(other)
+            vars(self).update({name: analysis[name] for name in _ANALYSIS if name in analysis})
 
     def take_members(self, other: Statement) -> None:
         """Take over the analysis of the unchanged members of an edited class."""
-        known = {one.text: one for one in other.body}
-        for one in self.body:
-            if one.text in known:
-                one.take_analysis(known[one.text])
+        members = {member.text: member for member in other.body}
+        for member in self.body:
+            if member.text in members:
+                member.take_analysis(members[member.text])
 
     @cached_property
     def binds(self) -> frozenset[str]:
@@ -123,8 +125,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         """The imports that the statement makes when it runs."""
         if self.is_definition:
             return ()
-        found = ast.walk(self.node)
-        return tuple(node for node in found if isinstance(node, (ast.Import, ast.ImportFrom)))
+        nodes = ast.walk(self.node)
+        return tuple(node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)))
 
     @cached_property
     def is_future(self) -> bool:
@@ -132,7 +134,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return isinstance(self.node, ast.ImportFrom) and self.node.module == "__future__"
 
     @cached_property
-    def may_bear_upon_others(self) -> bool:
+    def may_affect_others(self) -> bool:
         """Whether other statements may not compile, or not to the same code, because of it.
 
         A `global` at module level is an error below a use; `super` may be a name of the module.
@@ -244,7 +246,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
         return ast.unparse(self.node).partition("\n")[0]
 
 
-# All that is told from the text alone: neither the place in the file, nor the nodes of a class.
+# The properties that depend on the text alone. Members of a class also have a place in the file.
 _ANALYSIS = tuple(
     name
     for name, value in vars(Statement).items()
@@ -284,9 +286,10 @@ def split(
         begins_after = nodes[index + 1].lineno if index + 1 < len(nodes) else last + 1
         alone = first > end_before and begins_after > last
         end_before = last
-        parts = (
-            [_pass(node)] if _is_text(node) and (index or not is_head) else _single_imports(node)
-        )
+        parts = _single_imports(node)
+        if _is_text(node) and (index or not is_head):
+            # Run alone, a text that is not the first statement would become the docstring.
+            parts = [ast.copy_location(ast.Pass(), node)]
         for part in parts:
             whole = len(parts) == 1 and alone
             top, bottom = first + moved_by, last + moved_by
@@ -301,12 +304,6 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def _pass(node: ast.stmt) -> ast.stmt:
-    """Return a `pass` for a text that is not the first statement: run alone, it would become the
-    docstring."""
-    return ast.copy_location(ast.Pass(), node)
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +55,7 @@ class ContainerCopies:
         read = {part for name, _ in statement.names.eager for part in name.split(".")}
         wanted = (read | self._read_late) if looks and self.twins else set()
         shown: dict[int, tuple[Any, Any, Any]] = {}
-        places: list[tuple[dict[str, Any], str, Any]] = []
+        replaced: list[tuple[dict[str, Any], str, Any]] = []
         for module, names in self._names.items():
             for name in names & wanted:
                 live = vars(sys.modules[module]).get(name)
@@ -66,12 +67,12 @@ class ContainerCopies:
                 shadow = shown[id(live)][1]
                 if shadow is not live:
                     namespaces[module][name] = shadow
-                    places.append((namespaces[module], name, live))
+                    replaced.append((namespaces[module], name, live))
         self.cast += [(shadow, live) for live, shadow, _ in shown.values() if shadow is not live]
         try:
             yield
         finally:
-            for namespace, name, live in places:
+            for namespace, name, live in replaced:
                 if namespace.get(name) is shown[id(live)][1]:
                     namespace[name] = live
             for live, shadow, before in shown.values():
@@ -105,14 +106,10 @@ class ContainerCopies:
             return copy
         parts = list(value)
         copies = [self._copy(part, depth + 1) for part in parts]
-        return value if all(map(_is, parts, copies)) else kind(copies)
+        return value if all(map(operator.is_, parts, copies)) else kind(copies)
 
     def _partial(self, value: Any, depth: int) -> Any:
         function = self._copy(value.func, depth + 1)
         if function is value.func:
             return value
         return functools.partial(function, *value.args, **value.keywords)
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other

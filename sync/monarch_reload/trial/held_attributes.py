@@ -7,13 +7,13 @@ this.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import ModuleType
 from typing import Any
 
 from monarch_reload.kinds import is_a, own_names
+from monarch_reload.live.differences import begins_with, is_same
 from monarch_reload.trial.held_back import Whose
 from monarch_reload.undo_log import MISSING, Action, Attribute, Item
 
@@ -21,8 +21,8 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Return whether attributes of an object are watched. Of the many classes, only those with a
-    metaclass or a classmethod are."""
+    """Return whether attributes of an object are watched. There are many classes, so only classes
+    with a metaclass or a classmethod are watched."""
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(
@@ -41,7 +41,7 @@ class ObjectAttributes:
         self._assigned: dict[str, tuple[Any, Whose]] = {}  # not by others
 
     @property
-    def names(self) -> Mapping[str, Any]:
+    def content(self) -> Mapping[str, Any]:
         return self._names
 
     @property
@@ -50,11 +50,11 @@ class ObjectAttributes:
 
     def look(self) -> dict[str, Any] | None:
         """Return the attributes that were set since the last look; None if none were."""
-        if _is_same(self._seen, self._names):
+        if is_same(self._seen, self._names):
             return None
         seen, self._seen = self._seen, dict(self._names)
         num = len(seen)
-        if len(self._seen) > num and _begins_with(self._seen, seen):
+        if len(self._seen) > num and begins_with(self._seen, seen):
             return dict(islice(self._seen.items(), num, None))
         return {
             name: self._seen.get(name, MISSING)
@@ -103,15 +103,3 @@ class HeldAttribute:
         if self._before is MISSING and self._name in names:
             return lambda: None  # a value that is made when it is first asked for: it was
         return self.put(live_of(self._value))
-
-
-def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    return len(seen) == len(now) and _begins_with(seen, now)
-
-
-def _begins_with(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether the first items of both mappings are the same, up to the shorter one's
-    length."""
-    return all(map(operator.is_, one, other)) and all(
-        map(operator.is_, one.values(), other.values())
-    )

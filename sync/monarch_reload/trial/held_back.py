@@ -49,14 +49,14 @@ class Snapshot:
         self._by_others: list[tuple[Difference, Whose]] = []
 
     @property
-    def container(self) -> Any:
+    def content(self) -> Any:
         return self._registry.container
 
     @property
     def has_news(self) -> bool:
         return self._seen is not self._before
 
-    def spoken_of(self) -> Iterator[Any]:
+    def parts(self) -> Iterator[Any]:
         """Yield the objects in the registry's entries."""
         held = self._before.values() if isinstance(self._before, dict) else self._before
         for entry in held:
@@ -66,9 +66,9 @@ class Snapshot:
         """Return the changes since the last look; None if there are none."""
         if is_same(self._seen, self._registry.container):
             return None
-        now = self._registry.container.copy()
-        difference = Difference.between(self._seen, now)
-        self._seen = now
+        content = self._registry.container.copy()
+        difference = Difference.between(self._seen, content)
+        self._seen = content
         return difference
 
     def note(self, difference: Difference | None, whose: Whose) -> None:
@@ -149,8 +149,8 @@ class HeldBack:
     def renewed(self, live_of: Lookup) -> set[int]:
         """Return the ids of the live definitions that were registered again, here or in an inner
         container."""
-        found = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
-        return found.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
+        renewed = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
+        return renewed.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
 
     def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
         """Return the ids of the live definitions that the value registers again."""
@@ -167,7 +167,9 @@ class HeldBack:
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
         in_line = self._repeat_in_set if is_set else self._repeat_in_list
         repeat = self._repeat_in_dict if is_dict else in_line
-        return Action(lambda: change(self._registry, lambda now: repeat(now, live_of, before_of)))
+        return Action(
+            lambda: change(self._registry, lambda container: repeat(container, live_of, before_of))
+        )
 
     def _repeat_in_dict(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
         put = self._difference.put
@@ -178,17 +180,17 @@ class HeldBack:
             if key not in container:
                 # Registered under another name now.
                 again = {*self._renewed(value, live_of), id(before_of(live_of(value)))}
-                for old in {k for one in again for k in keys.get(one, ())}:
+                for old in {k for definition_id in again for k in keys.get(definition_id, ())}:
                     if old not in put:
                         container.pop(old, None)
             container[live_of(key)] = live_of(value)
 
     def _repeat_in_set(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
         container -= self._difference.gone
-        known = {id(one): one for one in container}
+        by_id = {id(entry): entry for entry in container}
         for value in map(live_of, self._difference.put):
-            if id(before_of(value)) in known:
-                container.discard(known[id(before_of(value))])
+            if id(before_of(value)) in by_id:
+                container.discard(by_id[id(before_of(value))])
             container.add(value)
 
     def _repeat_in_list(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
@@ -199,28 +201,28 @@ class HeldBack:
         # Registering an object again adds nothing.
         taken: set[int] = set()
         added: list[Any] = []
-        there = Counter(map(id, container))
+        counts = Counter(map(id, container))
         wholes = defaultdict(list)
-        for place, known in enumerate(container):
-            wholes[id(known)].append(place)
+        for index, entry in enumerate(container):
+            wholes[id(entry)].append(index)
         parts = _places_of_parts(enumerate(container))
         closures = defaultdict(list)
-        for known in container:
-            closures[_definition_of(known)].append(known)
+        for entry in container:
+            closures[_definition_of(entry)].append(entry)
         for staged in put:
             value, renewed = live_of(staged), self._renewed(staged, live_of)
-            places = {place for one in renewed for place in parts.get(one, ())}
-            places = places.union(wholes.get(id(before_of(value)), ())) - taken
-            if places:
-                place = min(places)
-                taken.add(place)
-                there[id(container[place])] -= 1
-                container[place] = value
-                there[id(value)] += 1
+            indexes = {index for definition_id in renewed for index in parts.get(definition_id, ())}
+            indexes = indexes.union(wholes.get(id(before_of(value)), ())) - taken
+            if indexes:
+                index = min(indexes)
+                taken.add(index)
+                counts[id(container[index])] -= 1
+                container[index] = value
+                counts[id(value)] += 1
             alike = closures[_definition_of(value)] if type(value) is FunctionType else ()
-            if not there[id(value)] and not any(_is_made_again(value, one) for one in alike):
+            if not counts[id(value)] and not any(_is_made_again(value, known) for known in alike):
                 added.append(value)
-                there[id(value)] += 1
+                counts[id(value)] += 1
                 closures[_definition_of(value)].append(value)
         insert(container, added, None if self._difference.at_end else self._difference.start)
 
@@ -238,31 +240,35 @@ def _definition_of(value: Any) -> Hashable:
     return (value.__module__, value.__qualname__) if type(value) is FunctionType else None
 
 
-def _is_made_again(value: Any, known: Any) -> bool:
+def _is_made_again(value: Any, existing: Any) -> bool:
     """Return whether two closures were made by the same function from the same values."""
-    if type(value) is not FunctionType or type(known) is not FunctionType:
+    if type(value) is not FunctionType or type(existing) is not FunctionType:
         return False
-    if (value.__module__, value.__qualname__) != (known.__module__, known.__qualname__):
+    if (value.__module__, value.__qualname__) != (existing.__module__, existing.__qualname__):
         return False
-    if value.__closure__ is None or known.__closure__ is None or not value.__closure__:
+    if value.__closure__ is None or existing.__closure__ is None or not value.__closure__:
         return False
-    cells = zip(value.__closure__, known.__closure__, strict=False)
-    return len(value.__closure__) == len(known.__closure__) and all(
+    cells = zip(value.__closure__, existing.__closure__, strict=False)
+    return len(value.__closure__) == len(existing.__closure__) and all(
         contents_of(one) is contents_of(other) for one, other in cells
     )
 
 
 def left_behind(
-    known: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
+    candidates: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
 ) -> Iterator[Action]:
     """Yield the removal of entries that were registered again in another part of a registry, as
     after an edit of `@on("end")` to `@on("start")`."""
     renewed: dict[int, set[int]] = {}
-    here: dict[int, set[int]] = {}
+    by_container: dict[int, set[int]] = {}
     for held in held_back:
-        here[id(held.registry.container)] = held.renewed(live_of)
-        renewed.setdefault(held.registry.family, set()).update(here[id(held.registry.container)])
-    for registry in known if any(renewed.values()) else ():
-        stale = renewed.get(registry.family, set()) - here.get(id(registry.container), set())
+        by_container[id(held.registry.container)] = held.renewed(live_of)
+        renewed.setdefault(held.registry.family, set()).update(
+            by_container[id(held.registry.container)]
+        )
+    for registry in candidates if any(renewed.values()) else ():
+        stale = renewed.get(registry.family, set()) - by_container.get(
+            id(registry.container), set()
+        )
         if registry.outer is not None and stale and registry.names(stale):
             yield without(registry, stale)

@@ -12,6 +12,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from monarch_reload.live.registries import Registry
@@ -71,49 +72,43 @@ class Outside:
                 self.threads.append(thread.name)
             start(thread)
 
-        atexit.register = note_handler  # type: ignore[assignment]
-        signal.signal = note_signal  # type: ignore[assignment]
-        logging.Logger.addHandler = note_added  # type: ignore[method-assign, assignment]
-        logging.Logger.removeHandler = note_removed  # type: ignore[method-assign, assignment]
-        threading.Thread.start = note_thread  # type: ignore[method-assign, assignment]
+        replaced: list[tuple[Any, str, Any, Any]] = [
+            (atexit, "register", register, note_handler),
+            (signal, "signal", set_handler, note_signal),
+            (logging.Logger, "addHandler", add, note_added),
+            (logging.Logger, "removeHandler", remove, note_removed),
+            (threading.Thread, "start", start, note_thread),
+        ]
+        for owner, name, _, watching in replaced:
+            setattr(owner, name, watching)
         try:
             yield
         finally:
-            atexit.register = register
-            signal.signal = set_handler
-            logging.Logger.addHandler = add  # type: ignore[method-assign]
-            logging.Logger.removeHandler = remove  # type: ignore[method-assign]
-            threading.Thread.start = start  # type: ignore[method-assign]
+            for owner, name, real, _ in replaced:
+                setattr(owner, name, real)
 
     def flips(self, live_of: Callable[[Any], Any]) -> Iterator[Action]:
         for function, args, kwargs in self._handlers:
-            yield Action(_registering(live_of(function), args, kwargs))
+            yield Action(partial(_register, live_of(function), args, kwargs))
         for number, handler in self._signals.items():
             if signal.getsignal(number) is not live_of(handler):
-                yield Action(_handling(number, live_of(handler)))
+                yield Action(partial(_handle, number, live_of(handler)))
 
 
-def _registering(
+def _register(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[], Callable[[], None]]:
-    def do() -> Callable[[], None]:
-        # One that was edited runs once at the exit, not once for each of its versions.
-        atexit.unregister(function)
-        atexit.register(function, *args, **kwargs)
-        return lambda: atexit.unregister(function)
-
-    return do
+) -> Callable[[], None]:
+    # One that was edited runs once at the exit, not once for each of its versions.
+    atexit.unregister(function)
+    atexit.register(function, *args, **kwargs)
+    return lambda: atexit.unregister(function)
 
 
-def _handling(number: int, handler: Any) -> Callable[[], Callable[[], None]]:
-    def do() -> Callable[[], None]:
-        before = signal.signal(number, handler)
-        return lambda: _handle_again(number, before)
+def _handle(number: int, handler: Any) -> Callable[[], None]:
+    before = signal.signal(number, handler)
 
-    return do
+    def undo() -> None:
+        if before is not None:  # else the handler was not installed from Python
+            signal.signal(number, before)
 
-
-def _handle_again(number: int, before: Any) -> None:
-    # None stands for a handler that was not installed from Python.
-    if before is not None:
-        signal.signal(number, before)
+    return undo

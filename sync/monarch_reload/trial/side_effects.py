@@ -1,4 +1,4 @@
-"""Side effects: separates what staged code does to live objects from what others do meanwhile.
+"""Tells the changes that staged code makes to live objects from those that other threads make.
 
 It looks at all containers and attributes of ours before and after each statement. In the end it
 undoes the changes of staged code, and keeps them for the commit.
@@ -19,7 +19,7 @@ from typing import Any
 from monarch_reload.live.differences import Glance
 from monarch_reload.live.holders import holders
 from monarch_reload.live.registries import Registry, registries
-from monarch_reload.live.targets import HeldStore, Target, targets_of
+from monarch_reload.live.targets import Target, targets_of
 from monarch_reload.thread_switches import Moment, Turns
 from monarch_reload.trial.held_attributes import HeldAttribute, ObjectAttributes, may_be_set
 from monarch_reload.trial.held_back import HeldBack, Snapshot, WatchedObject, Whose, Withdrawn
@@ -37,19 +37,21 @@ class SideEffects:
         held = list(holders(ours))
         self._loggers = loggers
         self._targets: dict[Hashable, Target] = {}
-        self._snapshots = [Snapshot(one) for one in (*registries(held), Registry(sys.path))]
-        self._attributes = [ObjectAttributes(one) for one in held if may_be_set(one)]
+        self._snapshots = [
+            Snapshot(registry) for registry in (*registries(held), Registry(sys.path))
+        ]
+        self._attributes = [ObjectAttributes(holder) for holder in held if may_be_set(holder)]
         watched: list[Snapshot | ObjectAttributes] = [*self._snapshots, *self._attributes]
         parts = (watched[at : at + _AT_A_GLANCE] for at in range(0, len(watched), _AT_A_GLANCE))
-        self._glances = [(Glance(map(_content_of, part)), part) for part in parts]
+        self._glances = [(Glance(watched.content for watched in part), part) for part in parts]
 
     @contextlib.contextmanager
     def looking(self, targets: Iterable[Target]) -> Iterator[None]:
         """Watch while a statement runs, which may assign to these targets."""
         if self._turns.freshen() or not self._is_undisturbed(0):
             self._looked = self._turns.moment()
-            for one in self._changed():
-                one.note(one.look(), Whose.OTHERS)
+            for thing in self._changed():
+                thing.note(thing.look(), Whose.OTHERS)
         started = time.perf_counter()
         try:
             yield
@@ -58,11 +60,11 @@ class SideEffects:
             for target in targets:
                 target.was_assigned()
             watched = (*self._changed(), *self._loggers.values())
-            looks = [(one, one.look()) for one in watched]
+            looks = [(thing, thing.look()) for thing in watched]
             undisturbed = self._is_undisturbed(seconds)
             self._looked = moment
-            for one, difference in looks:
-                one.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
+            for thing, difference in looks:
+                thing.note(difference, Whose.OURS if undisturbed else Whose.UNCLEAR)
 
     def targets_of(self, node: ast.stmt, namespace: dict[str, Any]) -> Iterator[Target]:
         """Yield the attributes and items of live objects that an assignment will overwrite."""
@@ -81,32 +83,38 @@ class SideEffects:
         back."""
         if not ids:
             return []
-        found = {id(one): one for part in ids for one in self._holding.get(part, ())}
-        found.update({id(one): one for one in self._snapshots if one.has_news})
-        return [one for s in found.values() if (one := s.withdraw(ids)) is not None]
+        snapshots = {
+            id(snapshot): snapshot for part in ids for snapshot in self._holding.get(part, ())
+        }
+        snapshots.update(
+            {id(snapshot): snapshot for snapshot in self._snapshots if snapshot.has_news}
+        )
+        return [withdrawn for s in snapshots.values() if (withdrawn := s.withdraw(ids)) is not None]
 
     @cached_property
     def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
         """The registries, as they were before, by the ids of the objects in their entries."""
-        found = defaultdict(list)
+        by_part = defaultdict(list)
         for snapshot in self._snapshots:
-            for part in snapshot.spoken_of():
-                found[id(part)].append(snapshot)
-        return found
+            for part in snapshot.parts():
+                by_part[id(part)].append(snapshot)
+        return by_part
 
     def take_out(
         self, is_definition: Callable[[Any], bool]
-    ) -> tuple[list[HeldStore | HeldAttribute], list[HeldBack]]:
+    ) -> tuple[list[Target | HeldAttribute], list[HeldBack]]:
         """Undo the changes of staged code to live objects; return them, for the commit."""
-        stores: list[HeldStore | HeldAttribute] = [
-            held for held in map(Target.take_out, self._targets.values()) if held
+        stores: list[Target | HeldAttribute] = [
+            target for target in self._targets.values() if target.take_out()
         ]
         changed = set(map(id, self._changed()))
         for attributes in self._attributes:
             if id(attributes) in changed or attributes.has_news:
                 stores += attributes.take_out(is_definition)
         held_back = []
-        snapshots = [one for one in self._snapshots if id(one) in changed or one.has_news]
+        snapshots = [
+            snapshot for snapshot in self._snapshots if id(snapshot) in changed or snapshot.has_news
+        ]
         for snapshot in (*snapshots, *self._loggers.values()):
             self._turns.freshen()
             held = snapshot.take_out(is_definition)
@@ -119,11 +127,7 @@ class SideEffects:
 
     def _changed(self) -> Sequence[WatchedObject]:
         """Return the watched objects among which a quick look found a change."""
-        return [one for glance, part in self._glances if glance.has_changed() for one in part]
+        return [thing for glance, part in self._glances if glance.has_changed() for thing in part]
 
 
 _AT_A_GLANCE = 64
-
-
-def _content_of(watched: Snapshot | ObjectAttributes) -> Any:
-    return watched.container if isinstance(watched, Snapshot) else watched.names

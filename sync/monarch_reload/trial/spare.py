@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from monarch_reload.errors import ReloadError
+from monarch_reload.errors import ReloadError, line_of
 from monarch_reload.source.source import ModuleSource
 
 _SECONDS = 120.0
@@ -62,22 +63,22 @@ def import_in_subprocess(state: NewState) -> ReloadError | None:
             message = f"a fresh process has not imported it within {_SECONDS:g} s"
             return ReloadError(message, phase="run")
         try:
-            said = json.loads(Path(answer).read_text(encoding="utf-8"))
+            failure = json.loads(Path(answer).read_text(encoding="utf-8"))
         except FileNotFoundError:
             words = ended.stderr.decode("utf-8", "replace").strip()
             message = f"a fresh process that imported it ended with status {ended.returncode}"
             return ReloadError(message, phase="run", traceback=words)
-        return _refusal(said, files) if said else None
+        return _refusal(failure, files) if failure else None
 
 
 def is_surely_wrong(error: ReloadError, changed: Mapping[str, ModuleSource]) -> bool:
     """Return whether no process could run the code, because it reads a name that nothing binds."""
     cause = error.__cause__
-    source = next((one for one in changed.values() if one.path == error.path), None)
+    source = next((source for source in changed.values() if source.path == error.path), None)
     if type(cause) is not NameError or source is None or b"import *" in source.text:
         return False
     name = cause.name or ""
-    if any(one.is_opaque or name in one.names.binds for one in source.statements):
+    if any(statement.is_opaque or name in statement.names.binds for statement in source.statements):
         return False
     return not hasattr(builtins, name) and f"global {name}".encode() not in source.text
 
@@ -87,32 +88,28 @@ def _laid_out(
 ) -> Sequence[tuple[str, str | None]]:
     """Write the texts into `folder`; return each file with the path of its text, None for a deleted
     one."""
-    found: list[tuple[str, str | None]] = []
+    paths: list[tuple[str, str | None]] = []
     for number, (path, content) in enumerate(files.items()):
         if isinstance(content, bytes):
-            place = folder / f"{number}.py"
-            place.write_bytes(content)
-            content = str(place)
-        found.append((path, content))
-    return found
+            text_path = folder / f"{number}.py"
+            text_path.write_bytes(content)
+            content = str(text_path)
+        paths.append((path, content))
+    return paths
 
 
-def _refusal(said: Mapping[str, str], files: Mapping[str, str | None]) -> ReloadError:
-    path, line = said["path"], int(said["line"] or 0)
+def _refusal(failure: Mapping[str, str], files: Mapping[str, str | None]) -> ReloadError:
+    path, line = failure["path"], int(failure["line"] or 0)
+    text = None
+    if path:
+        with contextlib.suppress(OSError):
+            text = line_of(Path(files.get(os.path.realpath(path)) or path).read_bytes(), line)
     return ReloadError(
-        said["message"],
+        failure["message"],
         phase="run",
         path=path,
         line=line or None,
-        column=int(said["column"]) if said["column"] else None,
-        text=_line(files.get(os.path.realpath(path)) or path, line) if path else None,
-        traceback=said["traceback"],
+        column=int(failure["column"]) if failure["column"] else None,
+        text=text,
+        traceback=failure["traceback"],
     )
-
-
-def _line(place: str, line: int) -> str | None:
-    try:
-        lines = Path(place).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return lines[line - 1] if 0 < line <= len(lines) else None

@@ -18,9 +18,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 class NewText(SourceFileLoader):
     """Loads a module whose text is at another path until the switch."""
 
-    def __init__(self, name, path, place):
+    def __init__(self, name, path, text_path):
         super().__init__(name, path)
-        self.place = place
+        self.place = text_path
 
     def get_data(self, path):
         with open(self.place, "rb") as file:
@@ -36,7 +36,9 @@ class NewStateFinder:
 
     def __init__(self, files):
         self.files = files
-        self.folders = {folder for path, place in files.items() if place for folder in above(path)}
+        self.folders = {
+            folder for path, text_path in files.items() if text_path for folder in above(path)
+        }
 
     def find_spec(self, fullname, path=None, target=None):
         last = fullname.rpartition(".")[2]
@@ -97,9 +99,11 @@ def main(description, answer):
     sys.argv[:] = state["argv"]
     sys.dont_write_bytecode = True
     files = state["files"]
-    at = next((i for i, one in enumerate(sys.meta_path) if one is PathFinder), len(sys.meta_path))
+    at = next(
+        (i for i, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path)
+    )
     sys.meta_path.insert(at, NewStateFinder(files))
-    said = {}
+    failure = {}
     for name, path in state["modules"]:
         try:
             if importlib.util.find_spec(name) is None:
@@ -111,7 +115,7 @@ def main(description, answer):
         except BaseException as error:
             where, line, column = place_of(error, files)
             text = getattr(error, "msg", None) if isinstance(error, SyntaxError) else str(error)
-            said = {
+            failure = {
                 "module": name,
                 "message": f"{type(error).__name__}: {text}",
                 "path": where,
@@ -123,7 +127,7 @@ def main(description, answer):
             }
             break
     with open(f"{answer}.part", "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(said, file)
+        json.dump(failure, file)
     os.replace(f"{answer}.part", answer)
 
 

@@ -27,7 +27,7 @@ from monarch_reload.live.all_objects import held_objects
 from monarch_reload.live.overloads import Overloads
 from monarch_reload.live.patch import parts_of
 from monarch_reload.live.staged_module import StagedModule
-from monarch_reload.live.targets import HeldStore
+from monarch_reload.live.targets import Target
 from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
 from monarch_reload.plan.graph import Origin
 from monarch_reload.plan.stars import bring
@@ -44,38 +44,50 @@ from monarch_reload.trial.side_effects import SideEffects
 from monarch_reload.trial.stand_ins import StandIns, twins_of
 from monarch_reload.undo_log import MISSING, Item
 
-_NAMED = (FunctionType, type)
-
 
 class TrialStage:
-    """Runs a plan, and keeps its results: the namespaces, and every object that was made
-    meanwhile."""
+    """Runs a plan, and keeps the results: the namespaces, and every object that was made in the
+    run."""
 
     def __init__(self, hook: ImportHook, budget: Budget) -> None:
         self._hook = hook
         self._budget = budget
+        #: What staged code sees as its globals, by module: the live names with new values.
         self.namespaces: dict[str, dict[str, Any]] = {}
-        self.made: dict[int, Any] = {}  # every object made meanwhile that can hold others, by id
-        self.made_is_exact = False  # else it holds older objects too
-        self.defined: dict[tuple[str, int], Any] = {}  # by module and statement
-        self.assigned: dict[str, set[str]] = {}  # from other modules, by module
+        #: Every object that was made meanwhile and can hold others, by id.
+        self.made: dict[int, Any] = {}
+        #: Whether `made` has no older objects, which it has if the collector ran.
+        self.made_is_exact = False
+        #: What each definition made, by module and index of the statement.
+        self.defined: dict[tuple[str, int], Any] = {}
+        #: Names that staged code assigned as attributes of a module, by module.
+        self.assigned: dict[str, set[str]] = {}
+        #: Names that a statement may bind and did not, as in a branch that was not taken.
         self.left_alone: dict[tuple[str, int], set[str]] = {}
-        """Names that a statement may bind and did not, as in a branch that was not taken."""
-        self._imported: dict[str, list[ast.stmt]] = {}  # by path: see `as_imported`
+        #: The result of `as_imported`, by path.
+        self._imported: dict[str, list[ast.stmt]] = {}
         self._plan = EditPlan({})
+        #: Shows live objects to staged code as instances of staged classes.
         self.stand_ins = StandIns(self.namespaces)
-        self.stores: list[HeldStore | HeldAttribute] = []
+        #: Assignments to live objects, taken back and kept for the commit.
+        self.stores: list[Target | HeldAttribute] = []
+        #: Modules that staged code imported.
         self.imported: list[str] = []
+        #: Changes of registries, taken back and kept for the commit.
         self.held_back: list[HeldBack] = []
+        #: Effects on loggers, signals, the exit and threads.
         self.outside = Outside()
         self.overloads = Overloads()
+        #: The builtins of staged code.
         self.builtins = {
             **vars(builtins),
             "__import__": self._import,
             **self.stand_ins.checks,
         }
-        self._open = True
-        self.was_taken = False  # by a commit
+        #: Whether the trial goes on: then staged code sees staged modules.
+        self._is_open = True
+        #: Whether a commit took the results.
+        self.was_taken = False
         self._copies = ContainerCopies({}, set(), self.stand_ins.of)
 
     def run(
@@ -169,8 +181,10 @@ class TrialStage:
                     error, "run", source.path, {source.path: source.text}
                 ) from error
             if not (statement.is_definition or statement.is_import):
-                now = {b for b, value in bound_to.items() if namespace.get(b, MISSING) is value}
-                self.left_alone[name, index] = now
+                unchanged = {
+                    b for b, value in bound_to.items() if namespace.get(b, MISSING) is value
+                }
+                self.left_alone[name, index] = unchanged
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if statement.name is not None:
                 live, value = vars(module).get(statement.name), namespace.get(statement.name)
@@ -240,11 +254,11 @@ class TrialStage:
         except Exception:
             replaced = [(live, module), *self._gone()]
             ids = {id(part) for value, name in replaced for part in parts_of(value, name)}
-            found = effects.withdraw(ids)
-            if not found:
+            withdrawals = effects.withdraw(ids)
+            if not withdrawals:
                 raise
             run(namespace)
-            for withdrawn in found:
+            for withdrawn in withdrawals:
                 withdrawn.put_back()
 
     def _gone(self) -> Iterator[tuple[Any, str]]:
@@ -265,7 +279,7 @@ class TrialStage:
     def _view(self, module: ModuleType) -> ModuleType:
         name = own_names(module).get("__name__", "")
         staged = name in self.namespaces or any(n.startswith(f"{name}.") for n in self.namespaces)
-        if type(module) is StagedModule or not staged or not self._open:
+        if type(module) is StagedModule or not staged or not self._is_open:
             return module
         return StagedModule(module, self)
 
@@ -292,7 +306,7 @@ class TrialStage:
         return import_module
 
     def attribute(self, module: ModuleType, name: str) -> Any:
-        namespace = self.namespaces.get(module.__name__) if self._open else None
+        namespace = self.namespaces.get(module.__name__) if self._is_open else None
         if namespace is None:
             value = getattr(module, name)
         elif name == "__dict__":
@@ -308,7 +322,7 @@ class TrialStage:
         return self._view(value) if is_a(value, ModuleType) else value
 
     def assign(self, module: ModuleType, name: str, value: Any) -> None:
-        namespace = self.namespaces.get(module.__name__) if self._open else None
+        namespace = self.namespaces.get(module.__name__) if self._is_open else None
         if namespace is not None:
             self.assigned.setdefault(module.__name__, set()).add(name)
             Item(namespace, name, value).apply()
@@ -332,7 +346,7 @@ class TrialStage:
     def close(self, keep_imported: bool) -> None:
         """End the trial: views show the live modules from now on; without ``keep_imported`` the
         modules that were imported for it are removed."""
-        self._open = False
+        self._is_open = False
         for name in self.imported:
             module = sys.modules.get(name)
             if module is None:

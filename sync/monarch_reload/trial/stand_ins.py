@@ -102,24 +102,24 @@ class StandIns:
             return False
         # Not `check`: a live protocol may ask for other members than the new one.
         cls = type(thing) if check is isinstance else thing
-        return any(type.__subclasscheck__(one, cls) for one in live)
+        return any(type.__subclasscheck__(live_class, cls) for live_class in live)
 
 
 def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
     """Return the staged twins by the ids of live objects: of the definition, and of the functions
     that its decorators got, as a container may refer to either."""
     before, after = (
-        {part.__qualname__: part for part in parts_of(one, module) if is_a(part, _NAMED)}
-        for one in (live, staged)
+        {part.__qualname__: part for part in parts_of(definition, module) if is_a(part, _NAMED)}
+        for definition in (live, staged)
     )
-    found = {
+    twins = {
         id(before[name]): after[name]
         for name in before.keys() & after.keys()
         if before[name] is not after[name]
     }
     if live is not None and live is not staged:
-        found[id(live)] = staged
-    return found
+        twins[id(live)] = staged
+    return twins
 
 
 def _copied(value: Any, cls: type) -> Any:
