@@ -1,25 +1,24 @@
 """Editable installs: packages of the author's environment that are folders of source code.
 
-The hosts' environments do not have them, or have them from paths that are not there. So those that
-lie outside the workspace are pushed as folders of their own, ``__editable__.NAME``, from which they
-can be imported. Packages whose names differ from their folders' cannot be brought that way.
+The hosts' environments lack these packages, or import them from paths that the hosts do not have.
+So packages outside the workspace are pushed as folders of their own, ``__editable__.NAME``, from
+which they can be imported. A package whose name differs from its folder's cannot be pushed so.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from monarch_sync.workspace import Folder, Workspace
 
-_RUNTIME = "monarch-loop"  # it runs on the hosts already, and is not to be replaced there
+_RUNTIME = "monarch-loop"  # The hosts have it already; a push must not replace it.
 _MAPPING = re.compile(r"^MAPPING(?:\s*:[^=\n]*)?\s*=\s*(\{[^\n]*\})", re.MULTILINE)
 
 
@@ -37,77 +36,58 @@ def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) ->
     """
     if not workspace.editable or not workspace.folders:
         return []
-    taken = [folder.local for folder in workspace.folders]
-    found: list[Folder] = []
+    covered = [folder.local for folder in workspace.folders]
+    folders: list[Folder] = []
     for editable in editable_installs(path):
         for number, root in enumerate(editable.roots):
-            if not any(root == known or known in root.parents for known in taken):
+            if not any(root == folder or folder in root.parents for folder in covered):
                 end = f".{number}" if number else ""
-                found.append(Folder(root, f"__editable__.{editable.name}{end}"))
-                taken.append(root)
-    return found
+                folders.append(Folder(root, f"__editable__.{editable.name}{end}"))
+                covered.append(root)
+    return folders
 
 
 def editable_installs(path: Iterable[str] | None = None) -> list[Editable]:
     """Return the editable installs among the packages that can be imported from ``path``
     (``sys.path``)."""
-    found: dict[str, Editable] = {}
-    for site in dict.fromkeys(sys.path if path is None else path):
-        for info in _infos(site):
-            name = re.sub(r"[-_.]+", "-", info.name.partition("-")[0]).lower()
-            if name not in found and name != _RUNTIME and _project_of(info):
-                roots = tuple(dict.fromkeys(_roots(info)))
-                if roots:
-                    found[name] = Editable(name, roots)
-    return sorted(found.values())
+    installs: dict[str, Editable] = {}
+    for package in metadata.distributions(path=list(sys.path if path is None else path)):
+        name = _name_if_editable(package)
+        if name and name != _RUNTIME and (roots := tuple(dict.fromkeys(_roots(package)))):
+            installs.setdefault(name, Editable(name, roots))
+    return sorted(installs.values())
 
 
-def _infos(site: str) -> list[Path]:
+def _name_if_editable(package: metadata.Distribution) -> str:
+    """Return the name of a package that was installed editable from a folder; "" for others."""
     try:
-        with os.scandir(site or ".") as listing:
-            return [Path(entry.path) for entry in listing if entry.name.endswith(".dist-info")]
-    except OSError:
-        return []
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
+        if origin["dir_info"]["editable"] and origin["url"].startswith("file:"):
+            return re.sub(r"[-_.]+", "-", package.name).lower()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # It is installed otherwise, or broken.
+    return ""
 
 
-def _project_of(info: Path) -> Path | None:
-    """Return the folder that a package was installed from; None if its code is no longer there."""
-    try:
-        told = json.loads((info / "direct_url.json").read_bytes())
-        if not told["dir_info"]["editable"]:
-            return None
-        parts = urlsplit(told["url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
-def _roots(info: Path) -> Iterator[Path]:
+def _roots(package: metadata.Distribution) -> Iterator[Path]:
     """Yield the folders that a package is imported from: those that its `.pth` file names, or where
     its import finder finds it."""
-    for name in _installed(info):
-        file = info.parent / name
+    for file in package.files or ():
+        if len(file.parts) > 1 or not file.name.endswith((".pth", "_finder.py")):
+            continue
         try:
-            if name.endswith(".pth"):
-                yield from _named_by(file.read_text(errors="surrogateescape"))
-            elif "editable" in name and name.endswith("_finder.py"):
-                yield from _found_by(file.read_text(errors="surrogateescape"))
+            text = Path(str(package.locate_file(file))).read_text(errors="surrogateescape")
         except OSError:
             continue
+        if file.name.endswith(".pth"):
+            yield from _named_by(text)
+        elif "editable" in file.name:
+            yield from _found_by(text)
 
 
-def _installed(info: Path) -> list[str]:
-    try:
-        lines = (info / "RECORD").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-    return [
-        line.rsplit(",", 2)[0].strip('"') for line in lines if "/" not in line.partition(",")[0]
-    ]
-
-
-def _named_by(text: str) -> Iterator[Path]:
-    for line in text.splitlines():
+def _named_by(pth: str) -> Iterator[Path]:
+    """Yield the folders that a `.pth` file names."""
+    for line in pth.splitlines():
         line = line.strip()
         if line and not line.startswith(("#", "import ", "import\t")):
             folder = Path(line)
@@ -115,17 +95,18 @@ def _named_by(text: str) -> Iterator[Path]:
                 yield folder.resolve()
 
 
-def _found_by(text: str) -> Iterator[Path]:
-    match = _MAPPING.search(text)
+def _found_by(finder: str) -> Iterator[Path]:
+    """Yield the folders of the packages that an import finder maps to their paths."""
+    match = _MAPPING.search(finder)
     if match is None:
         return
     try:
         mapping = ast.literal_eval(match[1])
     except (ValueError, SyntaxError):
         return
-    for name, where in mapping.items():
-        place = Path(where)
-        if place.is_dir() and place.name == name.rpartition(".")[2]:
-            yield place.resolve().parents[name.count(".")]
-        elif place.with_suffix(".py").is_file() and place.stem == name:
-            yield place.resolve().parent
+    for name, location in mapping.items():
+        path = Path(location)
+        if path.is_dir() and path.name == name.rpartition(".")[2]:
+            yield path.resolve().parents[name.count(".")]
+        elif path.with_suffix(".py").is_file() and path.stem == name:
+            yield path.resolve().parent

@@ -7,33 +7,37 @@
     ├── BadMessage            bytes that are not a message of this protocol
     │   └── VersionMismatch   a message of another protocol version
     ├── MovedUnderfoot        a file changed between the scan and the sending
-    ├── PushRefused           a host said no
+    ├── PushRefused           a host refused a push
     ├── GenerationUnknown     no host remembers a generation
     ├── ContentGone           a content that no host has any more
-    ├── ReplicaBusy           another process keeps this replica
+    ├── ReplicaBusy           another process has this replica
     ├── WatchEnded            the watched folder is gone
     └── SyncFailed            a report with errors, raised on request
 
-Each carries its fields as attributes and survives pickling with them: the fields are the arguments,
-the text is made from the fields.
+The text of each is made from its fields, which are also its arguments and survive pickling.
 """
 
 from __future__ import annotations
 
-from monarch_sync.words import plain, printable
+from dataclasses import dataclass
+
+from monarch_sync.words import counted, plain, printable
 
 
 class SyncError(Exception):
     """Base of every error of this package."""
 
+    def __post_init__(self) -> None:
+        # Pickling needs all fields as arguments, also those that have their defaults.
+        self.args = tuple(vars(self).values())
 
+
+@dataclass(eq=False, repr=False)
 class WorkspaceMissing(SyncError):
     """A workspace folder does not exist, is not a directory, or cannot be listed."""
 
-    def __init__(self, folder: str, reason: str = "does not exist") -> None:
-        super().__init__(folder, reason)
-        self.folder = folder
-        self.reason = reason
+    folder: str
+    reason: str = "does not exist"
 
     def __str__(self) -> str:
         return (
@@ -42,44 +46,41 @@ class WorkspaceMissing(SyncError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class WorkspaceEmptied(SyncError):
     """A workspace folder has nothing to be synced, and hosts have files of it. Nothing was changed;
     a push with ``allow_empty`` deletes the files there."""
 
-    def __init__(self, folder: str, num_files: int) -> None:
-        super().__init__(folder, num_files)
-        self.folder = folder
-        self.num_files = num_files
+    folder: str
+    num_files: int
 
     def __str__(self) -> str:
-        have = "1 file" if self.num_files == 1 else f"{self.num_files:,} files"
+        files = counted(self.num_files, "file")
         return (
             f"nothing in workspace folder {self.folder!r} is there to be synced, and hosts have "
-            f"{have} of it, which a push would delete. Is its disk not mounted, or does a pattern "
+            f"{files} of it, which a push would delete. Is its disk not mounted, or does a pattern "
             "leave out all of it? If the hosts' files are to go: `monarch sync --allow-empty`, in "
             "a program sync_workspace(..., allow_empty=True)."
         )
 
 
+@dataclass(eq=False, repr=False)
 class BadManifest(SyncError):
     """A manifest has an entry that could write outside of its folder, or that contradicts
     another."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
 
     def __str__(self) -> str:
         return f"manifest entry {self.path!r} {self.reason}. The manifest was refused as a whole."
 
 
+@dataclass(eq=False, repr=False)
 class BadMessage(SyncError):
     """Bytes that do not decode to a message of the push protocol."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str
 
     def __str__(self) -> str:
         return f"not a sync message: {self.reason}. Is the peer a monarch_sync of this version?"
@@ -104,39 +105,37 @@ class VersionMismatch(BadMessage):
         )
 
 
+@dataclass(eq=False, repr=False)
 class MovedUnderfoot(SyncError):
     """A file's content is no longer what the scan found; scan again, then push again."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    path: str
 
     def __str__(self) -> str:
         return f"{self.path!r} changed between the scan and the push. Scan again and push again."
 
 
+@dataclass(eq=False, repr=False)
 class PushRefused(SyncError):
     """A host refused a push; nothing visible changed there."""
 
-    def __init__(self, code: str, reason: str, path: str = "") -> None:
-        super().__init__(code, reason, path)
-        self.code = code
-        self.reason = reason
-        self.path = path
+    code: str
+    reason: str
+    path: str = ""
 
     def __str__(self) -> str:
-        about = f" at {self.path!r}" if self.path else ""
-        why = f"{printable(self.reason)} ({printable(self.code)})"
-        return f"the host refused the push{about}: {why}"
+        place = f" at {self.path!r}" if self.path else ""
+        return (
+            f"the host refused the push{place}: {printable(self.reason)} ({printable(self.code)})"
+        )
 
 
+@dataclass(eq=False, repr=False)
 class GenerationUnknown(SyncError):
     """No host remembers this generation."""
 
-    def __init__(self, generation: int, reason: str = "") -> None:
-        super().__init__(generation, reason)
-        self.generation = generation
-        self.reason = reason
+    generation: int
+    reason: str = ""
 
     def __str__(self) -> str:
         return (
@@ -146,35 +145,31 @@ class GenerationUnknown(SyncError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class ContentGone(SyncError):
     """A content of an earlier generation was trimmed from the store of every host."""
 
-    def __init__(
-        self, path: str, num_hosts: int, num_missing: int = 1, generation: int = 0
-    ) -> None:
-        super().__init__(path, num_hosts, num_missing, generation)
-        self.path = path
-        self.num_hosts = num_hosts
-        self.num_missing = num_missing
-        self.generation = generation
+    path: str
+    num_hosts: int
+    num_missing: int = 1
+    generation: int = 0
 
     def __str__(self) -> str:
         where = "the store of the host" if self.num_hosts == 1 else f"all {self.num_hosts} stores"
-        of = f" of generation {self.generation}" if self.generation else ""
+        state = f" of generation {self.generation}" if self.generation else ""
         rest = self.num_missing - 1
-        more = f" and {rest} other {'content' if rest == 1 else 'contents'}" if rest else ""
+        more = f" and {counted(rest, 'other content')}" if rest else ""
         return (
-            f"the content of {self.path!r}{more}{of} was trimmed from {where}, which keep the "
+            f"the content of {self.path!r}{more}{state} was trimmed from {where}, which keep the "
             "latest only. Nothing was changed. Check that state out here, and `monarch sync` it."
         )
 
 
+@dataclass(eq=False, repr=False)
 class ReplicaBusy(SyncError):
-    """Another process keeps this replica's state folder."""
+    """Another process has this replica's state folder."""
 
-    def __init__(self, state: str) -> None:
-        super().__init__(state)
-        self.state = state
+    state: str
 
     def __str__(self) -> str:
         return (
@@ -183,13 +178,12 @@ class ReplicaBusy(SyncError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class WatchEnded(SyncError):
     """The watched folder was deleted or replaced; the watcher sees nothing any more."""
 
-    def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(folder, reason)
-        self.folder = folder
-        self.reason = reason
+    folder: str
+    reason: str
 
     def __str__(self) -> str:
         return (
@@ -197,12 +191,11 @@ class WatchEnded(SyncError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class SyncFailed(SyncError):
     """A sync ended with errors; see `SyncReport.raise_for_errors`."""
 
-    def __init__(self, errors: tuple[str, ...]) -> None:
-        super().__init__(errors)
-        self.errors = errors
+    errors: tuple[str, ...]
 
     def __str__(self) -> str:
         return "sync failed:\n" + "\n".join(f"  {plain(line)}" for line in self.errors)

@@ -19,7 +19,7 @@ import msgspec
 
 from monarch_sync.content.disk import Disk
 from monarch_sync.errors import BadManifest
-from monarch_sync.frames import frame, frames_in
+from monarch_sync.frames import frame, frames_in, read_frames
 from monarch_sync.tree.diff import find_moved_folders
 from monarch_sync.tree.entry import Entry, Row
 from monarch_sync.tree.manifest import (
@@ -65,7 +65,7 @@ class _Lost(msgspec.Struct, tag="lost", array_like=True):
 
 
 _Record = _Pushed | _Lost
-_decoder = msgspec.msgpack.Decoder(_Record)
+_decoder: msgspec.msgpack.Decoder[_Record] = msgspec.msgpack.Decoder(_Record)
 
 
 class PastGeneration(NamedTuple):
@@ -97,18 +97,17 @@ class History:
     """The records in a replica's state folder."""
 
     def __init__(
-        self, folder: Path, disk: Disk, generation: int, max_bytes: int = _MAX_BYTES,
-        max_records: int = _MAX_RECORDS,
-    ) -> None:  # fmt: skip
-        self._file = folder / "history.2"  # without the 2, with other digests
+        self, folder: Path, disk: Disk, generation: int, max_records: int = _MAX_RECORDS
+    ) -> None:
+        self._file = folder / "history.2"  # Without the 2, it had other digests.
         self._disk = disk
-        self._max_bytes = max_bytes
         self._max_records = max_records
         self._num_bytes = 0
         self._num_records = 0
-        self.newest = 0  # the latest generation that is noted
-        # A note for a commit that never began is not part of the past.
-        for record, end in _records_in(self._read()):
+        #: The latest generation that is recorded.
+        self.newest = 0
+        # The record of a commit that never began is overwritten.
+        for record, end in read_frames(self._file, _decoder):
             if record.generation > generation:
                 break
             self._num_bytes, self._num_records = end, self._num_records + 1
@@ -116,24 +115,27 @@ class History:
                 self.newest = record.generation
 
     def add(
-        self, generation: int, author: str, old: Manifest, new: Manifest, seconds: float,
-        moves: Sequence[tuple[str, str]] | None = None, *, takes_back: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        generation: int,
+        author: str,
+        old: Manifest,
+        new: Manifest,
+        seconds: float,
+        moves: Sequence[tuple[str, str]] | None = None,
+        *,
+        takes_back: bool = False,
+    ) -> None:
         """Record a commit. Call it before anything that happened after the commit is recorded.
 
         ``moves``: the folders that were only renamed, as (old, new), if the caller knows them. They
         are recorded as moves, not file by file.
         """
         moves, back = _way_back(old, new, moves)
-        files = [path for path, now, was in back if _is_file(was) or _is_file(now)]
-        num_changed = len(files)
-        if moves:
-            files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]
-            for after, _ in moves:
-                inside = new.files_below(after)
-                files += itertools.islice(inside, max(0, _MAX_PATHS - len(files)))
-            num_moved = sum(new.folder(after).num_files for after, _ in moves)
-            num_changed = num_moved + sum(not _is_within(path, moves) for path in files)
+        files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]
+        num_changed = sum(not _is_within(path, moves) for path in files)
+        for moved, _ in moves:
+            num_changed += new.folder(moved).num_files
+            files += itertools.islice(new.files_below(moved), max(0, _MAX_PATHS - len(files)))
         record = _Pushed(
             generation=generation,
             seconds=seconds,
@@ -163,10 +165,10 @@ class History:
         """
         state = current
         missing: dict[str, bytes] = {}
-        known = {entry.digest: True for entry in current if entry.is_file}
-        data = self._read()[: self._num_bytes]
+        is_kept = {entry.digest: True for entry in current if entry.is_file}
+        records = read_frames(self._file, _decoder)
         taken_back = 0
-        for record in reversed([record for record, _ in _records_in(data)]):
+        for record in reversed([record for record, end in records if end <= self._num_bytes]):
             if isinstance(record, _Pushed):
                 is_proven = state.digest == record.digest
                 yield PastGeneration(
@@ -186,65 +188,46 @@ class History:
                 entries = [Entry.from_row(row) for row in record.put_back]
             except BadManifest:
                 return
-            gone = decode_paths(record.take_away) if isinstance(record, _Pushed) else []
+            removed = decode_paths(record.take_away) if isinstance(record, _Pushed) else []
             moves = decode_pairs(record.moves_back) if isinstance(record, _Pushed) else []
             try:
-                state = state.replace(entries, gone, moves)
+                state = state.replace(entries, removed, moves)
             except BadManifest:
                 return
-            for before, after in moves:
-                for path in [path for path in missing if path.startswith(f"{before}/")]:
-                    missing[after + path[len(before) :]] = missing.pop(path)
-            for path in gone:
+            for old_path, new_path in moves:
+                for path in [path for path in missing if path.startswith(f"{old_path}/")]:
+                    missing[new_path + path[len(old_path) :]] = missing.pop(path)
+            for path in removed:
                 missing.pop(path, None)
             for entry in entries:
                 missing.pop(entry.path, None)
                 if not entry.is_file:
                     continue
-                if entry.digest not in known:
-                    known[entry.digest] = has(entry.digest)
-                if not known[entry.digest]:
+                if entry.digest not in is_kept:
+                    is_kept[entry.digest] = has(entry.digest)
+                if not is_kept[entry.digest]:
                     missing[entry.path] = entry.digest
 
     def _put(self, record: _Record) -> None:
-        framed = frame(msgspec.msgpack.encode(record))
+        framed = frame(record)
         self._disk.append(self._file, self._num_bytes, framed)
         self._num_bytes += len(framed)
         self._num_records += 1
-        if self._num_bytes > self._max_bytes or self._num_records > self._max_records:
+        if self._num_bytes > _MAX_BYTES or self._num_records > self._max_records:
             self._shorten()
 
     def _shorten(self) -> None:
         """Drop the older half of the records."""
-        data = self._read()[: self._num_bytes]
-        ends = [end for _, end in frames_in(data)]
-        starts = [0, *ends[:-1]]
-        keep = [
-            start
-            for number, start in enumerate(starts)
-            if len(starts) - number <= self._max_records // 2
-            and self._num_bytes - start <= self._max_bytes // 2
-        ]
-        # The latest stays even where it alone is large: the way back from it is wanted most.
-        start = keep[0] if keep else starts[-1]
-        with contextlib.suppress(OSError):  # It is only shorter; the next one tries again.
-            self._disk.write(self._file, data[start:])
-            self._num_bytes -= start
-            self._num_records = sum(1 for one in starts if one >= start)
-
-    def _read(self) -> bytes:
-        try:
-            return self._file.read_bytes()
-        except FileNotFoundError:
-            return b""
-
-
-def _records_in(data: bytes) -> Iterator[tuple[_Record, int]]:
-    for body, end in frames_in(data):
-        try:
-            yield _decoder.decode(body), end
-        except msgspec.MsgspecError:
-            return
+        data = self._file.read_bytes()[: self._num_bytes]
+        starts = [0, *(end for _, end in frames_in(data))][:-1]
+        newest = starts[-(self._max_records // 2) :]
+        kept = [start for start in newest if self._num_bytes - start <= _MAX_BYTES // 2]
+        # The latest is kept even if it alone is larger: it leads back to the state before.
+        kept = kept or starts[-1:]
+        with contextlib.suppress(OSError):  # It is only too long; the next record tries again.
+            self._disk.write(self._file, data[kept[0] :])
+            self._num_bytes -= kept[0]
+            self._num_records = len(kept)
 
 
 def _way_back(
@@ -255,11 +238,11 @@ def _way_back(
     if moves is None:
         back = find_moved_folders(new, old) if len(old) else []
     else:
-        back = [(after, before) for before, after in reversed(moves)]
+        back = [(new_path, old_path) for old_path, new_path in reversed(moves)]
     if back:
-        with contextlib.suppress(BadManifest):  # an old place is taken again
+        with contextlib.suppress(BadManifest):  # Another entry is at an old path now.
             return back, old.changes(new.replace(moves=back))
-    return [], [EntryChange(path, now, was) for path, was, now in new.changes(old)]
+    return [], [EntryChange(path, after, before) for path, before, after in new.changes(old)]
 
 
 def _is_within(path: str, moves: list[tuple[str, str]]) -> bool:

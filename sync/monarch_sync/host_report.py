@@ -31,47 +31,48 @@ class HostReport:
 
     def add(self, other: HostReport) -> None:
         """Add the counts of another folder on the same host to this report."""
-        for name in _NUMBERS:
+        for name in _COLUMNS.values():
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.kept += other.kept
 
 
-_NUMBERS = (
-    "num_written", "num_deleted", "num_moved", "num_unchanged", "bytes_sent",
-    "num_links", "num_modes", "num_folders",
-)  # fmt: skip
-_COLUMNS = ("written", "moved", "deleted", "unchanged", "links", "modes", "folders", "sent")
-_BESIDE_FILES = range(4, 7)  # columns that are shown where there is anything to tell
+# The columns of the table, with the attributes that they show.
+_COLUMNS = {
+    "written": "num_written",
+    "moved": "num_moved",
+    "deleted": "num_deleted",
+    "unchanged": "num_unchanged",
+    "links": "num_links",
+    "modes": "num_modes",
+    "folders": "num_folders",
+    "sent": "bytes_sent",
+}
+_SHOWN_IF_ANY = ("links", "modes", "folders")
 
 
 def host_rows(hosts: list[HostReport]) -> list[str]:
     """Return a table of the hosts; hosts with the same changes share a row."""
     groups: dict[tuple[str, ...], list[str]] = {}
+    titles = [
+        title
+        for title, name in _COLUMNS.items()
+        if title not in _SHOWN_IF_ANY or any(getattr(host, name) for host in hosts)
+    ]
     for host in hosts:
-        numbers = (
-            host.num_written, host.num_moved, host.num_deleted, host.num_unchanged,
-            host.num_links, host.num_modes, host.num_folders,
-        )  # fmt: skip
-        row = (*(f"{number:,}" for number in numbers), byte_size(host.bytes_sent))
-        groups.setdefault(row, []).append(host.host)
+        cells = tuple(
+            byte_size(host.bytes_sent) if title == "sent" else f"{getattr(host, _COLUMNS[title]):,}"
+            for title in titles
+        )
+        groups.setdefault(cells, []).append(host.host)
     if not groups:
         return []
-    shown = [
-        at
-        for at in range(len(_COLUMNS))
-        if at not in _BESIDE_FILES or any(row[at] != "0" for row in groups)
-    ]
-    rows = [
-        (first, *(cells[at] for at in shown))
-        for first, cells in (("", _COLUMNS), *((_named(n), row) for row, n in groups.items()))
-    ]
-    widths = [max(num_cells(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  " + row[0].ljust(widths[0]) + "".join(
-            f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)
-        )
-        for row in rows
-    ]  # fmt: skip
+    rows = [("", *titles), *((_named(names), *cells) for cells, names in groups.items())]
+    widths = [max(map(num_cells, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padded = [f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append(f"  {row[0].ljust(widths[0])}{''.join(padded)}")
+    return lines
 
 
 def _named(hosts: list[str]) -> str:

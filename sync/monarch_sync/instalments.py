@@ -19,26 +19,34 @@ _PART_BYTES = 2 << 20
 
 
 class Instalments:
-    """Sends a first state, part by part, to hosts that have nothing, as these ``views`` of them
-    say; ``send`` sends an instalment to each host, once there are ``part_bytes`` of content for it.
+    """Sends a first state, part by part, to hosts that have nothing, which are given by ``views``.
+    ``send`` is called with each part, of ``part_bytes`` of content, and sends it to all hosts.
 
     Pass `add` to `Scanner.scan`, which calls it for each entry; pass the scan's manifest to `end`.
     A `Push` to these views then sends only what has changed since.
     """
 
     def __init__(
-        self, contents: Contents, views: Sequence[HostView], generation: int,
-        send: Callable[[PushMessage], None], part_bytes: int = _PART_BYTES,
-    ) -> None:  # fmt: skip
+        self,
+        contents: Contents,
+        views: Sequence[HostView],
+        generation: int,
+        send: Callable[[PushMessage], None],
+        part_bytes: int = _PART_BYTES,
+    ) -> None:
         self._contents = contents
         self._views = views
         self._generation = generation
         self._send = send
         self._part_bytes = part_bytes
         self._is_near = all(view.is_near for view in views)
+        #: The entries of the next part, and its files by content.
         self._entries: list[Entry] = []
         self._files: dict[bytes, Entry] = {}
-        self._num_bytes = self._num_sent = 0
+        #: Bytes of content in the next part.
+        self._num_bytes = 0
+        #: Bytes of content, and the entries, of the parts so far.
+        self._num_sent = 0
         self._sent: dict[str, Entry] = {}
 
     def add(self, entry: Entry) -> None:
@@ -73,13 +81,13 @@ class Instalments:
             view.ahead = None
 
     def _send_part(self) -> None:
-        made = list(self._contents.packed(list(self._files.values()), is_near=self._is_near))
+        blobs = list(self._contents.packed(list(self._files.values()), is_near=self._is_near))
+        rows = [entry.to_row() for entry in self._entries]
         message = Instalment(
-            self._generation, self._contents.author, [entry.to_row() for entry in self._entries],
-            [blob for blob, _ in made],
-        )  # fmt: skip
-        self._send(PushMessage(message, [content for _, content in made]))
-        num_bytes = len(encode(message)) + sum(len(content) for _, content in made)
+            self._generation, self._contents.author, rows, [blob for blob, _ in blobs]
+        )
+        self._send(PushMessage(message, [content for _, content in blobs]))
+        num_bytes = len(encode(message)) + sum(len(content) for _, content in blobs)
         for view in self._views:
             view.bytes_ahead += num_bytes
         self._sent.update((entry.path, entry) for entry in self._entries)
@@ -90,15 +98,6 @@ class Instalments:
     def _sent_of(self, manifest: Manifest) -> Manifest:
         """Return the entries that were sent, as a manifest that shares as many folders as possible
         with ``manifest``."""
-        unsent: list[str] = []
-        num_equal = 0
-        for entry in manifest:
-            there = self._sent.get(entry.path)
-            if there == entry:
-                num_equal += 1
-            elif there is None:
-                unsent.append(entry.path)
-        changed: list[Entry] = []
-        if num_equal < len(self._sent):
-            changed = [entry for path, entry in self._sent.items() if manifest.get(path) != entry]
+        unsent = [entry.path for entry in manifest if entry.path not in self._sent]
+        changed = [entry for path, entry in self._sent.items() if manifest.get(path) != entry]
         return manifest.replace(changed, unsent) if changed or unsent else manifest

@@ -232,16 +232,15 @@ class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
     now: list[Row]
 
 
+_FromAuthor = Instalment | StageRequest | Supply | Commit | Abort
 Question = AskHistory | AskState | AskMissing | AskContent | AskChanges
-Message = (
-    Instalment | StageRequest | Supply | Commit | Abort | Need | Staged | Committed | Aborted
-    | Refused | Question | HistoryReply | StateReply | Piece | Changes
-)  # fmt: skip
+_FromHost = (
+    Need | Staged | Committed | Aborted | Refused | HistoryReply | StateReply | Piece | Changes
+)
+Message = _FromAuthor | _FromHost | Question
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message)
-
-
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _last_encoded: tuple[Message | None, bytes] = (None, b"")
 
 
@@ -256,7 +255,7 @@ def encode(message: Message) -> bytes:
     if last is not message:
         data = bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
         if isinstance(message, Instalment | StageRequest | Supply):
-            # As a rule it goes to many hosts, and may be long.
+            # It may be long, and often goes to many hosts.
             _last_encoded = message, data
     return data
 
@@ -270,10 +269,9 @@ def decode(data: bytes | memoryview) -> Message:
     if view[0] != PROTOCOL_VERSION:
         raise VersionMismatch(PROTOCOL_VERSION, view[0])
     try:
-        message: Message = _decoder.decode(view[1:])
+        return _decoder.decode(view[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(str(error)) from None
-    return message
 
 
 def _as_text(text: str) -> str:

@@ -15,40 +15,43 @@ import threading
 
 _TABLE = "/proc/self/mountinfo"
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # blanks and backslashes
-_PLACE = 4
+_MOUNT_POINT = 4
 _PIECE = 1 << 16
 
 
 class _MountTable:
     """All mounts that this process sees. The kernel takes 50 us or more to list them, so the list
-    is read again only when an open file reports that mounts have changed."""
+    is read again only after the kernel has reported, by the open file, that mounts have changed."""
 
     def __init__(self, path: str) -> None:
-        self._lock = threading.Lock()  # the first that hears of a change must have read it
+        # The kernel reports a change once: the thread that gets the report reads the list for all.
+        self._lock = threading.Lock()
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._changes = select.poll()
         self._changes.register(self._file, select.POLLPRI | select.POLLERR)
+        #: The mount points inside a folder, relative to it, by folder.
         self._inside: dict[str, set[str]] = {}
-        self._places = self._read()
+        self._mounts = self._read()
 
     def inside(self, folder: str) -> set[str]:
+        """Return the mount points inside a folder, relative to it."""
         with self._lock:
             if self._changes.poll(0):
                 self._inside.clear()
-                self._places = self._read()
-            found = self._inside.get(folder)
-            if found is None:
+                self._mounts = self._read()
+            mounts = self._inside.get(folder)
+            if mounts is None:
                 above = os.fsencode(os.path.realpath(folder)).rstrip(b"/") + b"/"
-                inner = (place[len(above) :] for place in self._places if place.startswith(above))
-                found = self._inside[folder] = set(map(os.fsdecode, inner))
-            return found
+                inner = (mount[len(above) :] for mount in self._mounts if mount.startswith(above))
+                mounts = self._inside[folder] = set(map(os.fsdecode, inner))
+            return mounts
 
     def _read(self) -> list[bytes]:
         table = b""
         while piece := os.pread(self._file, _PIECE, len(table)):
             table += piece
-        places = (line.split(b" ")[_PLACE] for line in table.splitlines())
-        return [_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), place) for place in places]
+        mounts = (line.split(b" ")[_MOUNT_POINT] for line in table.splitlines())
+        return [_ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), mount) for mount in mounts]
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,13 +25,13 @@ from monarch_sync.messages import (
 )
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.tree.diff import find_moved_folders
-from monarch_sync.tree.entry import Entry, EntryKind, Row, from_wire, to_wire
-from monarch_sync.tree.large_files import large_among
+from monarch_sync.tree.entry import Entry, Row, from_wire, to_wire
+from monarch_sync.tree.large_files import MIN_BYTES
 from monarch_sync.tree.manifest import Manifest, encode_pairs, encode_paths
 from monarch_sync.workspace import Workspace
 
 _MAX_ROUNDS = 4
-_MAX_HELD = 200_000  # so many contents are remembered of a host's store
+_MAX_HELD = 200_000  # contents of a host's store that are remembered
 MAX_UNASKED_BYTES = 64 << 20
 _MAX_EDITED_BYTES = 64 << 10
 
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class PushMessage(NamedTuple):
-    """A message to send, with the blobs that go beside it."""
+    """A message to send, with the contents that are sent beside it."""
 
     message: Message
     blobs: Sequence[Content]
@@ -49,21 +49,23 @@ Outgoing = PushMessage  # its former name, which the package still has
 
 
 class HostView:
-    """What the author knows of one host: its state, as of its last answer.
+    """What the author knows of one host from its answers.
 
     ``is_near``: bytes reach it at the speed of memory, as on one machine, so they are not
     compressed. ``is_empty``: it said that nothing was pushed to it yet, so it lacks all contents.
-    ``ahead``: the part of its first state that instalments brought before the push, in
-    ``bytes_ahead`` bytes.
     """
 
     def __init__(self, *, is_near: bool = False, is_empty: bool = False) -> None:
         self.generation = 0
+        #: Its state; None if that is not known.
         self.manifest: Manifest | None = None
         self.is_near = is_near
         self.is_empty = is_empty
-        self.held: set[bytes] = set()  # contents that it had; its store should have them still
+        #: Contents of its earlier states, which its store should still have.
+        self.held: set[bytes] = set()
+        #: The part of its first state that instalments brought before the push.
         self.ahead: Manifest | None = None
+        #: The size of these instalments.
         self.bytes_ahead = 0
 
 
@@ -80,10 +82,10 @@ class _Change(NamedTuple):
     entries: list[Entry]
     rows: list[Row]
     removed: list[bytes]
-    moves: list[tuple[bytes, bytes]]
     contents: frozenset[bytes]
-    unsure: frozenset[bytes]
-    replaced: frozenset[bytes]
+    moves: Sequence[tuple[bytes, bytes]] = ()
+    unsure: frozenset[bytes] = frozenset()
+    replaced: frozenset[bytes] = frozenset()
     ahead: bytes = b""
 
 
@@ -95,20 +97,29 @@ class Push:
     """
 
     def __init__(
-        self, workspace: Workspace, manifest: Manifest, view: HostView, generation: int,
+        self,
+        workspace: Workspace,
+        manifest: Manifest,
+        view: HostView,
+        generation: int,
         contents: Contents | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._contents = contents or Contents(workspace)
         self._manifest = manifest
         self._view = view
         self.generation = generation
+        #: The host's answer once it is ready for the commit.
         self.staged: Staged | None = None
+        #: Bytes of content and of instalments that were sent to the host.
         self.bytes_sent = view.bytes_ahead
+        #: The host's state and instalments, as `HostView` has them; None once the host denies them.
         self._base = view.manifest
         self._ahead = view.ahead if view.is_empty else None
         self._is_near = view.is_near
         self._is_empty = view.is_empty
+        #: Whether the next stage may bring content that the host has not asked for.
         self._brings_content = False
+        #: The number of replies so far.
         self._rounds = 0
 
     @property
@@ -117,7 +128,7 @@ class Push:
         return self._base
 
     def first(self, *, brings_content: bool = True) -> PushMessage:
-        """Returns the first message. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
+        """Return the first message. Raises ``MovedUnderfoot`` if a file is no longer as scanned.
 
         With ``brings_content`` False no content is sent, because the host has it all in its store:
         it returns to an earlier state.
@@ -126,14 +137,14 @@ class Push:
         return self._stage()
 
     def large_in(self, out: PushMessage) -> list[Entry]:
-        """Return the large files that a message sends, without those that the host is known to have
-        had."""
+        """Return the large files that a message sends, except those that replace a file of the
+        host."""
         blobs = getattr(out.message, "blobs", ())
-        brought = {blob.digest for blob in large_among(blobs) if blob.encoding == "raw"}
-        if not brought:
+        large = {blob.digest for blob in blobs if blob.encoding == "raw" and blob.size >= MIN_BYTES}
+        if not large:
             return []
         base: Container[str] = () if self._base is None else self._base
-        return [e for e in self._manifest if e.digest in brought and e.path not in base]
+        return [e for e in self._manifest if e.digest in large and e.path not in base]
 
     def receive(self, reply: Message) -> PushMessage | Staged:
         """Take in a host's reply; return the next message, or ``Staged`` when the host is ready.
@@ -159,8 +170,8 @@ class Push:
             reason = reply.reason if isinstance(reply, Refused) else type(reply).__name__
             raise PushRefused(code, reason)
         shared, view = self._contents.shared, self._view
-        for key in [key for key, made in shared.items() if isinstance(made, PushMessage)]:
-            del shared[key]  # contents, which take room
+        for key in [key for key, value in shared.items() if isinstance(value, PushMessage)]:
+            del shared[key]  # Messages have contents, which take memory.
         view.ahead, view.bytes_ahead = None, 0
         view.held |= self._change().replaced
         if len(view.held) > _MAX_HELD:
@@ -177,9 +188,8 @@ class Push:
                 wanted -= self._elsewhere(change, unsure)
         elif self._brings_content and self._is_empty:
             wanted = change.contents
-        key = (
-            self.generation, self._manifest.digest, change.base, change.ahead, wanted, self._is_near
-        )  # fmt: skip
+        state = self._manifest.digest, change.base, change.ahead
+        key = (self.generation, *state, wanted, self._is_near)
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
     def _elsewhere(self, change: _Change, unsure: frozenset[bytes]) -> frozenset[bytes]:
@@ -204,8 +214,8 @@ class Push:
             for other in [other for other in shared if other[0] != self.generation]:
                 del shared[other]  # of an earlier push
             shared[key] = make()
-        made: _T = shared[key]
-        return made
+        value: _T = shared[key]
+        return value
 
     def _change(self) -> _Change:
         base = self._base.digest if self._base is not None else b""
@@ -221,24 +231,25 @@ class Push:
         moved = base.replace(moves=moves) if moves else base
         changes = manifest.changes(moved)
         entries = [now for _, _, now in changes if now is not None]
-        written = [(was, now) for _, was, now in changes if now is not None and now.is_file]
-        before = [was if was is None or not moves else base.get(path) for path, was, _ in changes]
+        files = [(was, now) for _, was, now in changes if now is not None and now.is_file]
+        replaced = [base.get(path) if was and moves else was for path, was, _ in changes]
+        # An edit makes a new content. To look for it in the whole tree takes longer than to send a
+        # few bytes in vain.
+        unsure = [
+            now
+            for was, now in files
+            if was is None or not was.is_file or now.size > _MAX_EDITED_BYTES
+        ]
         return _Change(
-            base=base.digest, entries=entries, rows=[entry.to_row() for entry in entries],
+            base=base.digest,
+            entries=entries,
+            rows=[entry.to_row() for entry in entries],
             removed=encode_paths(path for path, _, now in changes if now is None),
             moves=encode_pairs(moves),
-            contents=frozenset(now.digest for _, now in written),
-            # An edit makes a new content. To look all over the tree for it costs more
-            # than a few bytes in vain.
-            unsure=frozenset(
-                now.digest for was, now in written
-                if was is None or not was.is_file or now.size > _MAX_EDITED_BYTES
-            ),
-            replaced=frozenset(
-                was.digest for was in before
-                if was is not None and was.kind is EntryKind.FILE
-            ),
-        )  # fmt: skip
+            contents=frozenset(now.digest for _, now in files),
+            unsure=frozenset(entry.digest for entry in unsure),
+            replaced=frozenset(was.digest for was in replaced if was is not None and was.is_file),
+        )
 
     def _make_first(self, manifest: Manifest, ahead: Manifest | None) -> _Change:
         removed: list[bytes] = []
@@ -250,25 +261,19 @@ class Push:
             rows = [entry.to_row() for entry in entries]
             removed = encode_paths(path for path, _, now in changes if now is None)
         files = [entry for entry in entries if entry.is_file]
-        # More than a round trip is worth is only sent to a host that asks for it.
+        # More than a round trip is worth is sent only to a host that asks for it.
         is_little = sum(entry.size for entry in files) <= MAX_UNASKED_BYTES
-        contents = frozenset(entry.digest for entry in files if is_little)
-        nothing: frozenset[bytes] = frozenset()
-        went = b"" if ahead is None else ahead.digest
         return _Change(
             base=b"",
             entries=entries,
             rows=rows,
             removed=removed,
-            moves=[],
-            contents=contents,
-            unsure=nothing,
-            replaced=nothing,
-            ahead=went,
+            contents=frozenset(entry.digest for entry in files if is_little),
+            ahead=b"" if ahead is None else ahead.digest,
         )
 
     def _make_stage(self, change: _Change, wanted: frozenset[bytes]) -> PushMessage:
-        made = self._made(change.entries, wanted)
+        blobs = self._pack(change.entries, wanted)
         message = StageRequest(
             generation=self.generation,
             author=self._contents.author,
@@ -277,11 +282,11 @@ class Push:
             base=change.base,
             changed=change.rows,
             removed=change.removed,
-            blobs=[blob for blob, _ in made],
-            moves=change.moves,
+            blobs=[blob for blob, _ in blobs],
+            moves=list(change.moves),
             ahead=change.ahead,
         )
-        return PushMessage(message, [content for _, content in made])
+        return PushMessage(message, [content for _, content in blobs])
 
     def files(self) -> list[tuple[bytes, bytes]]:
         """Return the changes of files that the host listed (`Staged.files`), and those of the files
@@ -294,8 +299,8 @@ class Push:
             for path in self._manifest.below(new):
                 entry = self._manifest.get(path)
                 if entry is not None and entry.is_file:
-                    was = to_wire(old + path[len(new) :])
-                    files += [(to_wire(path), was), (was, b"")]
+                    old_path = to_wire(old + path[len(new) :])
+                    files += [(to_wire(path), old_path), (old_path, b"")]
         return files
 
     def tell(self, report: HostReport) -> None:
@@ -311,20 +316,17 @@ class Push:
         report.num_folders = staged.num_folders
 
     def _make_supply(self, digests: frozenset[bytes]) -> PushMessage:
-        wanted: dict[bytes, Entry] = {}
-        for entry in self._manifest:
-            if entry.digest in digests:
-                wanted[entry.digest] = entry
-        made = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
+        wanted = {entry.digest: entry for entry in self._manifest if entry.digest in digests}
+        blobs = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
         return PushMessage(
-            Supply(self.generation, [blob for blob, _ in made]), [content for _, content in made]
+            Supply(self.generation, [blob for blob, _ in blobs]), [content for _, content in blobs]
         )
 
-    def _made(
+    def _pack(
         self, entries: Iterable[Entry], wanted: frozenset[bytes]
     ) -> list[tuple[Blob, Content]]:
         """Return the blobs to send: every wanted content once, as a delta if that saves bytes."""
-        made: list[tuple[Blob, Content]] = []
+        blobs: list[tuple[Blob, Content]] = []
         whole: list[Entry] = []
         missing = set(wanted)
         for entry in entries:
@@ -332,14 +334,13 @@ class Push:
                 continue
             missing.discard(entry.digest)
             delta = None
-            # For a host so near, making and reading a small delta costs more than its bytes.
+            # For a near host, making and reading a small delta takes longer than sending the file.
             if self._base is not None and (not self._is_near or entry.size >= LARGE_BYTES):
-                before = self._base.get(entry.path)
-                if before is not None and before.is_file:
-                    delta = self._contents.delta(before.digest, entry)
+                old_entry = self._base.get(entry.path)
+                if old_entry is not None and old_entry.is_file:
+                    delta = self._contents.delta(old_entry.digest, entry)
             if delta is not None:
-                made.append(delta)
+                blobs.append(delta)
             else:
                 whole.append(entry)
-        made += self._contents.packed(whole, is_near=self._is_near)
-        return made
+        return [*blobs, *self._contents.packed(whole, is_near=self._is_near)]

@@ -64,16 +64,16 @@ class Refusal:
     ranks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        place = f"{printable(self.path)}:{self.line}" if self.line else printable(self.path)
-        lines = [place] if place else []
+        where = f"{printable(self.path)}:{self.line}" if self.line else printable(self.path)
+        lines = [where] if where else []
         if self.text:
             stripped = self.text.strip()
             lines.append(f"    {plain(stripped)}")
             indent = len(self.text) - len(self.text.lstrip())
             if self.column:
                 # As wide as the text above it, tabs included.
-                before = stripped[: max(0, self.column - 1 - indent)]
-                blank = "".join(c if c == "\t" else " " * num_cells(printable(c)) for c in before)
+                prefix = stripped[: max(0, self.column - 1 - indent)]
+                blank = "".join(c if c == "\t" else " " * num_cells(printable(c)) for c in prefix)
                 lines.append(f"    {blank}^")
         return "\n".join([*lines, plain(self.message)])
 
@@ -213,10 +213,10 @@ class SyncReport:
 
     def _what_moved(self) -> str:
         if not self.ok:
-            told = _unchanged(self.generation)
+            outcome = _unchanged(self.generation)
             if self.was_taken_back:
-                told = f"taken back; all run the code of gen {self.generation}"
-            return f"✗ refused  {took(self.seconds)}  {told}"
+                outcome = f"taken back; all run the code of gen {self.generation}"
+            return f"✗ refused  {took(self.seconds)}  {outcome}"
         num_behind = sum(bool(host.error) for host in self.hosts)
         hosts = counted(len(self.hosts) - num_behind, "host")
         moved = f"{self._what_changed()} → {hosts}"
@@ -227,13 +227,15 @@ class SyncReport:
 
     def _what_changed(self) -> str:
         """Return the changes by kind, as ``3 files`` or ``1 link, 2 modes``."""
-        others = [counted(num, noun) for noun, num in self._beside_files() if num]
+        other_changes = [counted(num, noun) for noun, num in self._beside_files() if num]
         files = counted(len(self.changed_files), "file")
         num_deleted = len(self.deleted_files)
         if num_deleted:
             is_all = num_deleted == len(self.changed_files)
             files += " deleted" if is_all else f" ({num_deleted:,} deleted)"
-        return ", ".join([files, *others] if self.changed_files or not others else others)
+        return ", ".join(
+            [files, *other_changes] if self.changed_files or not other_changes else other_changes
+        )
 
     def _beside_files(self) -> list[tuple[str, int]]:
         """Return how many links, modes and empty folders changed on the host where most did."""
@@ -250,19 +252,19 @@ class SyncReport:
             return []
         actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
         total = sum(self.actors_patched.values())
-        respawn = list(dict.fromkeys(why.partition(":")[0] for why in self.needs_respawn))
-        made = [f"{name}×{num}" for name, num in self.actors_respawned.items()]
+        modules = list(dict.fromkeys(why.partition(":")[0] for why in self.needs_respawn))
+        respawned = [f"{name}×{num}" for name, num in self.actors_respawned.items()]
         num_procs = counted(len(self.procs_respawned), "proc")
-        moved, gone, others = self._named()
+        moved, deleted, other_files = self._named()
         parts = (
             ("moved", moved, counted(len(moved), "file")),
-            ("deleted", gone, counted(len(gone), "file")),
-            ("", others, ""),
+            ("deleted", deleted, counted(len(deleted), "file")),
+            ("", other_files, ""),
             ("reloaded", self.modules_reloaded, counted(len(self.modules_reloaded), "file")),
             ("patched", actors, counted(total, "actor")),
-            ("respawned", made or [num_procs], num_procs)
+            ("respawned", respawned or [num_procs], num_procs)
             if self.procs_respawned
-            else ("needs respawn:", respawn, counted(len(respawn), "module")),
+            else ("needs respawn:", modules, counted(len(modules), "module")),
         )
         return [
             f"{verb} {some([*map(printable, names)], limit) if limit else num}".strip()
@@ -275,17 +277,19 @@ class SyncReport:
         others. Reloaded modules are not among these, as the line names them anyway."""
         if not 0 < len(self.changed_files) <= _MAX_NAMED:
             return [], [], []
-        gone = [path for path in self.changed_files if path in self.deleted_files]
-        there = [path for path in self.changed_files if path not in self.deleted_files]
+        deleted = [path for path in self.changed_files if path in self.deleted_files]
+        present = [path for path in self.changed_files if path not in self.deleted_files]
         moved = []
-        for path in list(gone):
-            new = next((one for one in there if _name(one) == _name(path)), None)
+        for path in list(deleted):
+            new = next(
+                (candidate for candidate in present if _name(candidate) == _name(path)), None
+            )
             if new is not None:
-                gone.remove(path)
-                there.remove(new)
+                deleted.remove(path)
+                present.remove(new)
                 moved.append(f"{path} to {new}")
-        said = {_name(module) for module in self.modules_reloaded}
-        return moved, gone, [path for path in there if _name(path) not in said]
+        reloaded = {_name(module) for module in self.modules_reloaded}
+        return moved, deleted, [path for path in present if _name(path) not in reloaded]
 
     def __str__(self) -> str:
         return self.table()
@@ -302,14 +306,14 @@ class SyncReport:
         lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
-        told = (
+        code_lines = (
             *self.compile_lines(), *self.warning_lines(), *self.stale_lines(),
             *self.audit_kept_lines(),
         )  # fmt: skip
-        lines += [f"  {line}" for line in told]
+        lines += [f"  {line}" for line in code_lines]
         for text in (*self.notes, *self.errors):
-            shown = [f"  {line}" for line in plain(text).splitlines()]
-            lines += _with_carets(shown, width, ascii_only=ascii_only) if width else shown
+            text_lines = [f"  {line}" for line in plain(text).splitlines()]
+            lines += _with_carets(text_lines, width, ascii_only=ascii_only) if width else text_lines
         return "\n".join(lines)
 
     def compile_lines(self) -> list[str]:
@@ -335,8 +339,8 @@ class SyncReport:
 
     def behind_lines(self) -> list[str]:
         """Return a line for each host that has been left behind."""
-        left = [host for host in self.hosts if host.error and self.ok]
-        return [f"left behind {printable(host.host)}: {plain(host.error)}" for host in left]
+        behind = [host for host in self.hosts if host.error and self.ok]
+        return [f"left behind {printable(host.host)}: {plain(host.error)}" for host in behind]
 
     def kept_lines(self) -> list[str]:
         """Return a line for each file that was changed on a host and kept."""

@@ -68,11 +68,11 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
     """Return at most ``width`` columns of a text, with ``mark`` in place of the cut-off end."""
     if num_cells(text) <= width:
         return text
-    room = max(0, width - len(mark))
+    width_left = max(0, width - len(mark))
     kept = ""
     for char in text:
-        room -= _cells(char)
-        if room < 0:
+        width_left -= _cells(char)
+        if width_left < 0:
             break
         kept += char
     return (kept.rstrip() + mark)[: max(width, 0)]
@@ -85,11 +85,11 @@ def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[s
     ahead = at + len(mark) + 2 - width
     if num_cells(text) <= width or ahead <= 0 or at < indent:
         return clipped(text, width, mark), at
-    rest, gone = text[indent:], 0
-    while rest and gone < ahead + len(mark):
-        gone += _cells(rest[0])
+    rest, num_cut = text[indent:], 0
+    while rest and num_cut < ahead + len(mark):
+        num_cut += _cells(rest[0])
         rest = rest[1:]
-    return clipped(f"{text[:indent]}{mark}{rest}", width, mark), at - gone + len(mark)
+    return clipped(f"{text[:indent]}{mark}{rest}", width, mark), at - num_cut + len(mark)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -102,14 +102,14 @@ def wrapped(text: str, width: int) -> str:
     for line in text.split("\n"):
         words = line.split(" ")
         indent = line[: len(line) - len(line.lstrip(" "))]
-        shown = words[0]
+        continued = words[0]
         for word in words[1:]:
-            if not shown.strip() or num_cells(shown) + 1 + num_cells(word) <= width:
-                shown += f" {word}"
+            if not continued.strip() or num_cells(continued) + 1 + num_cells(word) <= width:
+                continued += f" {word}"
             else:
-                lines.append(shown)
-                shown = indent + word
-        lines.append(shown)
+                lines.append(continued)
+                continued = indent + word
+        lines.append(continued)
     return "\n".join(lines)
 
 

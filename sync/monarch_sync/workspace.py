@@ -138,13 +138,13 @@ class Workspace:
     def folders_meet(self, touched: Iterable[str]) -> bool:
         """Return whether one folder has an entry where another lands, or had it until it was
         touched."""
-        for one in self.folders:
-            for other in self.folders:
-                inside = one.relative_of(other.remote)
-                if one is other or inside is None:
+        for outer in self.folders:
+            for inner in self.folders:
+                inside = outer.relative_of(inner.remote)
+                if outer is inner or inside is None:
                     continue
-                place = f"{one.local}/{inside.partition('/')[0]}".rstrip("/")
-                if os.path.lexists(place) or any(path.startswith(place) for path in touched):
+                landing = f"{outer.local}/{inside.partition('/')[0]}".rstrip("/")
+                if os.path.lexists(landing) or any(path.startswith(landing) for path in touched):
                     return True
         return False
 
@@ -173,9 +173,9 @@ class Workspace:
         """
         for role in appdef.roles:
             root = role.env.setdefault("WORKSPACE_DIR", f"{_IMAGE}/workspace")
-            known = [path for path in role.env.get("PYTHONPATH", "").split(":") if path]
-            ours = [f"{root}/{folder.remote}" for folder in self.folders]
-            role.env["PYTHONPATH"] = ":".join(dict.fromkeys([*known, *ours]))
+            old_paths = [path for path in role.env.get("PYTHONPATH", "").split(":") if path]
+            new_paths = [f"{root}/{folder.remote}" for folder in self.folders]
+            role.env["PYTHONPATH"] = ":".join(dict.fromkeys([*old_paths, *new_paths]))
             if self.env is not None:
                 role.env.setdefault("CONDA_DIR", f"{_IMAGE}/conda")
 

@@ -10,7 +10,7 @@ import pytest
 
 from monarch.cli.large_files import LargeFiles, NotSent
 from monarch_sync import SyncReport, Workspace, scan
-from monarch_sync.tree.large_files import large_among, review, reviewed_by
+from monarch_sync.tree.large_files import review, reviewed_by
 
 
 class Pushing:
@@ -36,7 +36,7 @@ class Pushing:
 
         def push() -> SyncReport:
             files = [entry for entry in scan(workspace).manifest if entry.is_file]
-            review(large_among(files, min_bytes=100))
+            review(entry for entry in files if entry.size >= 100)
             sent.extend(entry.path for entry in files)
             return SyncReport(generation=1)
 

@@ -78,6 +78,7 @@ def install_editable(site: Path, name: str, project: Path, *, finds: str = "") -
     info.mkdir(parents=True)
     url = {"dir_info": {"editable": True}, "url": project.as_uri()}
     (info / "direct_url.json").write_text(json.dumps(url))
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     file = f"__editable___{name}_finder.py" if finds else f"__editable__.{name}.pth"
     mapping = {finds.rpartition("/")[2]: str(project / finds)}
     (site / file).write_text(

@@ -3,7 +3,7 @@
 What to open:
 
     digest, chunks      the digest of a file; a large file in pieces
-    delta               how an edit of a file travels
-    stamps              when a file has to be read again
+    delta               an edited file as the difference from the old content
+    stamps              digests of files that need not be read again
     disk                single changes of a disk
 """

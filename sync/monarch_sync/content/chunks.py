@@ -21,15 +21,15 @@ from monarch_sync.content.digest import (
 )
 
 _CHUNK = 64 << 10
-_WINDOW = 8 << 20  # how far an insertion may shift the bytes behind it, to be found again
-_STEPS = (0, 1, 2, 4, 8, 16, 64, 256)  # which of the next chunks are looked for
-_PATIENCE = 64
+_WINDOW = 8 << 20  # an insertion that is longer hides the chunks behind it
+_STEPS = (0, 1, 2, 4, 8, 16, 64, 256)  # the following chunks that a search looks for
+_PATIENCE = 64  # chunks after a search in vain, before the next search
 _ANCHOR = 32
 
 
 class ContentChunk(NamedTuple):
-    """One piece of a content. `anchor`: its first bytes, which `cut` searches for where the piece
-    has shifted."""
+    """One piece of a content. `anchor`: its first bytes, which `cut` searches for if the piece has
+    shifted."""
 
     size: int
     digest: bytes
@@ -37,50 +37,51 @@ class ContentChunk(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """All pieces of one content, in order. ``blocks`` tell which parts of the file changed when it
-    is read again."""
+    """All pieces of one content, in order. ``blocks``: from these, the next `cut` sees which parts
+    of the file have changed."""
 
     chunks: list[ContentChunk]
     blocks: QuickBlocks = QuickBlocks()
 
     def places(self) -> tuple[dict[bytes, int], dict[int, bytes]]:
-        """The offset of each chunk, by digest; and the digest of the chunk at each offset."""
-        places: dict[bytes, int] = {}
-        at: dict[int, bytes] = {}
+        """Return the offset of each chunk, by digest; and the digest of the chunk at each
+        offset."""
+        offsets: dict[bytes, int] = {}
+        digests: dict[int, bytes] = {}
         offset = 0
         for chunk in self.chunks:
-            places.setdefault(chunk.digest, offset)
-            at[offset] = chunk.digest
+            offsets.setdefault(chunk.digest, offset)
+            digests[offset] = chunk.digest
             offset += chunk.size
-        return places, at
+        return offsets, digests
 
 
 class _Tape:
     """A stream with a buffer: it keeps bytes that were read and not yet consumed."""
 
-    def __init__(self, stream: BinaryIO, before: QuickBlocks) -> None:
+    def __init__(self, stream: BinaryIO, old_blocks: QuickBlocks) -> None:
         self._stream = stream
-        self._hasher = ContentHasher(is_large=True, before=before)
-        self._held = b""
+        self._hasher = ContentHasher(is_large=True, old=old_blocks)
+        self._buffer = b""
         self._at = 0
         self.size = 0
 
     def ahead(self, size: int) -> memoryview:
         """Return the next `size` bytes without consuming them; fewer at the end of the stream."""
-        missing = size - (len(self._held) - self._at)
+        missing = size - (len(self._buffer) - self._at)
         if missing > 0:
             more = self._stream.read(max(missing, 1 << 20))
             self._hasher.update(more)
             self.size += len(more)
-            self._held = self._held[self._at :] + more
+            self._buffer = self._buffer[self._at :] + more
             self._at = 0
-        return memoryview(self._held)[self._at : self._at + size]
+        return memoryview(self._buffer)[self._at : self._at + size]
 
     def find(self, anchor: bytes) -> int:
         """Return the distance in bytes to `anchor`, within the window; -1 if it is not there."""
         self.ahead(_WINDOW)
-        found = self._held.find(anchor, self._at, self._at + _WINDOW)
-        return found - self._at if found >= 0 else -1
+        index = self._buffer.find(anchor, self._at, self._at + _WINDOW)
+        return index - self._at if index >= 0 else -1
 
     def skip(self, size: int) -> None:
         self._at += size
@@ -88,7 +89,7 @@ class _Tape:
     def blocks_ahead(self) -> bytearray:
         """Return the digests of the next blocks that are in the buffer; empty if the position is
         inside a block."""
-        index, inside = divmod(self.size - len(self._held) + self._at, BLOCK_BYTES)
+        index, inside = divmod(self.size - len(self._buffer) + self._at, BLOCK_BYTES)
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 
     def digest_of(self, ahead: memoryview) -> bytes:
@@ -114,15 +115,15 @@ def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
 
 
 def _follow(tape: _Tape, old: list[ContentChunk]) -> Iterator[ContentChunk]:
-    at = 0  # the old chunk that would come next, if the change is as long as the bytes it replaced
-    last = 0  # the old chunk after the last that was met
-    patience = 0  # how many chunks are to go by before the next search
+    at = 0  # the old chunk that comes next if the change is as long as the bytes that it replaced
+    last = 0  # the old chunk behind the last one that was found
+    patience = 0  # the number of chunks until the next search
     is_even = all(chunk.size == _CHUNK for chunk in old[:-1])
     blocks = b"".join(chunk.digest for chunk in old) if is_even else b""
     while ahead := tape.ahead(_CHUNK):
-        if blocks and (num_same := _skip_same(tape, blocks, at)):
-            yield from old[at : at + num_same]
-            at = last = at + num_same
+        if blocks and (num_equal := _skip_same(tape, blocks, at)):
+            yield from old[at : at + num_equal]
+            at = last = at + num_equal
             patience = 0
         elif at < len(old) and (chunk := _next_if(tape, old[at])) is not None:
             yield chunk
@@ -150,9 +151,9 @@ def _skip_same(tape: _Tape, blocks: bytes, at: int) -> int:
 
     Looks only at blocks that are in the buffer.
     """
-    held, start = tape.blocks_ahead(), at * DIGEST_BYTES
-    size = min(len(held), len(blocks) - start)
-    while size > 0 and held[:size] != blocks[start : start + size]:
+    digests, start = tape.blocks_ahead(), at * DIGEST_BYTES
+    size = min(len(digests), len(blocks) - start)
+    while size > 0 and digests[:size] != blocks[start : start + size]:
         size = size // 2 // DIGEST_BYTES * DIGEST_BYTES
     size = max(size, 0)
     tape.skip(size // DIGEST_BYTES * BLOCK_BYTES)

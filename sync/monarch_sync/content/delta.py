@@ -33,7 +33,7 @@ _MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its wind
 
 
 def patch(old: bytes, new: bytes) -> bytes:
-    """Returns the zstd frame that turns `old` into `new`."""
+    """Return the zstd frame that turns `old` into `new`."""
     options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: 3,
         zstd.CompressionParameter.window_log: _window_log(len(old) + len(new)),
@@ -116,20 +116,21 @@ def apply(pieces: Iterable[Piece], old: bytes | memoryview) -> bytes:
 
 
 def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
-    """Returns the pieces that turn one large file into another; `read(offset, size)` gives bytes of
+    """Return the pieces that turn one large file into another; `read(offset, size)` gives bytes of
     the new one."""
     first, last = _same_ends(old, new)
     size = sum(chunk.size for chunk in new.chunks[:first])
     pieces: list[Piece] = [(0, size)]
     offset = following = size
     middle = new.chunks[first : len(new.chunks) - last]
-    places, at = old.places() if middle else ({}, {})
+    offset_of, digest_at = old.places() if middle else ({}, {})
     for chunk in middle:
-        # A content may stand in many places: best the next, so that pieces become long.
-        is_next = at.get(following) == chunk.digest
-        place = following if is_next else places.get(chunk.digest)
-        following = (offset if place is None else place) + chunk.size
-        pieces.append((place, chunk.size) if place is not None else read(offset, chunk.size))
+        # A chunk may be in many places of the old content. The place right behind the last piece
+        # makes the pieces longest.
+        continues = digest_at.get(following) == chunk.digest
+        source = following if continues else offset_of.get(chunk.digest)
+        following = (offset if source is None else source) + chunk.size
+        pieces.append((source, chunk.size) if source is not None else read(offset, chunk.size))
         offset += chunk.size
     size = sum(chunk.size for chunk in new.chunks[len(new.chunks) - last :])
     pieces.append((sum(chunk.size for chunk in old.chunks) - size, size))

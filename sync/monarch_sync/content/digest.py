@@ -59,33 +59,38 @@ class QuickBlocks(NamedTuple):
 class ContentHasher:
     """Computes the digest of a content that is added piece by piece.
 
-    ``blocks`` has the digests of the blocks so far: from the first block on if ``is_large``, which
-    says that there will be many. A block that equals its block in ``before`` is not digested again.
+    ``is_large`` says that the content has many blocks, so that ``blocks`` is filled from the first
+    block on. A block that equals its block in ``old`` is not digested again.
     """
 
-    def __init__(self, *, is_large: bool = False, before: QuickBlocks | None = None) -> None:
+    def __init__(self, *, is_large: bool = False, old: QuickBlocks | None = None) -> None:
         self._is_large = is_large
-        self._before = before
-        self._held: list[bytes] = []  # of content that may turn out to be small
+        self._old = old
+        #: The content so far, while it is shorter than LARGE_BYTES.
+        self._small_parts: list[bytes] = []
+        #: The beginning of a block whose end has not been added yet.
         self._rest = b""
+        #: The quick hashes of the blocks so far; stays empty without ``old``.
         self._quick = bytearray()
+        #: The digests of the blocks so far, joined.
         self.blocks = bytearray()
         self.size = 0
 
     @property
     def quick_blocks(self) -> QuickBlocks:
-        """Return the hashes to pass as ``before`` when the same file is read again. Filled only if
-        ``before`` was given, even an empty one."""
+        """Return the hashes to pass as ``old`` when the same file is read again. Filled only if
+        ``old`` was given, even an empty one."""
         return QuickBlocks(bytes(self._quick), bytes(self.blocks))
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
+        """Add the next bytes of the content."""
         was_small = self.size < LARGE_BYTES
         self.size += len(data)
         if was_small:
-            self._held.append(bytes(data))
+            self._small_parts.append(bytes(data))
             if self.size >= LARGE_BYTES:
-                data = data if self._is_large else b"".join(self._held)
-                self._held.clear()
+                data = data if self._is_large else b"".join(self._small_parts)
+                self._small_parts.clear()
             elif not self._is_large:
                 return
         self._split(data)
@@ -105,7 +110,7 @@ class ContentHasher:
 
     def _add(self, whole: bytes | memoryview) -> None:
         """Digest whole blocks, or the last block."""
-        if self._before is None:
+        if self._old is None:
             self.blocks += blocks_of(whole)
             return
         view, at = memoryview(whole), len(self.blocks)
@@ -114,14 +119,14 @@ class ContentHasher:
             for start in range(0, len(view), BLOCK_BYTES)
         )
         self._quick += quick
-        before = self._before
-        if quick == before.quick[at : at + len(quick)]:
-            self.blocks += before.digests[at : at + len(quick)]
+        old = self._old
+        if quick == old.quick[at : at + len(quick)]:
+            self.blocks += old.digests[at : at + len(quick)]
             return
         for index in range(0, len(quick), DIGEST_BYTES):
-            here, end = at + index, at + index + DIGEST_BYTES
-            if quick[index : index + DIGEST_BYTES] == before.quick[here:end]:
-                self.blocks += before.digests[here:end]
+            begin, end = at + index, at + index + DIGEST_BYTES
+            if quick[index : index + DIGEST_BYTES] == old.quick[begin:end]:
+                self.blocks += old.digests[begin:end]
             else:
                 start = index // DIGEST_BYTES * BLOCK_BYTES
                 self.blocks += blocks_of(view[start : start + BLOCK_BYTES])
@@ -129,7 +134,7 @@ class ContentHasher:
     def digest(self) -> bytes:
         """Return the digest of all bytes so far. No bytes may be added after this call."""
         if self.size < LARGE_BYTES:
-            return digest_bytes(b"".join(self._held))
+            return digest_bytes(b"".join(self._small_parts))
         if self._rest:
             self._add(self._rest)
             self._rest = b""
@@ -140,7 +145,7 @@ def digest_stream(stream: BinaryIO) -> tuple[bytes, int]:
     """Return the digest of the rest of `stream`, and how many bytes that was."""
     first = stream.read(_READ)
     if len(first) < _READ:
-        # As a rule that is all; an unbuffered stream may give less than it has.
+        # Nearly always the whole content, but an unbuffered stream may return less than it has.
         more = stream.read(_READ) if first else b""
         if not more:
             return digest_bytes(first), len(first)

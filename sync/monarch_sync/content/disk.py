@@ -101,7 +101,7 @@ class Disk:
         """Write `content` at `offset`, and truncate the file behind it."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
-            if os.fstat(fd).st_size > offset:  # to truncate costs 50 us, even where nothing goes
+            if os.fstat(fd).st_size > offset:  # truncating takes 50 us even if nothing is cut off
                 os.ftruncate(fd, offset)
             if os.pwrite(fd, content, offset) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -151,17 +151,17 @@ class Disk:
             self.remove_folder(source)
             self.chmod(target, mode)
 
-    def exchange(self, one: AnyPath, other: AnyPath) -> None:
-        """Exchange two files in one step. Where the file system cannot do that, the file at `other`
-        first gets a second name beside `one`, so that there is always a file at `other`."""
-        if self._can_exchange and _exchange(one, other):
+    def exchange(self, first: AnyPath, second: AnyPath) -> None:
+        """Exchange two files in one step. Where the file system cannot do that, the second file
+        gets another name beside the first before, so that there is always a file at `second`."""
+        if self._can_exchange and _exchange(first, second):
             return
-        beside = f"{os.fspath(one)}{_BESIDE}"
+        beside = f"{os.fspath(first)}{_BESIDE}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
-        self.link(other, beside)
-        self.rename(one, other)
-        self.rename(beside, one)
+        self.link(second, beside)
+        self.rename(first, second)
+        self.rename(beside, first)
 
     def finish_exchanges(self, folder: str) -> None:
         """Finish exchanges in this folder that were interrupted, on file systems that cannot
@@ -169,11 +169,11 @@ class Disk:
         for name in os.listdir(folder):
             if not name.endswith(_BESIDE):
                 continue
-            beside, one = f"{folder}/{name}", f"{folder}/{name.removesuffix(_BESIDE)}"
-            if os.path.lexists(one):
-                os.unlink(beside)  # it had not begun: the other file is still in its place
+            beside, path = f"{folder}/{name}", f"{folder}/{name.removesuffix(_BESIDE)}"
+            if os.path.lexists(path):
+                os.unlink(beside)  # neither file has been renamed yet
             else:
-                os.rename(beside, one)
+                os.rename(beside, path)
 
     def unlink(self, path: AnyPath) -> None:
         os.unlink(path)
@@ -200,11 +200,11 @@ def _create(path: AnyPath, mode: int) -> int:
 
 def _load_renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
     try:
-        found = ctypes.CDLL(None, use_errno=True).renameat2
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return None
-    found.argtypes = (c_int, c_char_p, c_int, c_char_p, c_uint)
-    return found
+    renameat2.argtypes = (c_int, c_char_p, c_int, c_char_p, c_uint)
+    return renameat2
 
 
 _renameat2 = _load_renameat2()
@@ -213,17 +213,17 @@ _EXCHANGE = 2
 _NAMES = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # as `os.fsencode`, faster
 
 
-def _exchange(one: AnyPath, other: AnyPath) -> bool:
+def _exchange(first: AnyPath, second: AnyPath) -> bool:
     """Exchange two files in one step; return False where the file system cannot do that."""
     if _renameat2 is None:
         return False
-    raw_one, raw_other = os.fspath(one).encode(*_NAMES), os.fspath(other).encode(*_NAMES)
-    if not _renameat2(_HERE, raw_one, _HERE, raw_other, _EXCHANGE):
+    raw_first, raw_second = os.fspath(first).encode(*_NAMES), os.fspath(second).encode(*_NAMES)
+    if not _renameat2(_HERE, raw_first, _HERE, raw_second, _EXCHANGE):
         return True
     code = ctypes.get_errno()
     if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
         return False
-    raise OSError(code, os.strerror(code), os.fspath(other))
+    raise OSError(code, os.strerror(code), os.fspath(second))
 
 
 def _write_sparsely(fd: int, view: memoryview) -> None:
@@ -249,25 +249,25 @@ def copy_range(source: int, target: int, offset: int, size: int) -> None:
                 raise
             break
         if not copied:
-            break  # some file systems say so of whatever they do not know how to copy
+            break  # some file systems return 0 for files that they cannot copy
         offset += copied
         size -= copied
     while size > 0:
         copied = os.write(target, os.pread(source, min(size, _BLOCK), offset))
         if not copied:
-            return  # the old file has become shorter: the program that verifies it finds out
+            return  # the old file has become shorter; its digest is checked later
         offset += copied
         size -= copied
 
 
 def _hash_range(source: int, target: int, offset: int, size: int, hasher: ContentHasher) -> None:
-    # Read once, and hashed while it is in the processor's cache.
+    # Copied in small blocks, so that each is hashed while it is in the processor's cache.
     buffer = bytearray(min(size, _HASHED_BLOCK))
     view = memoryview(buffer)
     while size > 0:
         got = os.preadv(source, [view[: min(size, len(buffer))]], offset)
         if not got:
-            return  # the old file has become shorter: the digest tells
+            return  # the old file has become shorter; its digest is checked later
         hasher.update(view[:got])
         _write_all(target, view[:got])
         offset += got

@@ -18,7 +18,6 @@ TICK_NS = 20_000_000
 _MAX_FILES = 500_000
 _SMALL_BYTES = 64 << 10
 
-
 _Stamp = tuple[int, int, int, bytes]  # size, mtime_ns, ctime_ns, digest
 
 
@@ -28,7 +27,8 @@ class Stamps:
 
     def __init__(self, tick_ns: int = TICK_NS) -> None:
         self._tick_ns = tick_ns
-        self._known: dict[tuple[int, int], _Stamp] = {}
+        #: By device and inode.
+        self._stamps: dict[tuple[int, int], _Stamp] = {}
 
     def digest_of(self, path: str, status: os.stat_result | None = None) -> bytes | None:
         """Return the digest of a regular file; None if there is none. ``status``: the file's
@@ -37,20 +37,15 @@ class Stamps:
             status = lstat(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
-        known = self._known.get((status.st_dev, status.st_ino))
-        if known is not None:
-            size, mtime_ns, ctime_ns, digest = known
-            if (
-                mtime_ns == status.st_mtime_ns
-                and ctime_ns == status.st_ctime_ns
-                and size == status.st_size
-            ):
-                return digest
-        now = time.time_ns()
-        found = digest_of(path)
-        if found is not None and max(status.st_mtime_ns, status.st_ctime_ns) + self._tick_ns < now:
-            self._put(status, found)
-        return found
+        stamp = self._stamps.get((status.st_dev, status.st_ino))
+        if stamp is not None and stamp[:3] == _times(status):
+            return stamp[3]
+        read_ns = time.time_ns()
+        digest = digest_of(path)
+        changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+        if digest is not None and changed_ns + self._tick_ns < read_ns:
+            self._put(status, digest)
+        return digest
 
     def note(self, status: os.stat_result, digest: bytes, mtime_ns: int) -> None:
         """Remember the digest of a file that we wrote and gave the time ``mtime_ns``.
@@ -63,11 +58,13 @@ class Stamps:
             self._put(status, digest)
 
     def _put(self, status: os.stat_result, digest: bytes) -> None:
-        if len(self._known) >= _MAX_FILES:
-            self._known.clear()
-        self._known[status.st_dev, status.st_ino] = (
-            status.st_size, status.st_mtime_ns, status.st_ctime_ns, digest,
-        )  # fmt: skip
+        if len(self._stamps) >= _MAX_FILES:
+            self._stamps.clear()
+        self._stamps[status.st_dev, status.st_ino] = (*_times(status), digest)
+
+
+def _times(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def lstat(path: str) -> os.stat_result | None:
@@ -89,7 +86,7 @@ def digest_of(path: str) -> bytes | None:
         return None
     try:
         first = os.read(fd, _SMALL_BYTES)
-        # As a rule that is all, and there is no need of a stream.
+        # Nearly always the whole content, so no stream is needed.
         if len(first) < _SMALL_BYTES and not (first and os.read(fd, 1)):
             if first or stat.S_ISREG(os.fstat(fd).st_mode):
                 return digest_bytes(first)

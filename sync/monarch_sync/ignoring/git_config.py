@@ -28,17 +28,17 @@ def config_files(repository: str | None) -> list[str]:
 
 def personal_rule_file(repository: str | None) -> str:
     """Return the path of the user's own rule file, whether or not it exists."""
-    found = None
+    path = None
     for config in _top_files(repository):
-        found = excludes_file(config) or found
-    return found or f"{_xdg()}/git/ignore"
+        path = excludes_file(config) or path
+    return path or f"{_xdg()}/git/ignore"
 
 
 def excludes_file(config: str) -> str | None:
     """Return the path of the user's rule file that a configuration file, or a file that it
     includes, names; None if none does."""
-    *_, (_, found) = _read(config)
-    return found
+    *_, (_, path) = _read(config)
+    return path
 
 
 def _top_files(repository: str | None) -> list[str]:
@@ -57,8 +57,8 @@ def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
     lines: list[str] = []
     with contextlib.suppress(OSError), open(config, "rb") as file:
         lines = os.fsdecode(file.read()).split("\n")
-    read: list[tuple[str, str | None]] = []
-    found, name = None, ""
+    files: list[tuple[str, str | None]] = []
+    excludes, name = None, ""
     for line in lines:
         line = line.strip()
         if section := _SECTION.match(line):
@@ -69,11 +69,11 @@ def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
             continue
         value = os.path.expanduser(_value(setting[1]))
         if name == "core":
-            found = value or None
+            excludes = value or None
         elif value and depth < _MAX_DEPTH:
-            read += _read(os.path.join(os.path.dirname(config), value), depth + 1)
-            found = read[-1][1] or found
-    return [*read, (config, found)]
+            files += _read(os.path.join(os.path.dirname(config), value), depth + 1)
+            excludes = files[-1][1] or excludes
+    return [*files, (config, excludes)]
 
 
 def _value(text: str) -> str:

@@ -139,20 +139,20 @@ class RuleFile:
         pattern matches it."""
         if not path.isascii():
             name, path = _by_bytes(name), _by_bytes(path)
-        found: list[int] = []
+        numbers: list[int] = []
         if name in self._names:
-            found += self._names[name]
+            numbers += self._names[name]
         if self._ends and name.endswith(self._few_ends):
             for length in self._end_lengths:
                 if length <= len(name):
-                    found += self._ends.get(name[len(name) - length :], ())
+                    numbers += self._ends.get(name[len(name) - length :], ())
         if self._wild_names:
-            found += self._wild_names.candidates(name)
+            numbers += self._wild_names.candidates(name)
         if path in self._paths:
-            found += self._paths[path]
+            numbers += self._paths[path]
         if self._wild_paths:
-            found += self._wild_paths.candidates(path)
-        for number in sorted(found, reverse=True):
+            numbers += self._wild_paths.candidates(path)
+        for number in sorted(numbers, reverse=True):
             rule = self._rules[number]
             if rule.only_folders and not is_dir:
                 continue
@@ -253,10 +253,10 @@ def _tokens(pattern: str) -> list[str] | None:
             out.append("[^/]")
             at += 1
         elif char == "[":
-            found = _bracket(pattern, at)
-            if found is None:
+            bracket = _bracket(pattern, at)
+            if bracket is None:
                 return None
-            regex, at = found
+            regex, at = bracket
             out.append(regex)
         else:
             if char == "\\":
@@ -322,10 +322,10 @@ def _starts(text: str, at: int, reach: str) -> Iterator[int]:
 
 def _end_of(part: Sequence[re.Pattern[str]], text: str, at: int) -> int | None:
     for regex in part:
-        found = regex.match(text, at)
-        if found is None:
+        match = regex.match(text, at)
+        if match is None:
             return None
-        at = found.end()
+        at = match.end()
     return at
 
 

@@ -123,7 +123,7 @@ def walk_kinds(
     )
     levels = [_level(above) for above in _folders_above(top)]
     stack = [(top, below, levels)]
-    shown = progress()
+    push_progress = progress()
     while stack:
         at, relative, above = stack.pop()
         try:
@@ -139,7 +139,7 @@ def walk_kinds(
         inside = [level, *above] if level.own or level.git or level.is_repository else above
         prefix = f"{relative}/" if relative else ""
         for entry in entries:
-            shown.num_listed += 1
+            push_progress.num_listed += 1
             name = entry.name
             is_dir = entry.is_dir(follow_symlinks=False)
             if rules.leave_out(inside, f"{at}/{name}", name, is_dir):
@@ -160,21 +160,21 @@ def judges_alike(
     """Return whether the rules of the folders above treat a folder's content alike under its old
     and its new name; both are relative to a workspace's ``folder``."""
     root = str(folder).rstrip("/")
-    ways = [dict.fromkeys(_folders_above(f"{root}/{path}")) for path in (old, new)]
-    shared = ways[0].keys() & ways[1].keys()
+    folders_above = [dict.fromkeys(_folders_above(f"{root}/{path}")) for path in (old, new)]
+    shared = folders_above[0].keys() & folders_above[1].keys()
     repository = find_git_dir(root)
     everywhere = [
         rules_of(os.fsencode("\n".join(patterns))),
         _personal(repository and repository[1]) if uses_git else None,
     ]
-    for above in ways[0].keys() | ways[1].keys():
+    for above in folders_above[0].keys() | folders_above[1].keys():
         level = _level(above)
         rules = [level.own, level.git, level.exclude]
         if above in shared:
             everywhere += rules
         elif level.is_repository or any(rules):
             return False
-    return all(one is None or one.goes_by_name for one in everywhere)
+    return all(rule_file is None or rule_file.goes_by_name for rule_file in everywhere)
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:
@@ -233,8 +233,8 @@ def other_rule_files(git_dir: str | None) -> list[str]:
     name rule files, whether or not they exist. ``git_dir``: of the repository that the folder is
     in."""
     repository = common_dir(git_dir) if git_dir is not None else None
-    own = [exclude_file(git_dir)] if git_dir is not None else []
-    return [*own, *config_files(repository), personal_rule_file(repository)]
+    exclude = [exclude_file(git_dir)] if git_dir is not None else []
+    return [*exclude, *config_files(repository), personal_rule_file(repository)]
 
 
 def is_wanted(

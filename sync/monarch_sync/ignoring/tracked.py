@@ -20,22 +20,22 @@ class Tracked:
     """The files of one folder that git tracks and `walk` has not ``listed``. Paths are relative to
     the folder.
 
-    ``ways`` are all folders above these paths. Raises ``OSError`` if it cannot be known what git
+    ``parents`` are all folders above these paths. Raises ``OSError`` if it cannot be known what git
     tracks.
     """
 
     def __init__(self, folder: Folder, patterns: Sequence[str], listed: Container[str]) -> None:
         self._folder = folder.local
         self._patterns = patterns
-        found = find_git_dir(str(folder.local)) if folder.follows_git else None
+        repository = find_git_dir(str(folder.local)) if folder.follows_git else None
         names: list[str] = []
-        if found is not None:
-            top, git_dir = found
+        if repository is not None:
+            top, git_dir = repository
             prefix = "" if top == str(folder.local) else f"{folder.local.relative_to(top)}/"
             inside = (name for name in tracked_paths(git_dir) if name.startswith(prefix))
             names = [name for name in (n[len(prefix) :] for n in inside) if name not in listed]
         self._paths = sorted(names)
-        self.ways = frozenset(above for path in names for above in folders_above(path))
+        self.parents = frozenset(above for path in names for above in folders_above(path))
 
     def below(self, relative: str) -> list[str]:
         """Return the tracked paths at or in a folder, whether or not they exist."""
@@ -51,21 +51,21 @@ class Tracked:
         """Return the tracked paths that exist and belong to the workspace, with the folders above
         them."""
         wanted: dict[str, frozenset[str]] = {}
-        found: dict[str, None] = {}
+        paths: dict[str, None] = {}
         for path in self.below(relative):
             # A folder in the place of a tracked file is not tracked.
             if self._is_ours(path, wanted) and not _is_dir(f"{self._folder}/{path}"):
                 above = (at for at in folders_above(path) if _is_in(at, relative))
-                found.update(dict.fromkeys(above))
-                found[path] = None
-        return list(found)
+                paths.update(dict.fromkeys(above))
+                paths[path] = None
+        return list(paths)
 
     def folders(self, relative: str = "") -> list[str]:
         """Return the existing folders, at or in a folder, in which a tracked path may appear."""
         wanted: dict[str, frozenset[str]] = {}
-        ways = {above for path in self.below(relative) for above in folders_above(path)}
-        inside = (way for way in sorted(ways) if _is_in(way, relative))
-        return [way for way in inside if self._is_ours(way, wanted)]
+        parents = {above for path in self.below(relative) for above in folders_above(path)}
+        inside = (parent for parent in sorted(parents) if _is_in(parent, relative))
+        return [parent for parent in inside if self._is_ours(parent, wanted)]
 
     def _is_ours(self, path: str, wanted: dict[str, frozenset[str]]) -> bool:
         return is_wanted(self._folder, self._patterns, path, wanted, uses_git=False)

@@ -3,8 +3,7 @@
 What to open, by what you change:
 
 - how a host gets a state ready: `replica.py`, `pending.py`, `staging.py`, `in_place.py`
-- what a commit does to the disk, and keeps of the host's own: `commit.py`, `parents.py`,
-  `conflict_copies.py`
+- what a commit does to the disk, and keeps of the host's own: `commit.py`, `conflict_copies.py`
 - what completes a commit, also after a crash: `completion.py`
 - what a replica notes on disk, and when: `state_log.py`
 

@@ -28,31 +28,34 @@ class Ahead:
 
     def forget(self) -> None:
         """Forget the instalments: their content is gone, or a stage uses it now."""
+        #: The generation that the instalments are part of; 0 if there are none.
         self.generation = 0
+        #: The entries of the instalments, by path, and the rows that they came in.
         self._entries: dict[str, Entry] = {}
         self._rows: list[Row] = []
-        self._is_as_told = False
+        #: Whether the stage has all these entries as they were sent.
+        self._is_unchanged = False
 
     def take(self, instalment: Instalment, blobs: Sequence[Content], old: Manifest) -> bool:
         """Stage an instalment. Return False, and stage nothing, if a folder of an entry is missing
         or an entry came twice. Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
-        told: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for row in instalment.rows:
             entry = Entry.from_row(row)
             folder = parent_of(entry.path)
-            above = told.get(folder) or self._entries.get(folder)
+            above = entries.get(folder) or self._entries.get(folder)
             if folder and (above is None or not above.is_dir):
                 return False
-            if entry.path in told or entry.path in self._entries:
+            if entry.path in entries or entry.path in self._entries:
                 return False
-            told[entry.path] = entry
+            entries[entry.path] = entry
         plan = SyncPlan(
-            folders=[entry for entry in told.values() if entry.is_dir],
-            files=[entry for entry in told.values() if entry.is_file],
+            folders=[entry for entry in entries.values() if entry.is_dir],
+            files=[entry for entry in entries.values() if entry.is_file],
         )
         self._on_disk.check_short(plan, old)
         self.generation = instalment.generation
-        self._entries.update(told)
+        self._entries.update(entries)
         self._rows += instalment.rows
         self._staging.begin(plan, old)
         for blob, content in zip(instalment.blobs, blobs, strict=False):
@@ -62,26 +65,22 @@ class Ahead:
     def complete(self, stage: StageRequest) -> tuple[StageRequest, Manifest] | None:
         """Return the stage with the entries of the instalments added, and its manifest; None if the
         stage builds on other instalments than those here. Raises ``BadManifest``."""
-        came = Manifest(self._entries.values())
-        if self.generation != stage.generation or came.digest != stage.ahead:
+        sent = Manifest(self._entries.values())
+        if self.generation != stage.generation or sent.digest != stage.ahead:
             return None
-        from_there = msgspec.structs.replace(stage, base=came.digest, ahead=b"")
-        manifest = manifest_of(from_there, came)
-        self._is_as_told = not stage.removed and len(came) + len(stage.changed) == len(manifest)
-        rows = [*self._rows, *stage.changed] if self._is_as_told else manifest.rows()
+        rest = msgspec.structs.replace(stage, base=sent.digest, ahead=b"")
+        manifest = manifest_of(rest, sent)
+        self._is_unchanged = not stage.removed and len(sent) + len(stage.changed) == len(manifest)
+        rows = [*self._rows, *stage.changed] if self._is_unchanged else manifest.rows()
         return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
 
     def rest_of(self, plan: SyncPlan) -> SyncPlan:
         """Return the part of a plan that the instalments have not staged. If an entry has changed
         since, drop what is staged and return the whole plan."""
-        entries = self._entries
-        if not entries:
-            return plan
-        if not self._is_as_told:
+        sent = self._entries
+        if sent and not self._is_unchanged:
             self._staging.drop()
             return plan
-        return replace(
-            plan,
-            files=[entry for entry in plan.files if entry.path not in entries],
-            folders=[entry for entry in plan.folders if entry.path not in entries],
-        )
+        files = [entry for entry in plan.files if entry.path not in sent]
+        folders = [entry for entry in plan.folders if entry.path not in sent]
+        return replace(plan, files=files, folders=folders)

@@ -12,59 +12,68 @@ import os
 import stat
 from collections import deque
 
-from monarch_sync.content.disk import Disk
-from monarch_sync.content.stamps import Stamps, digest_of, lstat
+from monarch_sync.content.stamps import digest_of, lstat
 from monarch_sync.replicas.conflict_copies import ConflictCopies
-from monarch_sync.replicas.parents import ParentFolders
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.patch_file import Patch
 from monarch_sync.replicas.ready import SECOND_NS, ReadyContent, Swap, time_after
 from monarch_sync.replicas.staging import Staging
-from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
 from monarch_sync.tree.diff import SyncPlan
-from monarch_sync.tree.entry import Entry, parent_of
+from monarch_sync.tree.entry import Entry, folders_above, parent_of
 from monarch_sync.tree.manifest import Manifest
 
 _NOTHING = ReadyContent("")
 
 
 class Committer:
-    """Carries out one plan below ``root``; ``old`` is the state that the plan starts from.
-    ``is_repeated``: an earlier try may have carried out a part of it."""
+    """Carries out one plan; ``old`` is the state that the plan starts from. ``is_repeated``: an
+    earlier try may have carried out a part of it."""
 
     def __init__(
-        self, root: str, staging: Staging, store: ContentStore, disk: Disk, stamps: Stamps,
-        folders: WholeFolders, old: Manifest, *, is_repeated: bool,
-    ) -> None:  # fmt: skip
-        self._root = root
+        self,
+        on_disk: OnDisk,
+        staging: Staging,
+        folders: WholeFolders,
+        old: Manifest,
+        *,
+        is_repeated: bool,
+    ) -> None:
+        self._root = on_disk.root
         self._is_repeated = is_repeated
         self._folders = folders
-        self._stamps = stamps
+        self._stamps = on_disk.stamps
         self._staging = staging
-        self._store = store
-        self._disk = disk
+        self._store = on_disk.store
+        self._disk = on_disk.disk
         self._old = old
-        self._conflicts = ConflictCopies(root, store, disk, stamps, old)
-        self._parents = ParentFolders(root, disk, self._conflicts)
-        self._whole: set[str] = set()  # folders that were put in their place with all in them
+        #: What makes room for new entries where a program has put files of its own.
+        self._conflicts = ConflictCopies(on_disk, old)
+        self._parents = ParentFolders(on_disk, self._conflicts)
+        #: New folders that were moved to their path with all their content.
+        self._whole: set[str] = set()
+        #: The names in `__pycache__`, by the path of the folder that contains it.
         self._bytecode: dict[str, list[str]] = {}
+        #: Exchanges that were made; `settle` moves the old files to the store.
         self._swapped: list[Swap] = []
+        #: Written files, as (path, digest, mtime), whose digests `settle` remembers.
         self._put: list[tuple[str, bytes, int]] = []
+        #: Replaced files, as (path in the staging folder, digest, status), for the store.
         self._replaced: deque[tuple[str, bytes, os.stat_result]] = deque()
+        #: Patches that were applied, with the paths of their notes, for the store.
         self._patched: deque[tuple[str, Patch]] = deque()
-        self.lost: list[str] = []  # paths whose staged content is gone, so not as planned
+        #: Paths that were not written as planned, because their staged content is gone.
+        self.lost: list[str] = []
 
     def carry_out(self, plan: SyncPlan, new: Manifest) -> list[str]:
-        """Carry out the plan, so that the folder holds `new`.
-
-        Returns the new names of files that were changed on the host and are kept.
-        """
-        for before, after in plan.folders_moved:
-            self._move_folder(before, after)
+        """Carry out the plan, so that the folder has the state `new`; return the new names of
+        files that were changed on the host and are kept."""
+        for old_path, new_path in plan.folders_moved:
+            self._move_folder(old_path, new_path)
         for entry in plan.removes:
             self._remove(entry)
-        for top, place in self._staging.tops.items():
-            self._put_whole(top, place)
+        for top, staged in self._staging.tops.items():
+            self._put_whole(top, staged)
         whole, changes_modes = self._whole, []
         for entry in plan.folders:
             if entry.path not in whole:
@@ -104,15 +113,13 @@ class Committer:
         return [*opened, *(e.path for e in new if e.is_dir and e.mode & 0o300 != 0o300)]
 
     def settle(self) -> None:
-        """Move the replaced files to the store. This can wait until the commit has been answered.
-
-        The caller may call it again if it fails.
-        """
+        """Move the replaced files to the store, after the commit has been answered. If it fails,
+        call it again."""
         while self._swapped:
             swap = self._swapped.pop()
             if swap.is_stored:
                 self._store.gone(swap.new)
-            self._replaced.append((swap.place, swap.old, swap.before))
+            self._replaced.append((swap.source, swap.old, swap.status))
             self._put.append((swap.path, swap.new, swap.mtime_ns))
         while self._replaced:
             with contextlib.suppress(FileNotFoundError):
@@ -127,37 +134,37 @@ class Committer:
                 self._stamps.note(status, digest, mtime_ns)
         self._put.clear()
 
-    def _put_whole(self, top: str, place: str) -> None:
+    def _put_whole(self, top: str, staged: str) -> None:
         path = f"{self._root}/{top}"
         self._parents.make_sound(parent_of(top))
         if lstat(path) is None:
-            self._disk.rename(place, path)
+            self._disk.rename(staged, path)
             inside = f"{top}/"
             self._whole.update(
                 path for path in self._staging.folders if path == top or path.startswith(inside)
             )
 
-    def _move_folder(self, before: str, after: str) -> None:
-        source, target = f"{self._root}/{before}", f"{self._root}/{after}"
-        self._parents.make_sound(parent_of(after))
-        if lstat(source) is None or self._parents.leads_astray(before):
+    def _move_folder(self, old_path: str, new_path: str) -> None:
+        source, target = f"{self._root}/{old_path}", f"{self._root}/{new_path}"
+        self._parents.make_sound(parent_of(new_path))
+        if lstat(source) is None or self._parents.leads_astray(old_path):
             return  # done already
-        self._parents.open(parent_of(before))
+        self._parents.open(parent_of(old_path))
         if lstat(target) is not None:
-            if self._is_repeated and self._has_moved(before, after):
+            if self._is_repeated and self._has_moved(old_path, new_path):
                 return
-            self._conflicts.keep(after, None, self._disk.move)
-        if parent_of(before) != parent_of(after):
-            self._parents.open(before)  # The folder that `..` is in it changes.
+            self._conflicts.keep(new_path, None, self._disk.move)
+        if parent_of(old_path) != parent_of(new_path):
+            self._parents.open(old_path)  # The folder that `..` is in it changes.
         self._disk.rename(source, target)
-        if before in self._parents.opened:
-            self._parents.opened.append(after)
+        if old_path in self._parents.opened:
+            self._parents.opened.append(new_path)
 
-    def _has_moved(self, before: str, after: str) -> bool:
+    def _has_moved(self, old_path: str, new_path: str) -> bool:
         """Return whether a folder has been moved already: the new name has our folder, or the old
         name has not."""
-        node = self._old.folder(before)
-        return self._folders.holds(after, node) or not self._folders.holds(before, node)
+        node = self._old.folder(old_path)
+        return self._folders.holds(new_path, node) or not self._folders.holds(old_path, node)
 
     def _set_mode(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
@@ -165,8 +172,8 @@ class Committer:
             return
         status = lstat(path)
         if status is None or stat.S_ISDIR(status.st_mode) != entry.is_dir:
-            return  # Taken away, or replaced, on the host: theirs now.
-        # A folder that we may not enter is one that no later push could mend.
+            return  # A program of the host has deleted or replaced it.
+        # No later push could write to a folder that we may not enter.
         mode = entry.mode | 0o500 if entry.is_dir else entry.mode
         if not stat.S_ISLNK(status.st_mode):
             self._give_mode(path, status, mode)
@@ -180,7 +187,7 @@ class Committer:
             return
         self._parents.open(parent_of(entry.path))
         if stat.S_ISDIR(status.st_mode):
-            # A folder with files of the host's own stays.
+            # A folder that contains files of the host's own is not deleted.
             if entry.is_dir:
                 self._remove_folder(path)
         elif entry.is_file and stat.S_ISREG(status.st_mode):
@@ -199,7 +206,7 @@ class Committer:
         except FileNotFoundError:
             pass
         except OSError as error:
-            if error.errno != errno.EBUSY:  # Something is mounted there.
+            if error.errno != errno.EBUSY:  # a mount point
                 raise
 
     def _drop_bytecode(self, path: str) -> None:
@@ -220,9 +227,9 @@ class Committer:
         that file has changed since we looked at it."""
         if swap.folder not in self._parents.sound:
             self._parents.make_sound(swap.folder)
-        if not _is_unchanged(swap.before, lstat(swap.path)):
+        if not _is_unchanged(swap.status, lstat(swap.path)):
             return False
-        self._disk.exchange(swap.place, swap.path)
+        self._disk.exchange(swap.source, swap.path)
         self._swapped.append(swap)
         return True
 
@@ -231,39 +238,40 @@ class Committer:
         path = f"{self._root}/{name}"
         self._parents.make_sound(parent_of(name))
         ready = self._staging.ready.get(name, _NOTHING)
-        before, digest = lstat(path), ready.digest
-        if not _is_unchanged(ready.before, before):
-            digest = None if before is None else self._stamps.digest_of(path, before)
-        if before is not None and digest == entry.digest:
-            self._give_mode(path, before, entry.mode)
+        status, digest = lstat(path), ready.digest
+        if not _is_unchanged(ready.status, status):
+            digest = None if status is None else self._stamps.digest_of(path, status)
+        if status is not None and digest == entry.digest:
+            self._give_mode(path, status, entry.mode)
             return
-        place = ready.place
-        if ready.patch is not None and before is not None and digest == ready.digest:
-            self._patch(path, ready.patch, place, before)
-            self._give_mode(path, before, entry.mode)
+        source = ready.source
+        if ready.patch is not None and status is not None and digest == ready.digest:
+            self._patch(path, ready.patch, source, status)
+            self._give_mode(path, status, entry.mode)
             return
-        if not place or ready.patch is not None:
+        if not source or ready.patch is not None:
             self.lost.append(name)
             return
         mtime_ns = ready.mtime_ns
         if ready.is_linked:
-            status = os.lstat(place)
-            if _is_meddled_with(place, status, ready, entry):
+            source_status = os.lstat(source)
+            if _is_meddled_with(source, source_status, ready, entry):
                 self.lost.append(name)
                 return
-            self._give_mode(place, status, entry.mode)
-            if before is not None:
-                self._make_younger(place, status, path, before)
+            self._give_mode(source, source_status, entry.mode)
+            if status is not None:
+                self._make_younger(source, source_status, path, status)
         elif entry.mode & 0o600 != 0o600:
-            self._disk.chmod(place, entry.mode)
-        if before is None:
-            self._disk.rename(place, path)
-        elif digest is not None and _has_digest(self._old.get(name), digest):
-            self._disk.exchange(place, path)
-            self._replaced.append((place, digest, before))
+            self._disk.chmod(source, entry.mode)
+        old_entry = self._old.get(name)
+        if status is None:
+            self._disk.rename(source, path)
+        elif old_entry is not None and digest is not None and old_entry.digest == digest:
+            self._disk.exchange(source, path)
+            self._replaced.append((source, digest, status))
         else:
-            self._conflicts.give_way(name, before, digest)
-            self._disk.rename(place, path)
+            self._conflicts.give_way(name, status, digest)
+            self._disk.rename(source, path)
         if ready.is_stored:
             self._store.gone(entry.digest)
         self._put.append((path, entry.digest, mtime_ns))
@@ -279,11 +287,11 @@ class Committer:
         else:
             self._give_mode(path, status, entry.mode)
 
-    def _patch(self, path: str, patch: Patch, place: str, before: os.stat_result) -> None:
-        mtime = time_after(before)
+    def _patch(self, path: str, patch: Patch, note: str, status: os.stat_result) -> None:
+        mtime = time_after(status)
         assert mtime is not None
         self._disk.overwrite(path, patch.writes, patch.size, mtime)
-        self._patched.append((place, patch))
+        self._patched.append((note, patch))
         self._put.append((path, patch.digest, mtime * SECOND_NS))
 
     def _give_mode(self, path: str, status: os.stat_result, mode: int) -> None:
@@ -292,29 +300,29 @@ class Committer:
         try:
             self._disk.chmod(path, mode)
         except PermissionError:
-            # A folder that is not ours keeps its mode; their file gives way to one like it.
+            # A folder of another user keeps its mode; a file is replaced by a copy of ours.
             if stat.S_ISREG(status.st_mode):
                 beside = f"{self._staging.folder}/mode.part"
                 self._disk.copy(path, beside, mode)
                 self._disk.rename(beside, path)
 
     def _make_younger(
-        self, staged: str, status: os.stat_result, path: str, before: os.stat_result
+        self, staged: str, staged_status: os.stat_result, path: str, old_status: os.stat_result
     ) -> None:
         """Give a file that replaces a source file another time than the old file. Python takes
         bytecode for fresh if the source's size and its mtime in whole seconds match."""
-        if path.endswith(".py") and int(status.st_mtime) <= int(before.st_mtime):
-            self._disk.set_time(staged, int(before.st_mtime) + 1)
+        if path.endswith(".py") and int(staged_status.st_mtime) <= int(old_status.st_mtime):
+            self._disk.set_time(staged, int(old_status.st_mtime) + 1)
 
     def _put_link(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
         self._parents.make_sound(parent_of(entry.path))
-        before = lstat(path)
-        if before is not None:
-            if stat.S_ISLNK(before.st_mode) and os.readlink(path) == entry.target:
+        status = lstat(path)
+        if status is not None:
+            if stat.S_ISLNK(status.st_mode) and os.readlink(path) == entry.target:
                 return
-            digest = self._stamps.digest_of(path, before)
-            self._conflicts.give_way(entry.path, before, digest)
+            digest = self._stamps.digest_of(path, status)
+            self._conflicts.give_way(entry.path, status, digest)
         beside = f"{self._staging.folder}/link.part"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
@@ -322,23 +330,66 @@ class Committer:
         self._disk.rename(beside, path)
 
 
+class ParentFolders:
+    """The parent folders of the files that one commit writes: it makes sure that they are real
+    folders to which we may write."""
+
+    def __init__(self, on_disk: OnDisk, conflicts: ConflictCopies) -> None:
+        self._root = on_disk.root
+        self._disk = on_disk.disk
+        self._conflicts = conflicts
+        self._user = os.geteuid()
+        self._writable: set[str] = set()
+        #: Folders that have been checked.
+        self.sound: set[str] = {""}
+        #: Folders that were closed to writing, and were opened for the commit.
+        self.opened: list[str] = []
+
+    def make_sound(self, folder: str) -> None:
+        """Make sure that ``folder`` and all above it are real folders inside the root."""
+        if folder in self.sound:
+            return
+        self.make_sound(parent_of(folder))
+        path = f"{self._root}/{folder}"
+        status = lstat(path)
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            self._conflicts.clear(folder, status)
+            status = None
+        if status is None:
+            self._disk.make_folder(path)
+        elif status.st_mode & 0o300 != 0o300 or status.st_uid != self._user:
+            self.open(folder)
+        self.sound.add(folder)
+
+    def open(self, folder: str) -> None:
+        """Make sure that we may write to an existing folder."""
+        if folder in self.sound or folder in self._writable:
+            return
+        path = f"{self._root}/{folder}"
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+            self._disk.chmod(path, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
+            self.opened.append(folder)
+        self._writable.add(folder)
+
+    def leads_astray(self, name: str) -> bool:
+        """Return whether a folder above ``name`` is a link, so that the path leads outside of our
+        folder."""
+        return any(os.path.islink(f"{self._root}/{folder}") for folder in folders_above(name))
+
+
 def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
     """Return whether a program has written to a staged file, by its other name, since we looked."""
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 
-def _has_digest(entry: Entry | None, digest: bytes) -> bool:
-    return entry is not None and entry.digest == digest
-
-
-def _is_unchanged(before: os.stat_result | None, now: os.stat_result | None) -> bool:
-    if before is None or now is None:
-        return before is now
+def _is_unchanged(old: os.stat_result | None, new: os.stat_result | None) -> bool:
+    if old is None or new is None:
+        return old is new
     return (
-        before.st_ctime_ns == now.st_ctime_ns
-        and before.st_mtime_ns == now.st_mtime_ns
-        and before.st_ino == now.st_ino
-        and before.st_size == now.st_size
+        old.st_ctime_ns == new.st_ctime_ns
+        and old.st_mtime_ns == new.st_mtime_ns
+        and old.st_ino == new.st_ino
+        and old.st_size == new.st_size
     )
 
 

@@ -15,13 +15,12 @@ import errno
 import os
 from pathlib import Path
 
-from monarch_sync.content.disk import Disk
-from monarch_sync.content.stamps import Stamps, digest_of
+from monarch_sync.content.stamps import digest_of
 from monarch_sync.history import History
 from monarch_sync.replicas.commit import Committer
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.state_log import Journal, StateLog
-from monarch_sync.replicas.store import ContentStore
 from monarch_sync.replicas.whole_folders import WholeFolders
 from monarch_sync.tree.diff import SyncPlan, diff
 from monarch_sync.tree.manifest import Manifest, decode_pairs
@@ -30,29 +29,35 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Completion:
-    """Completes the commits of one replica, below ``root``. ``boot`` differs between starts of this
-    machine, and between different folders of the same name."""
+    """Completes the commits of one replica. ``boot_id`` identifies this start of the machine."""
 
     def __init__(
-        self, root: str, log: StateLog, history: History, staging: Staging, store: ContentStore,
-        disk: Disk, stamps: Stamps, folders: WholeFolders, boot_id: str,
-    ) -> None:  # fmt: skip
-        self._root = root
+        self,
+        on_disk: OnDisk,
+        log: StateLog,
+        history: History,
+        staging: Staging,
+        folders: WholeFolders,
+        *,
+        boot_id: str,
+    ) -> None:
+        self._on_disk = on_disk
+        self._root = on_disk.root
         self._log = log
         self._history = history
         self._staging = staging
-        self._store = store
-        self._disk = disk
-        self._stamps = stamps
+        self._store = on_disk.store
         self._folders = folders
+        #: A commit that `settle` has to finish, and the state that it was to reach.
         self._unsettled: tuple[Committer, Manifest] | None = None
-        # A commit that has begun, from which state to which, until the history has it.
+        #: A commit that the history does not have yet, its old state and its new state.
         self._unnoted: tuple[Journal, Manifest, Manifest] | None = None
-        going = log.interrupted
-        if going is not None and history.newest < going.generation:
+        interrupted = log.interrupted
+        if interrupted is not None and history.newest < interrupted.generation:
             old = log.state.manifest
-            self._unnoted = going, old, going.apply(old)
-        self.boot = f"{boot_id} {os.stat(root).st_ino}"
+            self._unnoted = interrupted, old, interrupted.apply(old)
+        #: Differs between starts of this machine, and between different folders of this name.
+        self.boot = f"{boot_id} {os.stat(self._root).st_ino}"
 
     @property
     def is_interrupted(self) -> bool:
@@ -67,18 +72,11 @@ class Completion:
     def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
         """Make the folder show the state ``new``; return the new names of files that were changed
         on the host and are kept."""
-        going, old = self._log.interrupted, self._log.state.manifest
-        if going is not None and not is_repeated:
-            self._unnoted = going, old, new
+        journal, old = self._log.interrupted, self._log.state.manifest
+        if journal is not None and not is_repeated:
+            self._unnoted = journal, old, new
         committer = Committer(
-            root=self._root,
-            staging=self._staging,
-            store=self._store,
-            disk=self._disk,
-            stamps=self._stamps,
-            folders=self._folders,
-            old=old,
-            is_repeated=is_repeated,
+            self._on_disk, self._staging, self._folders, old, is_repeated=is_repeated
         )
         kept = committer.carry_out(plan, new)
         self._log.reach(new.replace(removed=committer.lost) if committer.lost else new)
@@ -96,12 +94,12 @@ class Completion:
         except OSError as error:
             if error.errno not in FULL or not self._store.num_bytes:
                 raise
-            self._store.trim(0)  # the content of before gives way to the present one
+            self._store.trim(0)  # The contents of earlier states are dropped for this record.
             self._note(new, committer.lost)
         self._unsettled = None
         self._staging.drop()
         self._store.trim()
-        with contextlib.suppress(OSError):  # It is only shorter; the log has it all.
+        with contextlib.suppress(OSError):  # Nothing is lost: the log has the whole state.
             self._log.compact()
 
     def _note(self, planned: Manifest, lost: list[str]) -> None:
@@ -110,9 +108,14 @@ class Completion:
         if self._unnoted is not None:
             journal, old, new = self._unnoted
             self._history.add(
-                journal.generation, journal.author, old, new, journal.seconds,
-                journal.known_moves, takes_back=journal.takes_back,
-            )  # fmt: skip
+                generation=journal.generation,
+                author=journal.author,
+                old=old,
+                new=new,
+                seconds=journal.seconds,
+                moves=journal.known_moves,
+                takes_back=journal.takes_back,
+            )
             self._unnoted = None
         self._note_lost(planned, lost)
         self._log.end(lost)
@@ -133,8 +136,8 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a reboot, or in another folder of this name, read all files, and disown those that
-        are not as we left them."""
+        """After a reboot, or if the folder was replaced by another, read all files; those that are
+        not as we left them no longer count as ours."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return
@@ -147,13 +150,13 @@ class Completion:
                 self._log.rewrite(self._log.state)
 
     def forget_missing(self) -> None:
-        """Disown the files that were deleted here, so that the next push brings them again."""
+        """Forget the files that were deleted here, so that the next push brings them again."""
         manifest = self._log.state.manifest
         paths = (entry.path for entry in manifest)
-        gone = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]
-        if gone:
-            self._note_lost(manifest, gone)
-            self._log.forget(gone)
+        missing = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]
+        if missing:
+            self._note_lost(manifest, missing)
+            self._log.forget(missing)
 
     def _damaged(self, manifest: Manifest) -> list[str]:
         """Return the paths of the files whose content is not what the manifest says."""
@@ -162,7 +165,7 @@ class Completion:
 
     def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
         entries = [entry for entry in map(manifest.get, paths) if entry is not None]
-        # The history says which states it cannot lead to any more.
+        # Without this record, the history cannot lead to earlier states any more, and says so.
         with contextlib.suppress(OSError):
             self._history.lost(self._log.state.generation, entries)
 

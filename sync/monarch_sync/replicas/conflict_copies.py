@@ -13,10 +13,8 @@ import stat
 from collections.abc import Callable
 
 from monarch_sync.content.digest import short
-from monarch_sync.content.disk import Disk
-from monarch_sync.content.stamps import Stamps, digest_of
-from monarch_sync.replicas.store import ContentStore
-from monarch_sync.tree.entry import Entry
+from monarch_sync.content.stamps import digest_of
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.tree.manifest import Manifest
 
 _Rename = Callable[[str, str], None]
@@ -25,13 +23,11 @@ _Rename = Callable[[str, str], None]
 class ConflictCopies:
     """The conflict copies of one commit. ``old`` is the state before it; ``kept`` their names."""
 
-    def __init__(
-        self, root: str, store: ContentStore, disk: Disk, stamps: Stamps, old: Manifest
-    ) -> None:
-        self._root = root
-        self._store = store
-        self._disk = disk
-        self._stamps = stamps
+    def __init__(self, on_disk: OnDisk, old: Manifest) -> None:
+        self._root = on_disk.root
+        self._store = on_disk.store
+        self._disk = on_disk.disk
+        self._stamps = on_disk.stamps
         self._old = old
         self.kept: list[str] = []
 
@@ -56,33 +52,33 @@ class ConflictCopies:
         else:
             self.keep(name, None, self._disk.move)
 
-    def keep(self, name: str, digest: bytes | None, how: _Rename) -> None:
+    def keep(self, name: str, digest: bytes | None, rename: _Rename) -> None:
         """Give the entry at a path another name."""
         kept = kept_name(self._root, name, short(digest) if digest else NO_DIGEST)
-        how(f"{self._root}/{name}", f"{self._root}/{kept}")
+        rename(f"{self._root}/{name}", f"{self._root}/{kept}")
         self.kept.append(kept)
 
     def _set_aside(
-        self, name: str, status: os.stat_result, digest: bytes | None, how: _Rename | None = None
+        self, name: str, status: os.stat_result, digest: bytes | None, rename: _Rename | None = None
     ) -> None:
         """Save a regular file: in the store if it is as we left it, else under another name.
-        Without ``how`` the file is moved, which frees its path."""
+        Without ``rename`` the file is moved, which frees its path."""
         path = f"{self._root}/{name}"
-        ours = self._old.get(name)
-        if ours is None or digest is None or ours.digest != digest:
-            self.keep(name, digest, how or self._disk.rename)
-        elif how is None and status.st_nlink > 1:
-            self._disk.unlink(path)  # It lives on under another name, where it may be changed.
-        elif how is None:
+        old_entry = self._old.get(name)
+        if old_entry is None or digest is None or old_entry.digest != digest:
+            self.keep(name, digest, rename or self._disk.rename)
+        elif rename is None and status.st_nlink > 1:
+            self._disk.unlink(path)  # Its other name may be used to change it.
+        elif rename is None:
             self._store.take(path, digest, status)
 
     def _is_our_link(self, name: str, status: os.stat_result) -> bool:
-        ours: Entry | None = self._old.get(name)
-        return stat.S_ISLNK(status.st_mode) and ours is not None and ours.is_link
+        old_entry = self._old.get(name)
+        return stat.S_ISLNK(status.st_mode) and old_entry is not None and old_entry.is_link
 
 
 NO_DIGEST = "0" * 8
-"""The mark of what has no content to be told by: folders and links."""
+"""The mark of folders and links, which have no content."""
 
 _MAX_NAME_BYTES = 255
 
@@ -110,13 +106,14 @@ def _may_be_at(path: str, kept: str) -> bool:
     It may if nothing is there, or if that is the same file.
     """
     try:
-        there = os.lstat(kept)
+        kept_status = os.lstat(kept)
     except FileNotFoundError:
         return True
-    ours = os.lstat(path)
-    if os.path.samestat(ours, there):
+    status = os.lstat(path)
+    if os.path.samestat(status, kept_status):
         return True
-    if stat.S_ISLNK(ours.st_mode) and stat.S_ISLNK(there.st_mode):
+    if stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(kept_status.st_mode):
         return os.readlink(path) == os.readlink(kept)
-    is_content = stat.S_ISREG(ours.st_mode) and stat.S_ISREG(there.st_mode)
-    return is_content and ours.st_size == there.st_size and digest_of(path) == digest_of(kept)
+    are_files = stat.S_ISREG(status.st_mode) and stat.S_ISREG(kept_status.st_mode)
+    has_size = status.st_size == kept_status.st_size
+    return are_files and has_size and digest_of(path) == digest_of(kept)

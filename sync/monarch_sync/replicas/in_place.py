@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable
 
 from monarch_sync.content.digest import LARGE_BYTES
-from monarch_sync.content.disk import Disk
 from monarch_sync.content.stamps import lstat
+from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.patch_file import Blocks, Patch, Write
 from monarch_sync.replicas.ready import ReadyContent
-from monarch_sync.replicas.store import ContentStore
 from monarch_sync.tree.entry import Entry
 
 NOTE = ".patch"
@@ -18,47 +17,53 @@ _SPARE_BYTES = 1 << 20
 
 
 class InPlace:
-    """Prepares patches from an author's delta, from the store, or from an interrupted commit."""
+    """Prepares patches from an author's delta, from the store, or from an interrupted commit.
+    ``new_place`` returns a free path in the staging folder."""
 
-    def __init__(self, root: str, store: ContentStore, disk: Disk) -> None:
-        self._root = root
-        self._store = store
-        self._disk = disk
+    def __init__(self, on_disk: OnDisk, new_place: Callable[[], str]) -> None:
+        self._new_place = new_place
+        self._root = on_disk.root
+        self._store = on_disk.store
+        self._disk = on_disk.disk
         self._blocks = Blocks()
-        self._noted: dict[bytes, tuple[str, Patch]] = {}
+        #: The patches of an interrupted commit with the paths of their notes, by the new digest.
+        self._interrupted: dict[bytes, tuple[str, Patch]] = {}
 
     def forget(self) -> None:
-        self._noted = {}
+        """Forget the patches of an interrupted commit."""
+        self._interrupted = {}
 
     def salvage(self, path: str) -> bool:
-        """Take over the file at ``path`` if it is the note of a patch; return whether it is.
-
-        For files that an interrupted commit left behind.
-        """
+        """Take over a file that an interrupted commit left behind, if it is the note of a patch;
+        return whether it is."""
         patch = Patch.read(path) if path.endswith(NOTE) else None
         if patch is not None:
-            self._noted[patch.digest] = path, patch
+            self._interrupted[patch.digest] = path, patch
         return patch is not None
 
     def return_old(self) -> None:
         """After an interrupted commit: keep the undo patches of changed files in the store."""
-        for path, patch in self._noted.values():
+        for path, patch in self._interrupted.values():
             if lstat(path) is not None:
                 self._store.take_patch(path, patch)
 
     def fit(
-        self, entry: Entry, ours: Entry | None, before: os.stat_result, base: bytes,
-        writes: list[Write], new_place: Callable[[], str],
-    ) -> ReadyContent | None:  # fmt: skip
-        """Get the patch ready that turns the existing file into ``entry``.
+        self,
+        entry: Entry,
+        old_entry: Entry | None,
+        status: os.stat_result,
+        base: bytes,
+        writes: list[Write],
+    ) -> ReadyContent | None:
+        """Save the patch that turns the existing file into ``entry``, and return it as ready.
 
-        ``before`` is the status of the file, ``base`` the digest of its content. Returns None if
-        the file may not be patched: it has to be ``ours``, unchanged, with one name only.
+        ``status`` is the status of the file, ``base`` the digest of its content. Returns None if
+        the file may not be patched: it must have the content of ``old_entry``, and one name only.
         """
-        if ours is None or ours.digest != base or before.st_nlink > 1:
+        if old_entry is None or old_entry.digest != base or status.st_nlink > 1:
             return None
         path = f"{self._root}/{entry.path}"
-        if _is_program(entry, before) or not os.access(path, os.W_OK, effective_ids=True):
+        if _is_program(entry, status) or not os.access(path, os.W_OK, effective_ids=True):
             return None
         if not _has_room(path, writes):
             return None
@@ -69,46 +74,43 @@ class InPlace:
             return None
         patch = Patch(
             base=base,
-            base_size=before.st_size,
+            base_size=status.st_size,
             digest=entry.digest,
             size=entry.size,
             writes=writes,
             undo=undo,
         )
-        place = f"{new_place()}{NOTE}"
-        self._disk.put(place, patch.encode(), 0o600)
-        return ReadyContent(place, before, base, patch=patch)
+        note = f"{self._new_place()}{NOTE}"
+        self._disk.put(note, patch.encode(), 0o600)
+        return ReadyContent(note, status, base, patch=patch)
 
     def fetch(
-        self,
-        entry: Entry,
-        ours: Entry | None,
-        before: os.stat_result,
-        digest: bytes | None,
-        new_place: Callable[[], str],
+        self, entry: Entry, old_entry: Entry | None, status: os.stat_result, digest: bytes | None
     ) -> ReadyContent | None:
-        """Prepare the change from the file's present content to its new content, from an
-        interrupted commit's patch or from the store. After an interrupted commit, the file may be
-        anything between the old and the new content. Returns None if there is no patch."""
+        """Prepare the change from the file's present content to its new content, by an interrupted
+        commit's patch or by one from the store; return None if there is no patch.
+
+        After an interrupted commit, the file may be anything between the old and the new content.
+        """
         if entry.size < LARGE_BYTES or digest is None:
             return None
-        noted = self._noted.get(entry.digest)
-        if noted is not None:
-            at, patch = noted
+        if entry.digest in self._interrupted:
+            note, patch = self._interrupted[entry.digest]
             path = f"{self._root}/{entry.path}"
-            made = self._blocks.patched(path, digest, patch.size, patch.writes)
-            return ReadyContent(at, before, digest, patch=patch) if made == entry.digest else None
-        back = self._store.find_patch(entry.digest, digest)
-        if back is None or back.size != entry.size:
+            if self._blocks.patched(path, digest, patch.size, patch.writes) != entry.digest:
+                return None
+            return ReadyContent(note, status, digest, patch=patch)
+        undo = self._store.find_patch(entry.digest, digest)
+        if undo is None or undo.size != entry.size:
             return None
-        return self.fit(entry, ours, before, digest, back.writes, new_place)
+        return self.fit(entry, old_entry, status, digest, undo.writes)
 
 
-def _is_program(entry: Entry, before: os.stat_result) -> bool:
+def _is_program(entry: Entry, status: os.stat_result) -> bool:
     """Return whether a file may be running, or be mapped as code. To write to it in place would end
     the programs that run it, if the system allows it at all."""
     name = entry.path.rpartition("/")[2]
-    return bool((entry.mode | before.st_mode) & 0o111) or ".so" in name
+    return bool((entry.mode | status.st_mode) & 0o111) or ".so" in name
 
 
 def _has_room(path: str, writes: list[Write]) -> bool:

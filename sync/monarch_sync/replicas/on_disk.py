@@ -1,5 +1,5 @@
-"""OnDisk: the present entries of a replica's folder, whichever program put them there. No link is
-followed."""
+"""OnDisk: the entries that are in a replica's folder now, whichever program put them there. No link
+is followed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 
+from monarch_sync.content.disk import Disk
 from monarch_sync.content.stamps import Stamps, lstat
 from monarch_sync.mounts import mounted_inside
 from monarch_sync.replicas.store import ContentStore
@@ -18,28 +19,32 @@ _MAX_PATH_BYTES = 4095
 _MAX_NAME_BYTES = 255
 _MAX_CHAR_BYTES = 4
 
-_Found = tuple[str, os.stat_result]
-
 
 class OnDisk:
-    """Looks at files by their manifest paths. Remembers which paths are real folders, until
-    `forget`."""
+    """Looks at files by their manifest paths, below ``root``. Remembers which paths are real
+    folders, until `forget`. ``disk``, ``store`` and ``stamps`` are those of the replica."""
 
-    def __init__(self, root: str, store: ContentStore, stamps: Stamps) -> None:
+    def __init__(self, root: str, disk: Disk, store: ContentStore, stamps: Stamps) -> None:
         self.root = root
-        self._store = store
-        self._stamps = stamps
+        self.disk = disk
+        self.store = store
+        self.stamps = stamps
+        #: The user of this process, who may open closed folders of their own.
         self._user = os.geteuid()
-        self._room = _MAX_PATH_BYTES - len(os.fsencode(f"{self.root}/"))
+        #: The length of the longest manifest path that this file system takes.
+        self._max_path_bytes = _MAX_PATH_BYTES - len(os.fsencode(f"{self.root}/"))
+        #: Whether each folder, and all folders above it, are real folders and not links.
         self._real = {"": True}
+        #: The folders among these that belong to other users.
         self._foreign: set[str] = set()
 
     def forget(self) -> None:
+        """Look at all folders again the next time."""
         self._real = {"": True}
         self._foreign.clear()
 
     def is_there(self) -> bool:
-        """Whether the replica's folder itself exists, under any name."""
+        """Return whether the replica's folder itself exists; it may be a link to a folder."""
         try:
             status = os.stat(self.root)
         except FileNotFoundError:
@@ -62,8 +67,8 @@ class OnDisk:
         return True
 
     def check_open(self, plan: SyncPlan) -> None:
-        """Raise ``PermissionError`` if a plan would write to a closed folder of another user.
-        Checked before the commit, which could not be completed. A closed folder of our own can be
+        """Raise ``PermissionError`` if a plan would write to a closed folder of another user. Call
+        it before the commit, which could not be completed. A closed folder of our own can be
         opened."""
         paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         if plan.links or plan.removes:
@@ -74,43 +79,41 @@ class OnDisk:
             return
         paths += [entry.path for part in (plan.folders, plan.files) for entry in part]
         for folder in self._foreign & {parent_of(path) for path in paths}:
-            place = f"{self.root}/{folder}".rstrip("/")
-            if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+            path = f"{self.root}/{folder}".rstrip("/")
+            if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
                 reason = "this folder belongs to another user, and we may not write to it"
-                raise PermissionError(errno.EACCES, reason, place)
+                raise PermissionError(errno.EACCES, reason, path)
 
     def check_short(self, plan: SyncPlan, new: Manifest) -> None:
         """Raise ``OSError`` if a plan makes a path that is too long for this file system. A whole
         new folder could still be moved there, but its files could never be deleted."""
-        room = self._room
         for part in (plan.folders, plan.files, plan.links):
             for entry in part:
-                if _may_be_longer(entry.path, room):
-                    self._check_short(entry.path)
-        for before, after in plan.folders_moved:
-            if len(os.fsencode(after)) <= len(os.fsencode(before)):
-                continue  # It fits in where it is.
-            for folder, node in new.folder(after).walk(after):
-                if _may_be_longer(folder, room - _MAX_NAME_BYTES - 1):
+                self._check_path(entry.path)
+        for old_path, new_path in plan.folders_moved:
+            if len(os.fsencode(new_path)) <= len(os.fsencode(old_path)):
+                continue  # Its content has room at the old path, so it has room here.
+            for folder, node in new.folder(new_path).walk(new_path):
+                if (len(folder) + 1 + _MAX_NAME_BYTES) * _MAX_CHAR_BYTES > self._max_path_bytes:
                     for name in node.children:
-                        self._check_short(f"{folder}/{name}")
+                        self._check_path(f"{folder}/{name}")
 
-    def _check_short(self, path: str) -> None:
-        if len(os.fsencode(path)) > self._room:
+    def _check_path(self, path: str) -> None:
+        if len(path) * _MAX_CHAR_BYTES <= self._max_path_bytes:
+            return  # It is short enough, however many bytes its characters have.
+        if len(os.fsencode(path)) > self._max_path_bytes:
             reason = os.strerror(errno.ENAMETOOLONG)
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
     def check_unmounted(self, plan: SyncPlan) -> None:
-        """Raise ``OSError`` if a plan would replace or delete a mount, which is impossible. Checked
+        """Raise ``OSError`` if a plan would replace or delete a mount, which is impossible. Call it
         before the commit, too. A folder that is a mount point may stay."""
         mounts = mounted_inside(self.root)
         if not mounts:
             return
-        gone = [entry for entry in plan.removes if not entry.is_dir]
-        put = [entry for part in (plan.files, plan.links, plan.folders) for entry in part]
-        there = [entry for entry in put if entry.path in mounts and not self._is_already(entry)]
-        for entry in (*gone, *there):
-            if entry.path in mounts:
+        removed = [entry for entry in plan.removes if not entry.is_dir]
+        for entry in (*removed, *plan.files, *plan.links, *plan.folders):
+            if entry.path in mounts and (entry in removed or not self._is_already(entry)):
                 reason = "something is mounted here, so it cannot be replaced"
                 raise OSError(errno.EBUSY, reason, f"{self.root}/{entry.path}")
 
@@ -126,20 +129,14 @@ class OnDisk:
         if not self.is_real(parent_of(path)):
             return None, None
         full = f"{self.root}/{path}"
-        before = lstat(full)
-        return before, None if before is None else self._stamps.digest_of(full, before)
+        status = lstat(full)
+        return status, None if status is None else self.stamps.digest_of(full, status)
 
-    def find(self, digest: bytes, path: str | None) -> _Found | None:
+    def find(self, digest: bytes, path: str | None) -> tuple[str, os.stat_result] | None:
         """Return a file of this host with that content, at ``path`` or in the store, with its
         status; None if there is none."""
-        if path is not None and self.is_real(parent_of(path)):
-            ours = f"{self.root}/{path}"
-            status = lstat(ours)
-            if status is not None and self._stamps.digest_of(ours, status) == digest:
-                return ours, status
-        return self._store.find(digest)
-
-
-def _may_be_longer(path: str, room: int) -> bool:
-    """Return whether a path may be too long in bytes, so that they have to be counted."""
-    return len(path) * _MAX_CHAR_BYTES > room
+        if path is not None:
+            status, digest_there = self.look(path)
+            if status is not None and digest_there == digest:
+                return f"{self.root}/{path}", status
+        return self.store.find(digest)

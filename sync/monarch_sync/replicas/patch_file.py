@@ -1,11 +1,11 @@
 """Patches: a large file is changed in place, by writing only the blocks that an edit touched.
 
-To write a gigabyte again for one changed block would cost more than all else in a push. So a file
-in which nothing has shifted is patched. The new bytes are first saved in a file beside it, with the
-old bytes at the same places. An interrupted commit is finished from that file, and later it leads
-back to the old content (`Store.find_patch`). A program that has the large file open sees the
-change, as it would see any program's write. The digests of the blocks show whether the result is
-right, without reading all of it.
+To write a gigabyte again for one changed block would take longer than the rest of the push. So a
+file in which no bytes have shifted is patched. The new bytes are first saved in a file beside it,
+with the old bytes at the same offsets. An interrupted commit is finished from that file; later the
+file restores the old content (`ContentStore.find_patch`). A program that has the large file open
+sees the change, as it would see any program's write. The digests of the blocks show whether the
+result is right, without reading the whole file.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
     undo: list[Write]
 
     def encode(self) -> bytes:
+        """Return the patch as bytes, which `read` reads from a file."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
@@ -57,6 +58,7 @@ class Patch(msgspec.Struct, array_like=True, frozen=True):
             return None
 
     def back(self) -> Patch:
+        """Return the patch from the new content to the old."""
         return Patch(
             base=self.digest,
             base_size=self.size,
@@ -99,26 +101,26 @@ class Blocks:
     """The digests of some large files' blocks, by the digest of the content."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, bytes] = OrderedDict()
+        self._blocks_by_digest: OrderedDict[bytes, bytes] = OrderedDict()
 
-    def note(self, digest: bytes, blocks: bytes) -> None:
-        self._known[digest] = blocks
-        self._known.move_to_end(digest)
-        if len(self._known) > _MAX_FILES:
-            self._known.popitem(last=False)
+    def _note(self, digest: bytes, blocks: bytes) -> None:
+        self._blocks_by_digest[digest] = blocks
+        self._blocks_by_digest.move_to_end(digest)
+        if len(self._blocks_by_digest) > _MAX_FILES:
+            self._blocks_by_digest.popitem(last=False)
 
     def patched(self, path: str, base: bytes, size: int, writes: Sequence[Write]) -> bytes | None:
         """Return the digest that the file would have after these writes, at ``size`` bytes; None if
         it cannot be read. ``base`` is the digest of its present content."""
         try:
             with open(path, "rb", buffering=0) as file:
-                blocks = self._known.get(base) or _read_blocks(file.fileno())
-                made = _patched(file.fileno(), blocks, size, writes)
+                blocks = self._blocks_by_digest.get(base) or _read_blocks(file.fileno())
+                patched = _patched(file.fileno(), blocks, size, writes)
         except OSError:
             return None
-        digest = digest_of_blocks(made)
-        self.note(base, bytes(blocks))
-        self.note(digest, bytes(made))
+        digest = digest_of_blocks(patched)
+        self._note(base, bytes(blocks))
+        self._note(digest, bytes(patched))
         return digest
 
     def undo(self, path: str, size: int, writes: Sequence[Write]) -> list[Write] | None:
@@ -158,22 +160,22 @@ def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearr
     num_blocks = -(-size // BLOCK_BYTES)
     num_bytes = num_blocks * DIGEST_BYTES
     blocks = bytearray(old[:num_bytes]).ljust(num_bytes, b"\0")
-    held: dict[int, bytearray] = {}
+    new_blocks: dict[int, bytearray] = {}
     for index in touched:
         if index < num_blocks:
             start = index * BLOCK_BYTES
             block = bytearray(os.pread(fd, BLOCK_BYTES, start))
-            held[index] = block.ljust(BLOCK_BYTES, b"\0")
+            new_blocks[index] = block.ljust(BLOCK_BYTES, b"\0")
     for at, data in writes:
         view = memoryview(data)
         while len(view):
             index, inside = divmod(at, BLOCK_BYTES)
             part = view[: BLOCK_BYTES - inside]
-            if index in held:
-                held[index][inside : inside + len(part)] = part
+            if index in new_blocks:
+                new_blocks[index][inside : inside + len(part)] = part
             at += len(part)
             view = view[len(part) :]
-    for index, block in held.items():
+    for index, block in new_blocks.items():
         length = min(BLOCK_BYTES, size - index * BLOCK_BYTES)
         at = index * DIGEST_BYTES
         blocks[at : at + DIGEST_BYTES] = blocks_of(memoryview(block)[:length])

@@ -15,7 +15,7 @@ from monarch_sync.tree.manifest import Manifest, encode_pairs
 
 @dataclass
 class Pending:
-    """The change from ``old``, which the folder shows, to ``new``. ``is_told``: the stage lists
+    """The change from ``old``, which the folder shows, to ``new``. ``is_complete``: the stage lists
     every step of the change. ``journal``, which the commit writes to the log, is set once all
     content is there."""
 
@@ -23,16 +23,14 @@ class Pending:
     old: Manifest
     new: Manifest
     plan: SyncPlan
-    is_told: bool
+    is_complete: bool
     journal: Journal | None = None
 
-    def line_up(self, boot: str) -> None:
-        """Make the journal of this commit, which its ``commit`` writes to the log.
-
-        ``boot`` identifies the last start of the machine, and the folder.
-        """
+    def make_journal(self, boot: str) -> None:
+        """Make the journal of this commit. ``boot`` identifies the last start of the machine, and
+        the folder."""
         stage, old, new = self.stage, self.old, self.new
-        if self.is_told and (stage.base or not len(old)):
+        if self.is_complete and (stage.base or not len(old)):
             journal = Journal(
                 stage.generation, stage.author, stage.changed, stage.removed, moves=stage.moves
             )
@@ -45,18 +43,14 @@ class Pending:
             journal.folder_moves = encode_pairs(self.plan.folders_moved)
         self.journal = journal
 
-    def staged(self, where: Callable[[str], str]) -> Staged:
-        """Return the answer to the author. ``where`` gives the path of a file's new content."""
+    def staged(self, source_of: Callable[[str], str]) -> Staged:
+        """Return the answer to the author. ``source_of`` gives the path of a file's new content."""
         plan, new = self.plan, self.new
-        files = [(to_wire(entry.path), to_wire(where(entry.path))) for entry in plan.files]
-        gone: list[str] = []
-        if plan.removes:
-            gone = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
-            files += [(to_wire(path), b"") for path in gone]
+        files = [(to_wire(entry.path), to_wire(source_of(entry.path))) for entry in plan.files]
+        deleted = [e.path for e in plan.removes if e.is_file and new.get(e.path) is None]
+        files += [(to_wire(path), b"") for path in deleted]
         num_written = len(plan.files) - len(plan.moved)
-        num_inside = 0
-        for _, after in plan.folders_moved:
-            num_inside += new.folder(after).num_files
+        num_inside = sum(new.folder(new_path).num_files for _, new_path in plan.folders_moved)
         num_moved = len(plan.moved) + num_inside
         num_links, num_modes, num_folders = self._beside_files()
         return Staged(
@@ -64,7 +58,7 @@ class Pending:
             files=files,
             num_written=num_written,
             num_moved=num_moved,
-            num_deleted=len(gone) + num_inside,
+            num_deleted=len(deleted) + num_inside,
             num_unchanged=new.num_files - num_written - num_moved,
             moves=encode_pairs(plan.folders_moved),
             num_links=num_links,

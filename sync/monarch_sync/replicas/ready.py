@@ -13,18 +13,18 @@ SECOND_NS = 1_000_000_000
 
 
 class ReadyContent(NamedTuple):
-    """How a file gets its content. ``place``: the path of the content; "" if the file has it
+    """How a file gets its content. ``source``: the path of the content; "" if the file has it
     already.
 
-    ``before`` and ``digest``: the status and the content at the file's path when we looked.
-    ``is_stored``: the place is in the store. ``is_linked``: the place is a second name of a visible
-    file. ``patch``: the file must be changed in place, by the patch that the place contains.
-    ``mtime_ns``: the time of the file at the place, by which a change by another program shows; 0
+    ``status`` and ``digest``: those of the file at its own path, when we looked; None if there was
+    no file. ``is_stored``: the source is in the store. ``is_linked``: the source is a second name
+    of a visible file. ``patch``: the file must be changed in place, by the patch that the source
+    contains. ``mtime_ns``: the time of the source, by which a change by another program shows; 0
     for a file that is new.
     """
 
-    place: str
-    before: os.stat_result | None = None
+    source: str
+    status: os.stat_result | None = None
     digest: bytes | None = None
     is_stored: bool = False
     is_linked: bool = False
@@ -33,29 +33,29 @@ class ReadyContent(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A file of ours that the commit only has to exchange with its new content.
+    """A file of ours that the commit only has to exchange with its new content, at ``source``.
 
-    ``before``: the status of the present file, which has the content ``old``; ``new`` is at
-    ``place``.
+    ``status``: that of the present file, which has the content ``old``.
     """
 
     folder: str
     path: str
-    place: str
-    before: os.stat_result
+    source: str
+    status: os.stat_result
     old: bytes
     new: bytes
     is_stored: bool
     mtime_ns: int
 
 
-def time_after(before: os.stat_result | None) -> int | None:
-    """Return the mtime, in seconds, for a file that replaces another.
+def time_after(status: os.stat_result | None) -> int | None:
+    """Return the mtime, in seconds, for a file that replaces the file with this status; None if
+    there is no such file.
 
     It is not the present time, so that a change by another program shows. Nor is it the second of
     the old file: Python takes bytecode for fresh if the source's size and its mtime in whole
     seconds match.
     """
-    if before is None or not stat.S_ISREG(before.st_mode):
+    if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    return max(int(before.st_mtime) + 1, int(time.time()) - 1)
+    return max(int(status.st_mtime) + 1, int(time.time()) - 1)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
-from monarch_sync.history import PastGeneration
+from monarch_sync.history import History, PastGeneration
 from monarch_sync.messages import (
     AskChanges,
     AskContent,
@@ -24,108 +23,113 @@ from monarch_sync.messages import (
     StateReply,
     ToldGeneration,
 )
+from monarch_sync.replicas.on_disk import OnDisk
+from monarch_sync.replicas.state_log import StateLog
 from monarch_sync.tree.entry import to_wire
 from monarch_sync.tree.manifest import Manifest
 
 _MAX_PIECE_BYTES = 8 << 20
 
 
-class _Remembering(Protocol):
-    """What these answers need of a `Replica`."""
+class Recall:
+    """The states that one replica has had, and the contents of them that are still on the host."""
 
-    @property
-    def generation(self) -> int: ...
+    def __init__(self, log: StateLog, history: History, on_disk: OnDisk) -> None:
+        self._log = log
+        self._history = history
+        self._on_disk = on_disk
 
-    @property
-    def manifest(self) -> Manifest: ...
+    def past(self) -> Iterator[PastGeneration]:
+        """Yield the generations that this replica remembers, the present one first."""
+        return self._history.walk(self._log.state.manifest, self._on_disk.store.has)
 
-    def past(self) -> Iterator[PastGeneration]: ...
+    def answer(self, question: Question) -> Message:
+        """Return the answer to a question. Raises ``OSError`` if the disk fails."""
+        if isinstance(question, AskHistory):
+            return self._answer_history(question.limit)
+        if isinstance(question, AskState):
+            return self._answer_state(question.generation)
+        if isinstance(question, AskMissing):
+            return self._answer_missing(question.digests)
+        if isinstance(question, AskChanges):
+            return self._answer_changes(question.since, question.generation)
+        return self._answer_content(question)
 
-    def missing(self, digests: Sequence[bytes]) -> list[bytes]: ...
-
-    def find(self, digest: bytes) -> str | None: ...
-
-
-def answer(replica: _Remembering, question: Question) -> Message:
-    """Return the answer to a question. Raises ``OSError`` if the disk fails."""
-    if isinstance(question, AskHistory):
-        return _history(replica, question.limit)
-    if isinstance(question, AskState):
-        return _state(replica, question.generation)
-    if isinstance(question, AskMissing):
-        return Need(replica.missing(question.digests))
-    if isinstance(question, AskChanges):
-        return _changes(replica, question.since, question.generation)
-    return _piece(replica, question)
-
-
-def _history(replica: _Remembering, limit: int) -> HistoryReply:
-    now = time.time()
-    told: list[ToldGeneration] = []
-    for past in replica.past():
-        if len(told) >= limit:
-            break
-        told.append(
-            ToldGeneration(
-                generation=past.generation,
-                age_seconds=max(0.0, now - past.seconds),
-                author=past.author,
-                digest=past.digest,
-                num_files=past.num_files,
-                num_changed=past.num_changed,
-                paths=[to_wire(path) for path in past.paths],
-                is_whole=past.is_whole,
-                is_taken_back=past.is_taken_back,
+    def _answer_history(self, limit: int) -> HistoryReply:
+        now = time.time()
+        generations: list[ToldGeneration] = []
+        for past in self.past():
+            if len(generations) >= limit:
+                break
+            generations.append(
+                ToldGeneration(
+                    generation=past.generation,
+                    age_seconds=max(0.0, now - past.seconds),
+                    author=past.author,
+                    digest=past.digest,
+                    num_files=past.num_files,
+                    num_changed=past.num_changed,
+                    paths=[to_wire(path) for path in past.paths],
+                    is_whole=past.is_whole,
+                    is_taken_back=past.is_taken_back,
+                )
             )
+        state = self._log.state
+        return HistoryReply(state.generation, state.manifest.digest, generations)
+
+    def _answer_state(self, generation: int) -> Message:
+        present = self._log.state
+        if generation in (0, present.generation):
+            manifest, generation, missing = present.manifest, present.generation, []
+        else:
+            remembered = self._find_generation(generation)
+            if isinstance(remembered, Refused):
+                return remembered
+            past, manifest = remembered
+            missing = sorted(past.missing)
+        rows = manifest.rows()
+        return StateReply(generation, manifest.digest_name, manifest.digest, rows, missing)
+
+    def _answer_missing(self, digests: Sequence[bytes]) -> Need:
+        """Return the contents that are not on this host, as far as is known without reading
+        files."""
+        shown, is_stored = self._log.state.manifest.paths_of(digests), self._on_disk.store.has
+        return Need([digest for digest in digests if digest not in shown and not is_stored(digest)])
+
+    def _answer_changes(self, since: int, until: int) -> Message:
+        old, new = self._find_generation(since), self._find_generation(until)
+        if isinstance(old, Refused):
+            return old
+        if isinstance(new, Refused):
+            return new
+        past, manifest = new
+        changes = manifest.changes(old[1])
+        return Changes(
+            generation=until,
+            digest=past.digest,
+            age_seconds=max(0.0, time.time() - past.seconds),
+            before=[change.before.to_row() for change in changes if change.before is not None],
+            now=[change.now.to_row() for change in changes if change.now is not None],
         )
-    return HistoryReply(replica.generation, replica.manifest.digest, told)
 
+    def _find_generation(self, generation: int) -> tuple[PastGeneration, Manifest] | Refused:
+        for past in self.past():
+            if past.generation == generation:
+                if past.manifest is not None:
+                    return past, past.manifest
+                reason = f"what was in generation {generation} is not remembered any more"
+                return Refused("unknown", reason)
+        return Refused("unknown", f"generation {generation} is not remembered here")
 
-def _state(replica: _Remembering, generation: int) -> Message:
-    if generation in (0, replica.generation):
-        now = replica.manifest
-        return StateReply(replica.generation, now.digest_name, now.digest, now.rows(), [])
-    known = _known(replica, generation)
-    if isinstance(known, Refused):
-        return known
-    past, manifest = known
-    return StateReply(
-        generation, manifest.digest_name, manifest.digest, manifest.rows(), sorted(past.missing)
-    )
-
-
-def _changes(replica: _Remembering, since: int, until: int) -> Message:
-    before, now = _known(replica, since), _known(replica, until)
-    if isinstance(before, Refused):
-        return before
-    if isinstance(now, Refused):
-        return now
-    past, manifest = now
-    changes = manifest.changes(before[1])
-    return Changes(
-        until, past.digest, max(0.0, time.time() - past.seconds),
-        [change.before.to_row() for change in changes if change.before is not None],
-        [change.now.to_row() for change in changes if change.now is not None],
-    )  # fmt: skip
-
-
-def _known(replica: _Remembering, generation: int) -> tuple[PastGeneration, Manifest] | Refused:
-    for past in replica.past():
-        if past.generation == generation:
-            if past.manifest is not None:
-                return past, past.manifest
-            reason = f"what was in generation {generation} is not remembered any more"
-            return Refused("unknown", reason)
-    return Refused("unknown", f"generation {generation} is not remembered here")
-
-
-def _piece(replica: _Remembering, question: AskContent) -> Message:
-    if question.offset < 0 or question.size < 0:
-        return Refused("bad-question", f"no {question.size} bytes begin at {question.offset}")
-    path = replica.find(question.digest)
-    if path is None:
-        return Refused("gone", "this content is not here any more")
-    with open(path, "rb", buffering=0) as file:
-        size = min(question.size, _MAX_PIECE_BYTES)
-        offset = min(question.offset, os.fstat(file.fileno()).st_size)
-        return Piece(os.pread(file.fileno(), size, offset))
+    def _answer_content(self, question: AskContent) -> Message:
+        if question.offset < 0 or question.size < 0:
+            reason = f"no {question.size} bytes begin at {question.offset}"
+            return Refused("bad-question", reason)
+        path = self._log.state.manifest.path_of(question.digest)
+        file_with_content = self._on_disk.find(question.digest, path)
+        if file_with_content is None:
+            return Refused("gone", "this content is not here any more")
+        with open(file_with_content[0], "rb", buffering=0) as file:
+            size = min(question.size, _MAX_PIECE_BYTES)
+            offset = min(question.offset, os.fstat(file.fileno()).st_size)
+            return Piece(os.pread(file.fileno(), size, offset))

@@ -6,8 +6,8 @@ error, the next message) carries out the rest of the journal. So the folder hold
 after recovery, the new one (`completion.py`). There is no fsync: after a reboot, files that are not
 as we left them no longer count as ours, so the next push brings them again.
 
-Several authors: the last one wins. A stage whose base is not the current state is answered with
-`Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
+If there are several authors, the last one wins. A stage whose base is not the current state is
+answered with `Need(whole)`, a generation that is not newer than ours with `Refused("stale")`.
 
 Only files that we put there are ours: a path that was in no manifest of ours is never touched, and
 a file of ours that was changed on the host is kept under another name before it is replaced.
@@ -45,7 +45,7 @@ from monarch_sync.replicas.ahead import Ahead
 from monarch_sync.replicas.completion import FULL, Completion, read_boot_id
 from monarch_sync.replicas.on_disk import OnDisk
 from monarch_sync.replicas.pending import Pending
-from monarch_sync.replicas.recall import answer
+from monarch_sync.replicas.recall import Recall
 from monarch_sync.replicas.staging import Staging
 from monarch_sync.replicas.state_folder import FolderLock, make_state_folder
 from monarch_sync.replicas.state_log import MIN_LOG_BYTES, StateLog
@@ -56,30 +56,35 @@ from monarch_sync.tree.diff import SyncPlan, diff
 from monarch_sync.tree.entry import to_wire
 from monarch_sync.tree.manifest import Manifest, decode_pairs
 
-# After a commit, until `settle` is due: while all that waited for the new files gets to work, the
-# disk and the processor are theirs.
+# From a commit until `settle` should be called: programs that waited for the new files use the disk
+# and the processor first.
 SETTLE_SECONDS = 0.05
-_ANEW = Need([], whole=True)
+_NEED_WHOLE = Need([], whole=True)
 _NO_SUCH_NAMES = (
     "file names are in {} there, which lacks a character of this one. Start that host's agent with "
     "PYTHONUTF8=1, or in a UTF-8 locale, as LANG=C.UTF-8"
 )
 _DIGEST = itemgetter(0)  # of a part
-_MAX_GENERATION = 1 << 53  # With a number that has no successor, no author could push any more.
+_MAX_GENERATION = 1 << 53  # After the greatest number of all, no author could push any more.
 
 
 class Replica:
     """One mirrored folder. Not for several threads at once.
 
-    Raises ``ReplicaBusy`` if another process keeps the same folder, as far as the file system can
-    tell. ``tick_ns``: as in `Stamps`; ``min_log_bytes``: as in `StateLog`; ``boot_id``
+    Raises ``ReplicaBusy`` if another process has a replica of the same folder, as far as the file
+    system can tell. ``tick_ns``: as in `Stamps`; ``min_log_bytes``: as in `StateLog`; ``boot_id``
     returns an id of this start of the machine.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], disk: Disk | None = None, *, tick_ns: int = TICK_NS,
-        min_log_bytes: int = MIN_LOG_BYTES, boot_id: Callable[[], str] = read_boot_id,
-    ) -> None:  # fmt: skip
+        self,
+        root: str | os.PathLike[str],
+        disk: Disk | None = None,
+        *,
+        tick_ns: int = TICK_NS,
+        min_log_bytes: int = MIN_LOG_BYTES,
+        boot_id: Callable[[], str] = read_boot_id,
+    ) -> None:
         self.root = Path(root)
         self._disk = disk or Disk()
         self._state = make_state_folder(self.root)
@@ -87,34 +92,33 @@ class Replica:
         try:
             self._open(tick_ns, min_log_bytes, boot_id())
         except BaseException:
-            self._lock.release()  # or the next try, in this process, would find it kept
+            self._lock.release()  # or the next try, in this process, would find the folder locked
             raise
 
     def _open(self, tick_ns: int, min_log_bytes: int, boot_id: str) -> None:
         self._stamps = Stamps(tick_ns)
         self._store = ContentStore(self._state / "store", self._disk, self._stamps)
         root = os.fspath(self.root)
-        self._on_disk = OnDisk(root, self._store, self._stamps)
-        place = os.fspath(self._state / "stage")
-        self._staging = Staging(place, self._on_disk, self._store, self._disk)
+        self._on_disk = OnDisk(root, self._disk, self._store, self._stamps)
+        self._staging = Staging(os.fspath(self._state / "stage"), self._on_disk)
         self._ahead = Ahead(self._on_disk, self._staging)
         self._folders = WholeFolders(root, os.fspath(self._state), tick_ns)
         self._states = States()
+        #: The state that is being staged.
         self._pending: Pending | None = None
-        self._committed: Pending | None = None  # until it is settled
+        #: Whether `_states` lacks the present state, until the commit of it is settled.
+        self._is_new = False
         self._log = StateLog(self._state, self._disk, min_log_bytes)
-        going = self._log.interrupted
+        journal = self._log.interrupted
         self._history = History(
-            self._state, self._disk, going.generation if going else self.generation
+            self._state, self._disk, journal.generation if journal else self.generation
         )
+        self._recall = Recall(self._log, self._history, self._on_disk)
         self._completion = Completion(
-            root=root,
+            on_disk=self._on_disk,
             log=self._log,
             history=self._history,
             staging=self._staging,
-            store=self._store,
-            disk=self._disk,
-            stamps=self._stamps,
             folders=self._folders,
             boot_id=boot_id,
         )
@@ -148,7 +152,7 @@ class Replica:
         return self._staging.num_bytes
 
     def close(self) -> None:
-        """Release the folder, so that another process may keep it."""
+        """Release the folder, so that another process may have a replica of it."""
         self._lock.release()
 
     def handle(self, message: Message, blobs: Sequence[Content] = ()) -> Message:
@@ -182,11 +186,12 @@ class Replica:
         except OSError as error:
             fault = self._disk_fault(error)
             if error.errno in FULL and self._make_room(message, blobs):
-                return self.handle(message, blobs) if isinstance(message, StageRequest) else _ANEW
+                is_stage = isinstance(message, StageRequest)
+                return self.handle(message, blobs) if is_stage else _NEED_WHOLE
             return fault
         if isinstance(message, Question):
             try:
-                return answer(self, message)
+                return self._recall.answer(message)
             except OSError as error:
                 return Refused("disk", error.strerror or str(error), str(error.filename or ""))
         return Refused("unexpected", f"a replica answers no {type(message).__name__}")
@@ -204,34 +209,33 @@ class Replica:
 
     def _settle(self) -> None:
         self._completion.settle()
-        # A state is remembered, and another let go, after the answer.
-        if self._committed is not None:
+        if self._is_new:
             self._states.note(self.manifest)
-            self._committed = None
+            self._is_new = False
 
     def _disk_fault(self, error: OSError) -> Refused:
-        where = os.fspath(error.filename) if error.filename else str(self.root)
+        path = os.fspath(error.filename) if error.filename else str(self.root)
         reason = error.strerror or str(error)
         if not self._state.is_dir():
-            where, reason = str(self._state), "it was removed while in use: start it anew"
+            path, reason = str(self._state), "it was removed while in use: start it anew"
         elif self._completion.is_interrupted:
-            # Past the point of no return: staged content is needed to get to the end.
+            # The commit can only be completed, for which the staged content is needed.
             reason += "; the commit was cut short, and goes on with the next message"
-            return Refused("interrupted", reason, where, self.generation)
+            return Refused("interrupted", reason, path, self.generation)
         if self._completion.is_settled:
-            with contextlib.suppress(OSError):  # It may be the stage that is broken.
+            with contextlib.suppress(OSError):  # The error may be in the staging folder.
                 self._drop_stage()
-        return Refused("disk", reason, where, self.generation)
+        return Refused("disk", reason, path, self.generation)
 
     def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
         """On a full disk, drop the contents of earlier states; return whether the new state may fit
         then."""
         is_staging = isinstance(message, StageRequest | Supply) and self._pending is None
-        room = self._store.num_bytes
+        num_stored = self._store.num_bytes
         is_done = self._completion.is_settled and not self._completion.is_interrupted
-        if not is_staging or not room or not is_done:
+        if not is_staging or not num_stored or not is_done:
             return False
-        if room + shutil.disk_usage(self.root).free < sum(map(len, blobs)):
+        if num_stored + shutil.disk_usage(self.root).free < sum(map(len, blobs)):
             return False
         self._store.trim(0)
         return True
@@ -239,24 +243,13 @@ class Replica:
     def past(self) -> Iterator[PastGeneration]:
         """Yield the generations that this replica remembers, the present one first."""
         self.settle()
-        return self._history.walk(self.manifest, self._store.has)
-
-    def missing(self, digests: Sequence[bytes]) -> list[bytes]:
-        """Return those of the contents that are not here, as far as is known without reading files;
-        `find` makes sure."""
-        shown, is_stored = self.manifest.paths_of(digests), self._store.has
-        return [digest for digest in digests if digest not in shown and not is_stored(digest)]
-
-    def find(self, digest: bytes) -> str | None:
-        """Return the path of a file that has this content now."""
-        found = self._on_disk.find(digest, self.manifest.path_of(digest))
-        return None if found is None else found[0]
+        return self._recall.past()
 
     def take_in(self, instalment: Instalment, blobs: Sequence[Content] = ()) -> Message:
-        """Stage a part of a first state, of which the rest is not known yet. Nothing visible
-        changes."""
+        """Stage a part of a first state before the author has scanned the rest of it. Nothing
+        visible changes."""
         if not self.generation and self._pending is None:
-            self._see_to_the_folder()
+            self._ensure_folder()
             if self._ahead.generation != instalment.generation:
                 self._drop_stage()
             if self._ahead.take(instalment, blobs, self.manifest):
@@ -267,25 +260,23 @@ class Replica:
         """Prepare a state beside the folder. Nothing visible changes."""
         state = self._log.state
         if stage.generation <= state.generation:
-            return Refused(
-                "stale", f"generation {state.generation} is here already, pushed by {state.author}",
-                current=state.generation,
-            )  # fmt: skip
+            reason = f"generation {state.generation} is here already, pushed by {state.author}"
+            return Refused("stale", reason, current=state.generation)
         if stage.generation > _MAX_GENERATION:
             return Refused("bad-generation", f"no workspace has come as far as {stage.generation}")
-        self._see_to_the_folder()
+        self._ensure_folder()
         old = self.manifest
         if stage.base and stage.base != old.digest:
-            return _ANEW
-        known = None
+            return _NEED_WHOLE
+        recent = None
         if stage.ahead:
-            whole = self._ahead.complete(stage)
-            if whole is None:
-                return _ANEW
-            stage, manifest = whole
+            completed = self._ahead.complete(stage)
+            if completed is None:
+                return _NEED_WHOLE
+            stage, manifest = completed
         else:
-            known = self._states.find(stage)
-            manifest = known or manifest_of(stage, old)
+            recent = self._states.find(stage)
+            manifest = recent or manifest_of(stage, old)
         if self._pending is not None:
             self._drop_stage()
         if not stage.base:
@@ -293,12 +284,13 @@ class Replica:
             old = self.manifest
         plan = self._plan(old, manifest, stage)
         self._on_disk.check_short(plan, manifest)
-        self._pending = Pending(stage, old, manifest, plan, is_told=known is None)
+        self._pending = Pending(stage, old, manifest, plan, is_complete=recent is None)
         self._staging.begin(self._ahead.rest_of(plan), old)
         self._ahead.forget()
         return self._go_on(self._pending, stage.blobs, blobs)
 
-    def _see_to_the_folder(self) -> None:
+    def _ensure_folder(self) -> None:
+        """Make the replica's folder if it was deleted; then no file in it counts as ours."""
         if not self._on_disk.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()
@@ -307,7 +299,7 @@ class Replica:
         """Take in more contents for the state that is being staged."""
         pending = self._pending
         if pending is None or pending.stage.generation != supply.generation:
-            return _ANEW
+            return _NEED_WHOLE
         return self._go_on(pending, supply.blobs, blobs)
 
     def _plan(self, old: Manifest, new: Manifest, stage: StageRequest) -> SyncPlan:
@@ -316,7 +308,7 @@ class Replica:
             supplied.add(blob.digest)
             supplied.update(map(_DIGEST, blob.parts))
         store = self._store
-        # A caller that says what changed since the last state has looked for folders that moved.
+        # An author that sends changes of a known state has searched for moved folders itself.
         moves = decode_pairs(stage.moves) if stage.base else None
         plan = diff(old, new, moves, lambda d: d in supplied or store.has(d))
         return plan if self._can_move(plan) else diff(old, new, ())
@@ -326,11 +318,10 @@ class Replica:
         renamed."""
         if not plan.folders_moved:
             return True
-        can_move, now = self._folders.can_move, self.manifest
+        can_move, manifest = self._folders.can_move, self.manifest
         mounts = mounted_inside(os.fspath(self.root))
-        return all(
-            before not in mounts and can_move(before, now) for before, _ in plan.folders_moved
-        )
+        old_paths = [old_path for old_path, _ in plan.folders_moved]
+        return all(path not in mounts and can_move(path, manifest) for path in old_paths)
 
     def _go_on(
         self, pending: Pending, blobs: Sequence[Blob], contents: Sequence[Content]
@@ -342,18 +333,17 @@ class Replica:
             return Need(missing)
         self._on_disk.check_open(pending.plan)
         self._on_disk.check_unmounted(pending.plan)
-        self._staging.line_up(pending.plan.files)
-        pending.line_up(self._completion.boot)
-        return pending.staged(self._where)
+        self._staging.find_swaps(pending.plan.files)
+        pending.make_journal(self._completion.boot)
+        return pending.staged(self._source_of)
 
-    def _where(self, path: str) -> str:
+    def _source_of(self, path: str) -> str:
         """Return the path at which a file's new content is now, or will be once it is patched."""
         ready = self._staging.ready[path]
-        return ready.place if ready.place and ready.patch is None else f"{self.root}/{path}"
+        return ready.source if ready.source and ready.patch is None else f"{self.root}/{path}"
 
     def commit(self, generation: int) -> Message:
-        """Show the staged state. Asked again, because the answer was lost, it gives the same
-        answer."""
+        """Show the staged state. If its answer was lost, a second call gives the same answer."""
         if generation == self.generation:
             return Committed(generation, [])
         pending = self._pending
@@ -364,17 +354,17 @@ class Replica:
         assert pending.journal is not None
         self._log.begin(pending.journal)
         kept = self._completion.carry_out(pending.new, pending.plan)
-        self._pending, self._committed = None, pending
+        self._pending, self._is_new = None, True
         return Committed(generation, [to_wire(name) for name in kept])
 
     def _file_by_file(self, pending: Pending) -> Pending:
-        """Plan and stage the same change without moving folders: meanwhile another program put a
-        file into one of them, and that file must stay where it is."""
+        """Plan and stage the same change without moving folders, because another program has put a
+        file into one of them meanwhile, and that file must stay where it is."""
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)
         pending.plan = plan
-        pending.line_up(self._completion.boot)
+        pending.make_journal(self._completion.boot)
         return pending
 
     def abort(self, generation: int) -> Message:

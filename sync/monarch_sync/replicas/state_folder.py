@@ -20,12 +20,12 @@ from pathlib import Path
 from monarch_sync.errors import ReplicaBusy
 from monarch_sync.tree.entry import RESERVED
 
-_MODE = 0o700  # its files may have been in a folder that is not open to all
+_MODE = 0o700  # Its files may have been in a folder that is closed to other users.
 
 
 def find_state_folder(root: str | os.PathLike[str]) -> Path | None:
     """Return the state folder of a replica; None if ``root`` is not the folder of a replica."""
-    inside, beside = _places(root)
+    inside, beside = _candidates(root)
     if inside.is_dir() and not inside.is_symlink():
         return inside
     return beside if _is_ours(beside) else None
@@ -36,16 +36,16 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
 
     If the replica's folder is gone, its old state folder is deleted first.
     """
-    inside, beside = _places(root)
+    inside, beside = _candidates(root)
     if not inside.parent.exists() and _is_ours(beside):
         _check_parts(beside)
         remove_part(beside, beside.parent)
     os.makedirs(root, exist_ok=True)
-    found = find_state_folder(root)
-    if found is not None:
-        _check_parts(found)
-        _keep_private(found)
-        return found
+    state = find_state_folder(root)
+    if state is not None:
+        _check_parts(state)
+        _keep_private(state)
+        return state
     fresh = beside.with_name(f".{uuid.uuid4().hex}{RESERVED}")
     try:
         fresh.mkdir(mode=_MODE)
@@ -95,7 +95,8 @@ def _keep_private(folder: Path) -> None:
             folder.chmod(_MODE)
 
 
-def _places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
+def _candidates(root: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Return the paths that a state folder may have: inside the replica's folder, and beside it."""
     real = Path(os.path.realpath(root))
     return real / RESERVED, real.parent / f".{real.name}{RESERVED}"
 

@@ -1,14 +1,13 @@
 """StateLog: the state of a replica on disk; an update costs no more than the changes in it.
 
-`current.2` is a whole state. Changes since then are appended to `log.2`: a journal before each
-commit, and a mark after it. From time to time a new whole state replaces the old one, and the log
-is emptied. If that is interrupted between the two, the log's entries are older than the state and
-are skipped.
+`current.2` is a whole state. Later changes are appended to `log.2`: a journal before each commit,
+and a mark after it. When the log has become long, a new whole state replaces the old one, and the
+log is emptied. After a crash between these two steps, the records of the log are older than the
+state, and are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import msgspec
 
 from monarch_sync.content.disk import Disk
 from monarch_sync.errors import BadManifest
-from monarch_sync.frames import frame, frames_in
+from monarch_sync.frames import frame, read_frames
 from monarch_sync.tree.entry import Entry, Row
 from monarch_sync.tree.manifest import Manifest, decode_pairs, decode_paths, encode_paths
 
@@ -52,9 +51,10 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
 
     @classmethod
     def of(cls, generation: int, author: str, old: Manifest, new: Manifest) -> Journal:
+        """Return the journal of a commit that leads from ``old`` to ``new``."""
         changes = new.changes(old)
-        changed = [now.to_row() for _, _, now in changes if now is not None]
-        removed = encode_paths(path for path, _, now in changes if now is None)
+        changed = [entry.to_row() for _, _, entry in changes if entry is not None]
+        removed = encode_paths(path for path, _, entry in changes if entry is None)
         return cls(generation, author, changed, removed)
 
     @property
@@ -90,12 +90,12 @@ class _CurrentState(msgspec.Struct, array_like=True):
 
 
 _Record = Journal | _Done | _Forgotten
-_decoder = msgspec.msgpack.Decoder(_Record)
+_decoder: msgspec.msgpack.Decoder[_Record] = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The two files in a replica's state folder. While the log has less than ``min_bytes``, a new
-    `current` is not worth its while."""
+    """The two files in a replica's state folder. A log of less than ``min_bytes`` is not replaced
+    by a new `current`."""
 
     def __init__(self, folder: Path, disk: Disk, min_bytes: int = MIN_LOG_BYTES) -> None:
         self._current = folder / "current.2"
@@ -105,6 +105,7 @@ class StateLog:
         self._current_bytes = 0
         self._log_bytes = 0
         self.state = LoggedState()
+        #: The journal of a commit that has begun and is not complete.
         self.interrupted: Journal | None = None
         self._load()
 
@@ -122,11 +123,11 @@ class StateLog:
         self.state = LoggedState(journal.generation, journal.author, manifest, journal.boot)
 
     def end(self, lost: list[str]) -> None:
-        """Write down that the commit is complete. Call it before anything else is noted."""
+        """Record that the commit is complete. Call it before anything else is recorded."""
         self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
-        """Note that this replica no longer owns these paths."""
+        """Record that these paths no longer count as ours."""
         self._append(_Forgotten(self.state.generation, encode_paths(paths)))
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 
@@ -145,14 +146,14 @@ class StateLog:
         self._log_bytes = 0
 
     def _append(self, record: _Record) -> None:
-        data = msgspec.msgpack.encode(record)
-        framed = frame(data)
-        # Always behind the last good record: what a failed write left there is overwritten.
+        framed = frame(record)
+        # Right behind the last whole record, over the remains of a failed write.
         self._disk.append(self._log, self._log_bytes, framed)
         self._log_bytes += len(framed)
 
     def _load(self) -> None:
-        # Torn by a loss of power: we claim nothing, and the next push finds what is right already.
+        # A file that is torn by a loss of power counts as empty: no file is ours then, and the next
+        # push finds out which files are right already.
         try:
             data = self._current.read_bytes()
             current = msgspec.msgpack.decode(data, type=_CurrentState)
@@ -163,7 +164,8 @@ class StateLog:
             return
         except FileNotFoundError:
             pass
-        for record in self._records():
+        for record, end in read_frames(self._log, _decoder):
+            self._log_bytes = end
             self._replay(record)
 
     def _replay(self, record: _Record) -> None:
@@ -181,15 +183,3 @@ class StateLog:
                 manifest = manifest.replace(removed=decode_paths(record.lost))
             self.state = LoggedState(journal.generation, journal.author, manifest, journal.boot)
             self.interrupted = None
-
-    def _records(self) -> Iterator[_Record]:
-        try:
-            data = self._log.read_bytes()
-        except FileNotFoundError:
-            return
-        for body, end in frames_in(data):
-            try:
-                yield _decoder.decode(body)
-            except msgspec.MsgspecError:
-                return
-            self._log_bytes = end

@@ -1,6 +1,6 @@
 """States: the state that a stage leads to, as a manifest; recent states are kept.
 
-So returning to a branch that was here a moment ago needs no work on what changes.
+So if the author returns to a branch that it has just left, nothing has to be computed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class States:
         return self._recent.get(stage.digest) if not stage.moves else None
 
 
-def manifest_of(stage: StageRequest, now: Manifest) -> Manifest:
+def manifest_of(stage: StageRequest, present: Manifest) -> Manifest:
     """Return the state that a stage leads to from the present one. Raises ``BadManifest``."""
     if not stage.base:
         manifest = Manifest.from_rows(stage.changed, stage.digest_name)
@@ -46,12 +46,12 @@ def manifest_of(stage: StageRequest, now: Manifest) -> Manifest:
         for path in (*removed, *(path for pair in moves for path in pair)):
             if fault := path_fault(path):
                 raise BadManifest(path, fault)
-        moved = now.replace(moves=moves) if moves else now
+        moved = present.replace(moves=moves) if moves else present
         manifest = moved.replace(changed, removed)
         manifest.check(moved)
-        for before, path in moves:
-            # From another depth, a link in it leads elsewhere.
-            manifest.check_at(path, with_content=before.count("/") != path.count("/"))
+        for old_path, path in moves:
+            # A link in a folder that is now less deep may lead outside.
+            manifest.check_at(path, with_content=old_path.count("/") != path.count("/"))
     if manifest.digest != stage.digest:
         raise BadManifest("", "does not have the digest that it was announced with")
     return manifest

@@ -1,8 +1,7 @@
-"""Store: contents by digest, on a host's disk: those of earlier states, in case they are needed
-again.
+"""Store: the contents of earlier states, by digest, on a host's disk.
 
 A file that a commit replaces is moved here afterwards instead of being deleted. So returning to a
-branch, or a rollback, sends no bytes over the network; the content is taken from here. The size is
+branch, or a rollback, sends no bytes over the network: the content is taken from here. The size is
 bounded: the least recently used contents are dropped.
 """
 
@@ -35,13 +34,13 @@ class ContentStore:
         self._max_bytes = max_bytes
         folder.mkdir(parents=True, exist_ok=True)
         disk.finish_exchanges(self._folder)
-        found = []
+        files = []
         with os.scandir(folder) as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
-                found.append((status.st_mtime_ns, entry.name, status.st_size))
-        # The least recently used first; over a restart, the oldest.
-        self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))
+                files.append((status.st_mtime_ns, entry.name, status.st_size))
+        #: Bytes by file name, the least recently used first; after a restart, the oldest first.
+        self._sizes = OrderedDict((name, size) for _, name, size in sorted(files))
         self._num_bytes = sum(self._sizes.values())
 
     @property
@@ -63,7 +62,7 @@ class ContentStore:
         return path, status
 
     def has(self, digest: bytes) -> bool:
-        """Return whether a content is listed here; the file is not looked at before it is used."""
+        """Return whether a content is listed here; whether the file still has it is not checked."""
         if not self._sizes:
             return False
         name = digest.hex()
@@ -73,22 +72,22 @@ class ContentStore:
         """Move a file into the store. It had this content when it had this status."""
         size = status.st_size
         if size > self._max_bytes:
-            self._disk.unlink(path)  # all else would have to go for it, and then it would, too
+            self._disk.unlink(path)  # It would displace all others, and then be dropped itself.
             return
         if self.find(digest) is not None:
-            # To rename over an equal one has some file systems write both out first.
+            # Some file systems write both files to the disk before a rename over an equal file.
             self._disk.unlink(path)
             return
         name = digest.hex()
-        place = f"{self._folder}/{name}"
-        if name in self._sizes and os.path.exists(place) and os.path.samefile(path, place):
-            self._disk.unlink(path)  # two names of one file: renaming would leave both
+        stored = f"{self._folder}/{name}"
+        if name in self._sizes and os.path.exists(stored) and os.path.samefile(path, stored):
+            self._disk.unlink(path)  # two names of one file, which a rename would leave
         else:
-            self._disk.rename(path, place)
+            self._disk.rename(path, stored)
         self._num_bytes += size - self._sizes.pop(name, 0)
         self._sizes[name] = size
-        if (now := lstat(place)) is not None:
-            self._stamps.note(now, digest, status.st_mtime_ns)
+        if (stored_status := lstat(stored)) is not None:
+            self._stamps.note(stored_status, digest, status.st_mtime_ns)
 
     def take_patch(self, path: str, patch: Patch) -> None:
         """Store the undo of a patch, which restores the content before it."""
@@ -101,25 +100,25 @@ class ContentStore:
     def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
         """Return the patch that makes one content of another, in one or more steps; None if there
         is none."""
-        found: Patch | None = None
+        patch: Patch | None = None
         for _ in range(_MAX_STEPS):
             name = f"{digest.hex()}{_PATCH}"
             step = Patch.read(f"{self._folder}/{name}") if name in self._sizes else None
             if step is None or step.base != digest:
                 return None
             back = step.back()
-            found = back if found is None else back.then(found)
+            patch = back if patch is None else back.then(patch)
             digest = back.base
             if digest == base:
-                return found
+                return patch
         return None
 
     def gone(self, digest: bytes) -> None:
-        """Note that a content was moved out of the store."""
+        """Note that a content has been moved out of the store."""
         self._num_bytes -= self._sizes.pop(digest.hex(), 0)
 
-    def mend(self, digests: Iterable[bytes]) -> None:
-        """After an interrupted commit: fix the names of stored files that hold another content.
+    def rename_exchanged(self, digests: Iterable[bytes]) -> None:
+        """After an interrupted commit: rename the stored files that have another content.
 
         A commit exchanges a stored file with the file that it replaces, so a stored file may have
         the replaced content by now.
@@ -130,12 +129,12 @@ class ContentStore:
             path = f"{self._folder}/{name}"
             if name not in self._sizes:
                 continue
-            status, found = lstat(path), digest_of(path)
-            if found == digest:
+            status, digest_there = lstat(path), digest_of(path)
+            if digest_there == digest:
                 continue
             self.gone(digest)
-            if status is not None and found is not None:
-                self.take(path, found, status)
+            if status is not None and digest_there is not None:
+                self.take(path, digest_there, status)
 
     def trim(self, max_bytes: int | None = None) -> None:
         """Drop the least recently used contents until at most ``max_bytes`` are left.

@@ -28,6 +28,11 @@ class _FolderLook(NamedTuple):
     node: TreeNode | None
     inner: _Inner
 
+    def is_of(self, node: TreeNode | None, status: os.stat_result) -> bool:
+        """Return whether the folder still has this content, going by its status."""
+        times = status.st_mtime_ns, status.st_ctime_ns
+        return node is self.node and times == (self.mtime_ns, self.ctime_ns)
+
 
 class WholeFolders:
     """Checks whether folders may be moved whole; remembers each check until an entry of the folder
@@ -66,28 +71,19 @@ class WholeFolders:
             if os.path.islink(at):
                 return False
         pending: _Inner = [(at, node)]
-        looks = self._looks
         while pending:
             path, below = pending.pop()
             status = lstat(path)
             if status is None:
                 return False
-            inner = None
-            # Nearly always; a folder is looked at twice in a push.
-            if (known := looks.get((status.st_dev, status.st_ino))) is not None:
-                mtime_ns, ctime_ns, there, found = known
-                if (
-                    ctime_ns == status.st_ctime_ns
-                    and mtime_ns == status.st_mtime_ns
-                    and there is below
-                ):
-                    inner = found
-            if inner is None:
+            look = self._looks.get((status.st_dev, status.st_ino))
+            if look is not None and look.is_of(below, status):
+                inner: _Inner | None = look.inner
+            else:
                 inner = self._folders_in(path, below, status)
             if inner is None:
                 return False
-            if inner:
-                pending += [(f"{path}/{name}", node) for name, node in inner]
+            pending += [(f"{path}/{name}", node) for name, node in inner]
         return True
 
     def _folders_in(
@@ -97,10 +93,11 @@ class WholeFolders:
         not."""
         if not stat.S_ISDIR(status.st_mode):
             return None
-        now = time.time_ns()
+        looked_ns = time.time_ns()
         inner = _look_into(path, node) if node is not None else _look_at_bytecode(path)
-        # A file that was changed as late as this may change again and bear the same time.
-        if inner is not None and max(status.st_mtime_ns, status.st_ctime_ns) + self._tick_ns < now:
+        # A folder that was changed within a tick may change again without another time.
+        changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+        if inner is not None and changed_ns + self._tick_ns < looked_ns:
             if len(self._looks) >= _MAX_FOLDERS:
                 self._looks.clear()
             self._looks[status.st_dev, status.st_ino] = _FolderLook(
@@ -111,31 +108,31 @@ class WholeFolders:
 
 def _look_into(path: str, node: TreeNode) -> _Inner | None:
     inner: _Inner = []
-    num_known = 0
-    with os.scandir(path) as found:
-        for one in found:
-            child = node.children.get(one.name)
+    num_found = 0
+    with os.scandir(path) as listing:
+        for item in listing:
+            child = node.children.get(item.name)
             if child is None or child.entry is None:
-                if one.name == _BYTECODE and one.is_dir(follow_symlinks=False):
-                    inner.append((one.name, None))
+                if item.name == _BYTECODE and item.is_dir(follow_symlinks=False):
+                    inner.append((item.name, None))
                     continue
                 return None
-            num_known += 1
+            num_found += 1
             kind = child.entry.kind
             if kind is EntryKind.FILE:
-                if not one.is_file(follow_symlinks=False):
+                if not item.is_file(follow_symlinks=False):
                     return None
             elif kind is EntryKind.LINK:
-                if not one.is_symlink():
+                if not item.is_symlink():
                     return None
-            elif not one.is_dir(follow_symlinks=False):
+            elif not item.is_dir(follow_symlinks=False):
                 return None
             else:
-                inner.append((one.name, child.node or EMPTY))
-    return inner if num_known == len(node.children) else None
+                inner.append((item.name, child.node or EMPTY))
+    return inner if num_found == len(node.children) else None
 
 
 def _look_at_bytecode(path: str) -> _Inner | None:
-    with os.scandir(path) as found:
-        is_all = all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in found)
+    with os.scandir(path) as listing:
+        is_all = all(e.name.endswith(".pyc") and e.is_file(follow_symlinks=False) for e in listing)
     return [] if is_all else None

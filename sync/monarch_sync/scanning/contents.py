@@ -91,13 +91,13 @@ class Contents:
             return content
         for local in self._workspace.locate(entry.path):
             try:
-                found = read_file(local)
+                content_there = read_file(local)
             except OSError:
                 continue
-            if digest_bytes(found) == entry.digest:
-                if isinstance(found, bytes):
-                    self.remember(entry.digest, found)
-                return found
+            if digest_bytes(content_there) == entry.digest:
+                if isinstance(content_there, bytes):
+                    self.remember(entry.digest, content_there)
+                return content_there
         if (lent := self.elsewhere(entry)) is not None:
             if len(lent) < LARGE_BYTES:
                 self.remember(entry.digest, lent)
@@ -132,12 +132,12 @@ class Contents:
         """
         key = _Delta(base, entry.digest)
         if key not in self._deltas:
-            made = self._make_delta(base, entry)
-            if made is not None and len(made[1]) > entry.size * _MAX_SHARE:
-                made = None
-            if made is not None and len(made[1]) > _MAX_DELTA_BYTES:
-                return made  # the push under way keeps it for its other hosts
-            self._deltas[key] = made
+            delta = self._make_delta(base, entry)
+            if delta is not None and len(delta[1]) > entry.size * _MAX_SHARE:
+                delta = None
+            if delta is not None and len(delta[1]) > _MAX_DELTA_BYTES:
+                return delta  # the push under way keeps it for its other hosts
+            self._deltas[key] = delta
             if len(self._deltas) > _MAX_DELTAS:
                 self._deltas.popitem(last=False)
         return self._deltas[key]
@@ -179,8 +179,8 @@ def _is_like(old: bytes, new: bytes) -> bool:
     lines = new.split(b"\n")
     if len(lines) < _NUM_SAMPLES:
         return True
-    known = set(old.split(b"\n"))
-    return any(line in known for line in lines[:: len(lines) // _NUM_SAMPLES] if line)
+    old_lines = set(old.split(b"\n"))
+    return any(line in old_lines for line in lines[:: len(lines) // _NUM_SAMPLES] if line)
 
 
 def _pack(

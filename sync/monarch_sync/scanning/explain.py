@@ -36,8 +36,8 @@ class Rule(NamedTuple):
     pattern: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{self.pattern!r} ({place})"
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{self.pattern!r} ({where})"
 
 
 class Explanation(NamedTuple):
@@ -58,34 +58,34 @@ class Explanation(NamedTuple):
 def explain(workspace: Workspace, path: str | os.PathLike[str]) -> Explanation:
     """Explain why ``path`` (absolute, or relative to the working directory) is synced, or is
     not."""
-    shown = os.fspath(path)
+    given_path = os.fspath(path)
     local = Path(os.path.abspath(Path(path).expanduser()))
     # The folder's own links are followed, those below it are not.
-    places = [local, Path(os.path.realpath(local.parent)) / local.name]
+    candidates = [local, Path(os.path.realpath(local.parent)) / local.name]
     for folder in workspace.folders:
-        for place in places:
-            if place == folder.local or folder.local in place.parents:
-                return _within(workspace, folder, shown, place)
+        for candidate in candidates:
+            if candidate == folder.local or folder.local in candidate.parents:
+                return _within(workspace, folder, given_path, candidate)
     folders = ", ".join(str(folder.local) for folder in workspace.folders) or "no folder"
     return Explanation(
-        shown, False, "outside", f"it lies outside the workspace, which is {folders}"
+        given_path, False, "outside", f"it lies outside the workspace, which is {folders}"
     )
 
 
-def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Explanation:
+def _within(workspace: Workspace, folder: Folder, given_path: str, local: Path) -> Explanation:
     relative = "" if local == folder.local else str(local.relative_to(folder.local))
     remote = folder.remote_of(relative)
 
     def out(code: str, reason: str, rule: Rule | None = None) -> Explanation:
         return Explanation(
-            path=shown, is_in=False, code=code, reason=reason, remote=remote, rule=rule
+            path=given_path, is_in=False, code=code, reason=reason, remote=remote, rule=rule
         )
 
     if not folder.local.is_dir():
         return out("missing", f"the workspace folder {folder.local} is not there")
     if not relative:
         return Explanation(
-            shown, True, "root", f"it is a folder of the workspace; {_lands(remote)}"
+            given_path, True, "root", f"it is a folder of the workspace; {_lands(remote)}"
         )
     try:
         os.lstat(local)
@@ -117,8 +117,8 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
         if pattern := _override(NEVER, part, is_dir):
             return out("never", f"{about} is never synced", Rule("built in", 0, pattern))
         if pattern := _override(workspace.ignore, part, is_dir):
-            own = Rule("the workspace's own `ignore`", 0, pattern)
-            return out("workspace", f"{about} matches {own}", own)
+            rule_of_workspace = Rule("the workspace's own `ignore`", 0, pattern)
+            return out("workspace", f"{about} matches {rule_of_workspace}", rule_of_workspace)
         rule = _deciding(folder.local, part)
         if not kept_by_git:
             listed = set(walk(folder.local, workspace.ignore))
@@ -133,14 +133,16 @@ def _within(workspace: Workspace, folder: Folder, shown: str, local: Path) -> Ex
             kept_by_git = str(rule) if rule else "an ignore rule"
     if kept_by_git:
         reason = f"git tracks it, though {kept_by_git} would leave it out; {_lands(remote)}"
-        return Explanation(shown, True, "tracked", reason, remote)
+        return Explanation(given_path, True, "tracked", reason, remote)
     rule = _deciding(folder.local, relative)
     if rule is not None and rule.pattern.startswith("!"):
         reason = f"{rule} takes it back in; {_lands(remote)}"
         return Explanation(
-            path=shown, is_in=True, code="negated", reason=reason, remote=remote, rule=rule
+            path=given_path, is_in=True, code="negated", reason=reason, remote=remote, rule=rule
         )
-    return Explanation(shown, True, "plain", f"no rule leaves it out; {_lands(remote)}", remote)
+    return Explanation(
+        given_path, True, "plain", f"no rule leaves it out; {_lands(remote)}", remote
+    )
 
 
 def _lands(remote: str) -> str:
@@ -190,7 +192,7 @@ def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
 def _deciding(folder: Path, relative: str) -> Rule | None:
     """Return the rule in a file that decides about a path; None if no rule matches it."""
     is_dir = (folder / relative).is_dir() and not (folder / relative).is_symlink()
-    for base, place, file in _rule_files(folder, relative):
+    for base, shown_name, file in _rule_files(folder, relative):
         try:
             lines = os.fsdecode(file.read_bytes()).split("\n")
         except OSError:
@@ -201,7 +203,7 @@ def _deciding(folder: Path, relative: str) -> Rule | None:
             if not line.strip() or line.startswith("#"):
                 continue
             if _matches(line.removeprefix("!"), inner, is_dir):
-                return Rule(place, number, line.strip())
+                return Rule(shown_name, number, line.strip())
     return None
 
 
@@ -217,21 +219,21 @@ def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]
     first."""
     inside = [folder / parent for parent in _parents(relative)]
     above = list(folder.parents)
-    for place in (*inside, *above):
-        yield place, _name(folder, place / IGNORE_FILE), place / IGNORE_FILE
+    for parent in (*inside, *above):
+        yield parent, _name(folder, parent / IGNORE_FILE), parent / IGNORE_FILE
     # Another repository inside has its own rules.
     nearest = find_git_dir(str(inside[0]))
     top = Path(nearest[0]) if nearest else Path("/")
-    for place in (*inside, *above):
-        file = place / ".gitignore"
-        if (place == top or top in place.parents) and not file.is_symlink():
-            yield place, _name(folder, file), file
+    for parent in (*inside, *above):
+        file = parent / ".gitignore"
+        if (parent == top or top in parent.parents) and not file.is_symlink():
+            yield parent, _name(folder, file), file
     if nearest:
         exclude = Path(exclude_file(nearest[1]))
         yield top, _name(folder, exclude), exclude
-    found = find_git_dir(str(folder))
-    personal = Path(personal_rule_file(common_dir(found[1]) if found else None))
-    yield Path(found[0]) if found else Path("/"), str(personal), personal
+    repository = find_git_dir(str(folder))
+    personal = Path(personal_rule_file(common_dir(repository[1]) if repository else None))
+    yield Path(repository[0]) if repository else Path("/"), str(personal), personal
 
 
 def _parents(relative: str) -> Iterator[str]:

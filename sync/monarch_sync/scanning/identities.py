@@ -25,20 +25,20 @@ class Identities:
     """The disks of a workspace's folders at the last check."""
 
     def __init__(self) -> None:
-        self._known: dict[Folder, int] = {}
+        self._disks: dict[Folder, int] = {}
 
     def check(self, folder: Folder) -> None:
         """Check a folder as `Folder.check` does. Raise `WorkspaceMissing` also if an empty folder
         on another disk has taken its place."""
         folder.check()
         try:
-            now = _disk_of(folder.local)
-            known = self._known.get(folder, now)
-            if now != known and not os.listdir(folder.local):
+            disk = _disk_of(folder.local)
+            old_disk = self._disks.get(folder, disk)
+            if disk != old_disk and not os.listdir(folder.local):
                 raise WorkspaceMissing(str(folder.local), _UNMOUNTED)
         except OSError as error:
             raise WorkspaceMissing(str(folder.local), f"went away: {error.strerror}") from None
-        self._known[folder] = now
+        self._disks[folder] = disk
 
 
 class InnerFolders:
@@ -46,19 +46,19 @@ class InnerFolders:
 
     def __init__(self) -> None:
         self._disks: dict[str, int] = {}
-        self._before: dict[str, int] = {}
+        self._old_disks: dict[str, int] = {}
 
     def begin(self) -> None:
         """Begin a full scan. A folder that it does not meet is forgotten when the next one
         begins."""
-        self._before, self._disks = self._disks, {}
+        self._old_disks, self._disks = self._disks, {}
 
     def check(self, path: str, local: str, disk: int) -> None:
         """Raise ``OSError`` if a folder, which is on ``disk`` now, is empty and was on another disk
         before."""
-        known = self._disks.get(path) or self._before.get(path, disk)
-        self._disks[path] = known
-        if disk != known:
+        old_disk = self._disks.get(path) or self._old_disks.get(path, disk)
+        self._disks[path] = old_disk
+        if disk != old_disk:
             if not os.listdir(local):
                 raise OSError(errno.ENODEV, _UNMOUNTED, local)
             self._disks[path] = disk

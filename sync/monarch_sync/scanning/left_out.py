@@ -16,7 +16,7 @@ class LeftOut:
     def __init__(self) -> None:
         self._problems: dict[str, Problem] = {}
         self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
-        self._ways: set[str] = set()  # the folders above all these, or more
+        self._parents: set[str] = set()  # the folders above all these, or more
 
     @property
     def unreadable(self) -> KeysView[str]:
@@ -28,26 +28,26 @@ class LeftOut:
 
     def has_inside(self, path: str) -> bool:
         """Return whether a path is left out; also true if anything in it may be."""
-        return any(path in one for one in (self._problems, self._unreadable, self._ways))
+        return any(path in paths for paths in (self._problems, self._unreadable, self._parents))
 
     def clear(self) -> None:
         """Drop all notes, before a full scan."""
         self._problems.clear()
         self._unreadable.clear()
-        self._ways.clear()
+        self._parents.clear()
 
     def forget(self, path: str) -> None:
         """Drop all notes about a path and below it, before it is looked at again."""
         for problems in (self._problems, self._unreadable):
             problems.pop(path, None)
-            if path in self._ways:
+            if path in self._parents:
                 for other in [p for p in problems if p.startswith(f"{path}/")]:
                     del problems[other]
 
     def note(self, path: str, reason: str) -> None:
         """Note that a path cannot be synced, and why."""
         self._problems[path] = Problem(path, reason)
-        self._ways.update(folders_above(path))
+        self._parents.update(folders_above(path))
 
     def note_unread(self, path: str, error: OSError) -> None:
         """Note that a path cannot be read."""
@@ -65,7 +65,7 @@ class LeftOut:
 
     def _note_unreadable(self, path: str, reason: str) -> None:
         self._unreadable[path] = Problem(path, reason, is_unreadable=True)
-        self._ways.update(folders_above(path))
+        self._parents.update(folders_above(path))
 
     def note_fine(self, path: str) -> None:
         """Note that a path can be synced."""

@@ -20,17 +20,17 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Looking:
-    """Looks at the disk for one scanner; kept between scans. ``known`` gives the entry that the
-    last scan found at a path.
+    """Looks at the disk for one scanner; kept between scans. ``last_entry`` gives the entry that
+    the last scan found at a path.
 
     ``tracked`` has, for each folder, the files that git tracks though rules leave them out.
     """
 
     def __init__(
-        self, workspace: Workspace, contents: Contents, known: Callable[[str], Entry | None]
+        self, workspace: Workspace, contents: Contents, last_entry: Callable[[str], Entry | None]
     ) -> None:
         self._patterns = workspace.ignore
-        self._known = known
+        self._last_entry = last_entry
         self.readings = Readings(contents)
         self.left_out = LeftOut()
         self.tracked: dict[Folder, Tracked] = {}
@@ -81,7 +81,7 @@ class Looking:
             return TOO_DEEP
         kind, mode = stat.S_IFMT(status.st_mode), status.st_mode & 0o777
         if kind == stat.S_IFREG:
-            last = self._known(path)
+            last = self._last_entry(path)
             reading = self.readings.look(local, status, last)
             digest = reading.digest
             if last is not None and last.is_file and last.digest == digest and last.mode == mode:
@@ -120,7 +120,7 @@ def drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
     """Remove the entries of a folder that was deleted or replaced during the scan; the next scan
     reads what is there. ``above``: the folder that contains all entries."""
     folders = {path for path, entry in entries.items() if entry.is_dir}
-    gone = {parent_of(path) for path in entries} - folders - {above}
-    lost = tuple(f"{path}/" for path in gone)
-    for path in [path for path in entries if path.startswith(lost)] if gone else ():
+    missing = {parent_of(path) for path in entries} - folders - {above}
+    lost = tuple(f"{path}/" for path in missing)
+    for path in [path for path in entries if path.startswith(lost)] if missing else ():
         del entries[path]

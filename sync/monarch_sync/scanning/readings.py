@@ -56,8 +56,8 @@ class Readings:
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
-        self._known: dict[_Key, Reading] = {}
-        self._before: dict[_Key, Reading] = {}
+        self._readings: dict[_Key, Reading] = {}
+        self._old_readings: dict[_Key, Reading] = {}
         # Names of files with several: a write to one changes them all.
         self._names: dict[_Key, set[str]] = {}
         # Of which there may be a name that we do not see.
@@ -67,13 +67,13 @@ class Readings:
 
     def begin(self) -> None:
         """Begin a full scan: files that it does not meet are forgotten at its `end`."""
-        self._before, self._known = self._known, {}
+        self._old_readings, self._readings = self._readings, {}
         self._names.clear()
         self._shared.clear()
 
     def end(self) -> None:
         """End a full scan."""
-        self._before = {}
+        self._old_readings = {}
         self._stale.clear()
 
     def stale_names(self) -> set[str]:
@@ -85,7 +85,7 @@ class Readings:
         """Return the reading of a regular file, and read it if needed; ``last`` is the entry that
         its path had. Raises ``OSError``."""
         key = (status.st_dev, status.st_ino)
-        reading = self._known.get(key) or self._before.get(key)
+        reading = self._readings.get(key) or self._old_readings.get(key)
         if status.st_nlink > 1:
             self._note_names(key, local, status.st_nlink, reading)
         elif self._names.pop(key, None):
@@ -97,7 +97,7 @@ class Readings:
             progress().read(reading.size)
         elif reading.local != local:
             reading = reading._replace(local=local)
-        self._known[key] = reading
+        self._readings[key] = reading
         return reading
 
     @property
@@ -119,7 +119,7 @@ class Readings:
                 continue
             key = (status.st_dev, status.st_ino)
             keys.add(key)
-            reading = self._known.get(key)
+            reading = self._readings.get(key)
             if status.st_nlink > 1 and reading is not None and key not in self._names:
                 if _key_of(reading.local) != key:
                     return None

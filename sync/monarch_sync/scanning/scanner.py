@@ -49,7 +49,7 @@ class Scanner:
         self.workspace = workspace
         self.manifest: Manifest | None = None
         self.contents = Contents(workspace)
-        self._looking = Looking(workspace, self.contents, self._known)
+        self._looking = Looking(workspace, self.contents, self._last_entry)
         self._identities = Identities()
         # Paths that rules leave out, and those of them that come along because git tracks them.
         self._hidden: set[str] = set()
@@ -128,7 +128,7 @@ class Scanner:
                 self._identities.check(folder)
         if any(map(_is_rule, (*changed, *removed))):
             return self.scan()  # They came, or went, with their folder.
-        self._drop_empty_ways(changed, removed)
+        self._drop_empty_folders(changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
         return Scan(manifest, self._looking.left_out.problems())
@@ -137,7 +137,7 @@ class Scanner:
         for folder in self.workspace.folders:
             above = f"{folder.local}/"
             inside = (path[len(above) :] for path in touched if path.startswith(above))
-            for parent, relatives in self._places(folder, inside).items():
+            for parent, relatives in self._by_parent(folder, inside).items():
                 self._rescan_some(folder, parent, relatives, changed, removed)
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
@@ -152,30 +152,30 @@ class Scanner:
             if len(homes) != 1:
                 return None
             home = homes[0]
-            was, now = (home.inside(path) for path in (old, new))
-            before, after = home.remote_of(was), home.remote_of(now)
-            if not (was and now) or self._looking.left_out.has_inside(before):
+            old_inside, new_inside = (home.inside(path) for path in (old, new))
+            old_remote, new_remote = home.remote_of(old_inside), home.remote_of(new_inside)
+            if not (old_inside and new_inside) or self._looking.left_out.has_inside(old_remote):
                 return None
             tracked = self._looking.tracked.get(home)
-            if tracked is None or tracked.below(was) or tracked.below(now):
+            if tracked is None or tracked.below(old_inside) or tracked.below(new_inside):
                 return None
-            is_wanted = now in self._looking.walk(home, parent_of(now), depth=1)
+            is_wanted = new_inside in self._looking.walk(home, parent_of(new_inside), depth=1)
             # Less deep, a link in it may lead out.
-            if not is_wanted or after.count("/") < before.count("/"):
+            if not is_wanted or new_remote.count("/") < old_remote.count("/"):
                 return None
             try:
-                entry = self._looking.entry(after, new) if _is_dir(new) else None
-                manifest = manifest.replace(moves=[(before, after)])
+                entry = self._looking.entry(new_remote, new) if _is_dir(new) else None
+                manifest = manifest.replace(moves=[(old_remote, new_remote)])
             except (BadManifest, OSError):
                 return None
             if not isinstance(entry, Entry):
                 return None
-            if entry != manifest.get(after):
+            if entry != manifest.get(new_remote):
                 manifest = manifest.replace([entry])
-        gone = {old for old, _ in moves if not os.path.lexists(old)}
-        return manifest, gone | {new for _, new in moves}
+        missing = {old for old, _ in moves if not os.path.lexists(old)}
+        return manifest, missing | {new for _, new in moves}
 
-    def _places(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
+    def _by_parent(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
         """Return the paths to look at, by their parent folder, which is known and still exists.
 
         A change in a folder that is new, gone, replaced, or itself touched shows when that folder
@@ -183,22 +183,22 @@ class Scanner:
         """
         assert self.manifest is not None
         inside = sorted(inside)
-        stands = {"": True, **dict.fromkeys(inside, False)}
+        is_known = {"": True, **dict.fromkeys(inside, False)}
         places: dict[str, list[str]] = {}
         for relative in inside:
             at = relative
             for above in reversed(list(folders_above(relative))):
-                if above not in stands:
-                    known = self.manifest.get(folder.remote_of(above))
-                    stands[above] = (
-                        known is not None and known.is_dir and _is_dir(f"{folder.local}/{above}")
+                if above not in is_known:
+                    entry = self.manifest.get(folder.remote_of(above))
+                    is_known[above] = (
+                        entry is not None and entry.is_dir and _is_dir(f"{folder.local}/{above}")
                     )
-                if not stands[above]:
+                if not is_known[above]:
                     at = above
                     break
-            found = places.setdefault(parent_of(at), [])
-            if not found or found[-1] != at:
-                found.append(at)
+            siblings = places.setdefault(parent_of(at), [])
+            if not siblings or siblings[-1] != at:
+                siblings.append(at)
         return places
 
     def _rescan_some(
@@ -224,24 +224,24 @@ class Scanner:
         for relative in unsure:
             path = folder.remote_of(relative)
             self._looking.left_out.forget(path)
-            known = self.manifest.below(path)
+            old_paths = self.manifest.below(path)
             if path in self.manifest:
-                known.append(path)
-            found: dict[str, Entry] = {}
+                old_paths.append(path)
+            entries: dict[str, Entry] = {}
             if relative in wanted:
-                self._looking.add(folder, relative, found)
-                if path in found and found[path].is_dir:
+                self._looking.add(folder, relative, entries)
+                if path in entries and entries[path].is_dir:
                     for inner in self._looking.walk(folder, relative):
-                        self._looking.add(folder, inner, found)
-            self._hidden.difference_update(known)
+                        self._looking.add(folder, inner, entries)
+            self._hidden.difference_update(old_paths)
             for inner in self._looking.tracked_in(folder, relative):
-                if folder.remote_of(inner) not in found:
+                if folder.remote_of(inner) not in entries:
                     self._hidden.add(folder.remote_of(inner))
-                    self._looking.add(folder, inner, found)
-            self._looking.left_out.drop_unlisted(found)
-            drop_orphans(found, folder.remote_of(parent))
-            removed.update(inner for inner in known if inner not in found)
-            for inner, entry in found.items():
+                    self._looking.add(folder, inner, entries)
+            self._looking.left_out.drop_unlisted(entries)
+            drop_orphans(entries, folder.remote_of(parent))
+            removed.update(inner for inner in old_paths if inner not in entries)
+            for inner, entry in entries.items():
                 if self.manifest.get(inner) != entry:
                     changed[inner] = entry
 
@@ -255,8 +255,8 @@ class Scanner:
         """
         assert self.manifest is not None
         path = folder.remote_of(relative)
-        before = self.manifest.get(path)
-        if before is None or before.is_dir:
+        old_entry = self.manifest.get(path)
+        if old_entry is None or old_entry.is_dir:
             return False
         try:
             status = os.lstat(f"{folder.local}/{relative}")
@@ -264,28 +264,30 @@ class Scanner:
             status = None
         if status is not None and stat.S_ISDIR(status.st_mode):
             return False
-        found: dict[str, Entry] = {}
-        self._looking.add(folder, relative, found, status)
-        if path not in found:
+        entries: dict[str, Entry] = {}
+        self._looking.add(folder, relative, entries, status)
+        if path not in entries:
             removed.add(path)
-        elif found[path] != before:
-            changed[path] = found[path]
+        elif entries[path] != old_entry:
+            changed[path] = entries[path]
         return True
 
-    def _drop_empty_ways(self, changed: dict[str, Entry], removed: set[str]) -> None:
+    def _drop_empty_folders(self, changed: dict[str, Entry], removed: set[str]) -> None:
         """Remove folders that rules leave out, once the last file that git tracks in them is
         gone."""
         assert self.manifest is not None
         for path in [path for path in removed if parent_of(path) in self._hidden]:
-            for way in folders_above(path):
-                if way not in self._hidden or any(one.startswith(f"{way}/") for one in changed):
+            for folder in folders_above(path):
+                if folder not in self._hidden or any(
+                    other.startswith(f"{folder}/") for other in changed
+                ):
                     break
-                if not removed.issuperset(self.manifest.below(way)):
+                if not removed.issuperset(self.manifest.below(folder)):
                     break
-                removed.add(way)
-                self._hidden.discard(way)
+                removed.add(folder)
+                self._hidden.discard(folder)
 
-    def _known(self, path: str) -> Entry | None:
+    def _last_entry(self, path: str) -> Entry | None:
         return self.manifest.get(path) if self.manifest is not None else None
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:

@@ -33,20 +33,22 @@ def filled(
     No other entry is replaced: another folder of the workspace may land inside.
     """
     kept: dict[str, Entry] = {}
-    told: list[Problem] = []
+    marked: list[Problem] = []
     closed = {problem.path for problem in problems if problem.is_unreadable}
     for problem in problems:
         inside: list[Entry] = []
         if problem.is_unreadable:
-            inside = list(_held(base, problem.path)) or _moved(problem.path, manifest, base, closed)
-        told.append(replace(problem, is_kept=bool(inside)))
+            inside = list(_entries_in(base, problem.path)) or _moved(
+                problem.path, manifest, base, closed
+            )
+        marked.append(replace(problem, is_kept=bool(inside)))
         for entry in inside:
             above = parent_of(entry.path)
             folder = kept.get(above) or manifest.get(above)
             has_place = not above or (folder is not None and folder.is_dir)
             if has_place and entry.path not in manifest:
                 kept[entry.path] = entry
-    return (manifest.replace(kept.values()) if kept else manifest), told
+    return (manifest.replace(kept.values()) if kept else manifest), marked
 
 
 def listing_fault(error: OSError) -> str:
@@ -69,15 +71,15 @@ def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> l
     for above in reversed(list(folders_above(path))):
         if above in base or above not in manifest:
             continue
-        before = _name_before(above, path[len(above) :], manifest, base, closed)
-        if before:
-            held = _held(base, before + path[len(above) :])
-            moved = (structs.replace(e, path=above + e.path[len(before) :]) for e in held)
+        old_name = _old_name_of(above, path[len(above) :], manifest, base, closed)
+        if old_name:
+            entries = _entries_in(base, old_name + path[len(above) :])
+            moved = (structs.replace(e, path=above + e.path[len(old_name) :]) for e in entries)
             return [entry for entry in moved if _is_fit(entry)]
     return []
 
 
-def _name_before(
+def _old_name_of(
     folder: str, inside: str, manifest: Manifest, base: Manifest, closed: set[str]
 ) -> str:
     """Return the name under which ``base`` has a folder that is new in ``manifest``; "" if that is
@@ -89,14 +91,14 @@ def _name_before(
         if entry.is_dir and old in base and old not in manifest and not _is_in(old, closed):
             alike[entry.path] = 0
     files = list(manifest.files_below(folder))
-    for before in alike:
+    for old_name in alike:
         for path in files:
-            was, now = base.get(before + path[len(folder) :]), manifest.get(path)
-            if was is not None and now is not None and was.path not in manifest:
-                alike[before] += was.digest == now.digest
+            old_entry, new_entry = base.get(old_name + path[len(folder) :]), manifest.get(path)
+            if old_entry is not None and new_entry is not None and old_entry.path not in manifest:
+                alike[old_name] += old_entry.digest == new_entry.digest
     best = max(alike.values(), default=0)
-    found = [before for before, num in alike.items() if num == best]
-    return found[0] if len(found) == 1 and (best or not files) else ""
+    best_names = [old_name for old_name, num in alike.items() if num == best]
+    return best_names[0] if len(best_names) == 1 and (best or not files) else ""
 
 
 def _is_fit(entry: Entry) -> bool:
@@ -110,8 +112,8 @@ def _is_in(path: str, folders: set[str]) -> bool:
     return path in folders or not folders.isdisjoint(folders_above(path))
 
 
-def _held(base: Manifest, path: str) -> Iterator[Entry]:
+def _entries_in(base: Manifest, path: str) -> Iterator[Entry]:
     """Yield the entries of a manifest at a path and below it, folders before their content."""
     inside = base.below("" if path == ROOT else path)
-    entries = (base.get(one) for one in (path, *inside))
+    entries = (base.get(inner_path) for inner_path in (path, *inside))
     return (entry for entry in entries if entry is not None)

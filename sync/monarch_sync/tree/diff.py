@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from monarch_sync.tree.entry import Entry, EntryKind, folders_above
 from monarch_sync.tree.manifest import Manifest
@@ -23,10 +24,10 @@ class SyncPlan:
 
     ``removes`` are entries to delete or to replace by another kind, deepest first; ``folders``,
     ``files``, ``links`` must be made or replaced; ``modes`` only change their permission bits.
-    ``moved`` maps a new file whose content the old state had to that content's old path; ``before``
-    maps the path of a file that replaces another to the other's entry. ``folders_moved`` are whole
-    folders that are only renamed, as (old, new); their content is in none of the others, and they
-    come first.
+    ``moved`` maps a new file whose content the old state had to that content's old path;
+    ``replaced`` maps the path of a file that replaces another to the old entry. ``folders_moved``
+    are whole folders that are only renamed, as (old, new); their content is in none of the others,
+    and they come first.
     """
 
     folders_moved: list[tuple[str, str]] = field(default_factory=list)
@@ -36,10 +37,11 @@ class SyncPlan:
     links: list[Entry] = field(default_factory=list)
     modes: list[Entry] = field(default_factory=list)
     moved: dict[str, str] = field(default_factory=dict)
-    before: dict[str, Entry] = field(default_factory=dict)
+    replaced: dict[str, Entry] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
+        """Whether the plan has no steps."""
         parts = (self.removes, self.folders, self.files, self.links, self.modes)
         return not (self.folders_moved or any(parts))
 
@@ -50,37 +52,39 @@ class SyncPlan:
 
 
 def diff(
-    old: Manifest, new: Manifest, folders_moved: Sequence[tuple[str, str]] | None = None,
+    old: Manifest,
+    new: Manifest,
+    folders_moved: Sequence[tuple[str, str]] | None = None,
     is_here: Callable[[bytes], bool] = lambda digest: False,
-) -> SyncPlan:  # fmt: skip
+) -> SyncPlan:
     """Return the plan that turns ``old`` into ``new``. ``folders_moved``: the folders to move
-    whole, if the plan should not find them itself. ``is_here``: the contents that need not be
+    whole, if the plan should not find them itself. ``is_here`` tells which contents need not be
     searched for."""
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
     plan = SyncPlan(folders_moved=list(folders_moved))
     fresh: list[Entry] = []
     base = old.replace(moves=folders_moved) if folders_moved else old
-    for path, there, after in new.changes(base):
-        before = old.get(path) if folders_moved else there
-        if before is not None and (after is None or after.kind is not before.kind):
-            plan.removes.append(before)
-            before = None
-        if after is None:
+    for path, changed, new_entry in new.changes(base):
+        old_entry = old.get(path) if folders_moved else changed
+        if old_entry is not None and (new_entry is None or new_entry.kind is not old_entry.kind):
+            plan.removes.append(old_entry)
+            old_entry = None
+        if new_entry is None:
             continue
-        kind = after.kind
-        if before is not None and _only_mode_differs(before, after):
-            plan.modes.append(after)
+        kind = new_entry.kind
+        if old_entry is not None and _only_mode_differs(old_entry, new_entry):
+            plan.modes.append(new_entry)
         elif kind is EntryKind.FILE:
-            plan.files.append(after)
-            if before is not None:
-                plan.before[path] = before
-            if not is_here(after.digest):
-                fresh.append(after)
+            plan.files.append(new_entry)
+            if old_entry is not None:
+                plan.replaced[path] = old_entry
+            if not is_here(new_entry.digest):
+                fresh.append(new_entry)
         elif kind is EntryKind.DIR:
-            plan.folders.append(after)
+            plan.folders.append(new_entry)
         else:
-            plan.links.append(after)
+            plan.links.append(new_entry)
     if fresh:
         sources = old.paths_of(entry.digest for entry in fresh)
         plan.moved = {
@@ -98,28 +102,28 @@ def _depth(entry: Entry) -> int:
 
 
 def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
-    """Return the highest folders of ``old`` that are gone and that equal a new folder, as (old,
-    new)."""
+    """Return the highest folders of ``old`` that are missing in ``new`` and equal a new folder, as
+    (old, new)."""
     if new.lineage and new.lineage.base == old.digest:
         touched = new.lineage.touched.values()
-        if not any(now is None and was is not None and was.is_dir for was, now in touched):
+        if not any(before and before.is_dir and after is None for before, after in touched):
             return []
     gone, pending = _gone_and_new_folders(old, new)
-    pending.sort(key=_by_path, reverse=True)
+    pending.sort(key=itemgetter(0), reverse=True)
     moved: list[tuple[str, str]] = []
-    taken: set[str] = set()
-    above_taken: set[str] = set()
+    moved_sources: set[str] = set()
+    above_moved: set[str] = set()
     while pending and gone:
         path, child = pending.pop()
         source = gone.pop(_key(child), None)
         if source is not None:
             above = set(folders_above(source))
-            if source not in above_taken and not above & taken:
+            if source not in above_moved and not above & moved_sources:
                 moved.append((source, path))
-                taken.add(source)
-                above_taken |= above
+                moved_sources.add(source)
+                above_moved |= above
                 continue
-        pending += sorted(_folders_in(path, child), key=_by_path, reverse=True)
+        pending += sorted(_folders_in(path, child), key=itemgetter(0), reverse=True)
     return moved
 
 
@@ -132,22 +136,22 @@ def _gone_and_new_folders(
     fresh: list[tuple[str, Child]] = []
     pending = [("", old.root, new.root)]
     while pending:
-        folder, one, other = pending.pop()
-        for name in one.children.keys() | other.children.keys():
-            before, now = one.children.get(name), other.children.get(name)
+        folder, old_node, new_node = pending.pop()
+        for name in old_node.children.keys() | new_node.children.keys():
+            old_child, new_child = old_node.children.get(name), new_node.children.get(name)
             path = join(folder, name)
-            if before is None:
-                if now is not None and now.node is not None:
-                    fresh.append((path, now))
-            elif now is None:
-                below = [(path, before)]
+            if old_child is None:
+                if new_child is not None and new_child.node is not None:
+                    fresh.append((path, new_child))
+            elif new_child is None:
+                below = [(path, old_child)]
                 while below:
                     at, child = below.pop()
                     if child.node is not None and child.node.num_files:
                         gone[_key(child)] = at
                         below += _folders_in(at, child)
-            elif before.fold != now.fold and before.node is not None and now.node is not None:
-                pending.append((path, before.node, now.node))
+            elif old_child.fold != new_child.fold and old_child.node and new_child.node:
+                pending.append((path, old_child.node, new_child.node))
     return gone, fresh
 
 
@@ -164,9 +168,5 @@ def _folders_in(path: str, child: Child) -> list[tuple[str, Child]]:
     return [(join(path, name), inner) for name, inner in inside if inner.node is not None]
 
 
-def _by_path(pair: tuple[str, Child]) -> str:
-    return pair[0]
-
-
-def _only_mode_differs(before: Entry, after: Entry) -> bool:
-    return before.digest == after.digest and before.target == after.target
+def _only_mode_differs(old: Entry, new: Entry) -> bool:
+    return old.digest == new.digest and old.target == new.target

@@ -18,7 +18,7 @@ import msgspec
 from monarch_sync.content.digest import DIGEST_BYTES
 from monarch_sync.errors import BadManifest
 
-RESERVED = ".monarch"  # the state of replicas and sessions lives under names that end in this
+RESERVED = ".monarch"  # names that end in this are reserved for the state of replicas and sessions
 
 _MAX_DEPTH = 255
 TOO_DEEP = f"lies in more than {_MAX_DEPTH} folders"
@@ -74,11 +74,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def from_row(cls, row: Row) -> Entry:
         """Return the entry in a row. Raises `BadManifest` if it breaks a rule."""
         path, kind, mode, size, digest, target, chunks = row
-        known = _KINDS.get(kind)
-        if known is None:
+        entry_kind = _KINDS.get(kind)
+        if entry_kind is None:
             raise BadManifest(from_wire(path), f"is of unknown kind {kind!r}")
-        leads_to = from_wire(target) if target else ""
-        entry = cls(from_wire(path), known, mode, size, digest, leads_to, chunks)
+        entry = cls(from_wire(path), entry_kind, mode, size, digest, from_wire(target), chunks)
         check(entry)
         return entry
 

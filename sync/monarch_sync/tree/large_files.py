@@ -5,30 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
 
 from monarch_sync.tree.entry import Entry
 
-_MIN_BYTES = 50_000_000
+MIN_BYTES = 50_000_000  # A push should not send files of this size unasked.
 
 Review = Callable[[Sequence[Entry]], None]
-"""Is told of files that would be sent whole, in the order of their paths; an error that it raises
-ends the push, which has changed nothing then."""
+"""Is called with the files that would be sent whole, in the order of their paths. If it raises an
+error, the push ends, and nothing has been changed."""
 
 _reviewers: ContextVar[Review | None] = ContextVar("monarch_sync_large_files", default=None)
-
-
-class _Sized(Protocol):
-    @property
-    def size(self) -> int: ...
-
-
-_T = TypeVar("_T", bound=_Sized)
-
-
-def large_among(files: Iterable[_T], min_bytes: int = _MIN_BYTES) -> list[_T]:
-    """Return the files that are so large that a push should not send them unasked."""
-    return [one for one in files if one.size >= min_bytes]
 
 
 def review(files: Iterable[Entry]) -> None:

@@ -1,15 +1,16 @@
 """Manifest: all entries of a workspace, and the digest that names this state.
 
 Every folder above an entry is an entry itself. Manifests share their equal folders (`tree.py`). So
-making one from another, and comparing two, costs only as much as they differ, and a folder that was
-only renamed is recognised. `replace` also remembers what it changed, so comparing a manifest with
-the one that it was made from looks at nothing else.
+the time to make one from another, or to compare two, depends only on their differences, and a
+folder that was only renamed is recognised. `replace` also remembers what it changed, so a
+comparison with the manifest that it changed looks at nothing else.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -81,7 +82,7 @@ class Manifest:
         return isinstance(path, str) and self.get(path) is not None
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(_sorted(_entries(self.root, "")))
+        return iter(sorted(_entries(self.root, ""), key=attrgetter("path")))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Manifest):
@@ -161,24 +162,25 @@ class Manifest:
         if not len(base):
             return [EntryChange(entry.path, None, entry) for entry in self]
         if self.lineage and self.lineage.base == base.digest:
-            found = [EntryChange(path, *pair) for path, pair in self.lineage.touched.items()]
+            changes = [EntryChange(path, *pair) for path, pair in self.lineage.touched.items()]
         else:
-            found = [
-                EntryChange(path, _entry_at(path, before), _entry_at(path, now))
-                for path, before, now in differing(base.root, self.root)
+            changes = [
+                EntryChange(path, _entry_at(path, old_child), _entry_at(path, new_child))
+                for path, old_child, new_child in differing(base.root, self.root)
             ]
-        if len(found) > 1:
-            found.sort(key=itemgetter(0))
-        return [one for one in found if not _is_same(one.before, one.now)]
+        changes.sort(key=attrgetter("path"))
+        return [change for change in changes if not _is_same(change.before, change.now)]
 
     def changed_paths(self, base: Manifest) -> set[str]:
         """Return the paths at which this manifest and `base` differ."""
         return {change.path for change in self.changes(base)}
 
     def replace(
-        self, changed: Iterable[Entry] = (), removed: Iterable[str] = (),
+        self,
+        changed: Iterable[Entry] = (),
+        removed: Iterable[str] = (),
         moves: Iterable[tuple[str, str]] = (),
-    ) -> Manifest:  # fmt: skip
+    ) -> Manifest:
         """Return this manifest with some folders renamed, as (old, new), and then with some paths
         removed and some entries added or changed. Raises `BadManifest` for a folder that cannot
         move."""
@@ -190,18 +192,18 @@ class Manifest:
             if not editor.move(old, new):
                 raise BadManifest(old, f"cannot become {new!r}: one of them is not as it should be")
         touched: dict[str, tuple[Entry | None, Entry | None]] = {}
-        for path, now in (*((path, None) for path in removed), *((e.path, e) for e in changed)):
-            before = put(path, now)
+        for path, entry in (*((path, None) for path in removed), *((e.path, e) for e in changed)):
+            old_entry = put(path, entry)
             if path in touched:
-                before = touched[path][0]  # it was put twice
-            elif before is not None and before.path != path:
-                before = located(before, path)
-            touched[path] = before, now
-        made = Manifest.__new__(Manifest)
-        made._hold(editor.finish())
+                old_entry = touched[path][0]  # it was put twice
+            elif old_entry is not None and old_entry.path != path:
+                old_entry = located(old_entry, path)
+            touched[path] = old_entry, entry
+        manifest = Manifest.__new__(Manifest)
+        manifest._hold(editor.finish())
         if not has_moved:
-            made.lineage = _Lineage(self.digest, touched)
-        return made
+            manifest.lineage = _Lineage(self.digest, touched)
+        return manifest
 
     def check(self, base: Manifest | None = None) -> None:
         """Raise `BadManifest` if a path's folder is missing or is no folder, or if a link leads
@@ -220,18 +222,19 @@ class Manifest:
                 is_deep = is_too_deep(f"{folder}/x")
                 for name, child in node.children.items():
                     entry = child.entry
-                    # Nearly all are files, of which their folder tells all.
+                    # Nearly all are files; that they are in a folder is all that matters.
                     if is_deep or child.node is not None or entry is None or not entry.is_file:
                         yield join(folder, name), child
         elif self.lineage and self.lineage.base == base.digest:
             paths: set[str] = set()
-            for path, (before, now) in self.lineage.touched.items():
-                # A file in a file's place lies as soundly as that.
-                if before is None or now is None or not (before.is_file and now.is_file):
+            for path, (old_entry, new_entry) in self.lineage.touched.items():
+                # A file in place of a file changes nothing that `check` looks at.
+                are_files = old_entry and new_entry and old_entry.is_file and new_entry.is_file
+                if not are_files:
                     paths.update((path, *folders_above(path)))
             yield from ((path, self._child(path)) for path in paths)
         else:
-            yield from ((path, now) for path, _, now in differing(base.root, self.root))
+            yield from ((path, child) for path, _, child in differing(base.root, self.root))
 
     def check_at(self, path: str, *, with_content: bool) -> None:
         """Check the folder at a path and all folders above it as `check` does; with
@@ -276,7 +279,8 @@ class Manifest:
             raise BadManifest("", f"uses the digest {digest_name!r}; this side knows {DIGEST_NAME}")
         manifest = cls(Entry.from_row(row) for row in rows)
         if len(manifest) != len(rows):
-            raise BadManifest(_twice(rows), "appears twice")
+            twice, _ = Counter(row[0] for row in rows).most_common(1)[0]
+            raise BadManifest(from_wire(twice), "appears twice")
         manifest.check()
         return manifest
 
@@ -284,10 +288,9 @@ class Manifest:
 def _check(path: str, child: Child) -> None:
     entry, node = child.entry, child.node
     if node is not None and (entry is None or not entry.is_dir):
-        inside, has = next(_entries(node, path)).path, "has no entry"
-        if entry is not None:
-            has = f"is a {entry.kind.value}"
-        raise BadManifest(inside, f"lies in {path!r}, which {has}")
+        fault = "has no entry" if entry is None else f"is a {entry.kind.value}"
+        inside = next(_entries(node, path)).path
+        raise BadManifest(inside, f"lies in {path!r}, which {fault}")
     if entry is not None and entry.is_link:
         fault = target_fault(path, entry.target)
         if fault:
@@ -307,20 +310,16 @@ def _entries(root: TreeNode, above: str) -> Iterator[Entry]:
                 yield located(child.entry, join(folder, name))
 
 
-def _sorted(entries: Iterable[Entry]) -> list[Entry]:
-    return sorted(entries, key=lambda entry: entry.path)
-
-
-def _is_same(one: Entry | None, other: Entry | None) -> bool:
+def _is_same(old: Entry | None, new: Entry | None) -> bool:
     """Return whether two entries differ in nothing but their path."""
-    if one is None or other is None:
-        return one is other
+    if old is None or new is None:
+        return old is new
     return (
-        one.kind is other.kind
-        and one.mode == other.mode
-        and one.digest == other.digest
-        and one.size == other.size
-        and one.target == other.target
+        old.kind is new.kind
+        and old.mode == new.mode
+        and old.digest == new.digest
+        and old.size == new.size
+        and old.target == new.target
     )
 
 
@@ -333,17 +332,8 @@ def decode_paths(raw: Iterable[bytes]) -> list[str]:
 
 
 def encode_pairs(pairs: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(to_wire(one), to_wire(other)) for one, other in pairs]
+    return [(to_wire(old), to_wire(new)) for old, new in pairs]
 
 
 def decode_pairs(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-    return [(from_wire(one), from_wire(other)) for one, other in raw]
-
-
-def _twice(rows: list[Row]) -> str:
-    seen: set[bytes] = set()
-    for row in rows:
-        if row[0] in seen:
-            return from_wire(row[0])
-        seen.add(row[0])
-    return ""
+    return [(from_wire(old), from_wire(new)) for old, new in raw]

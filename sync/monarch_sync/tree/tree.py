@@ -1,9 +1,10 @@
 """Tree: the folders behind a manifest. Manifests share the folders that they have in common.
 
 A folder stores a digest of all its content, at any depth, which does not depend on the folder's own
-name. So equal folders are recognised without a look inside, a renamed folder costs nothing, and a
-changed file costs only the folders above it. Entries carry their path; in a folder that has moved
-it is the old path, so code that takes an entry out of a tree gives it its present path (`located`).
+name. So equal folders are recognised without a look inside, renaming a folder computes nothing, and
+a changed file changes only the folders above it. Entries carry their path; in a folder that has
+moved it is the old path, so code that takes an entry out of a tree gives it its present path
+(`located`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class Child(msgspec.Struct, frozen=True, gc=False):
     fold: bytes
 
 
+_COUNTS = ("num_entries", "num_files", "num_folders")
+
+
 class TreeNode:
     """A folder's content. It never changes once it is part of a manifest.
 
@@ -34,9 +38,7 @@ class TreeNode:
     these.
     """
 
-    __slots__ = (
-        "_by_digest", "children", "digest", "folds", "num_entries", "num_files", "num_folders",
-    )  # fmt: skip
+    __slots__ = ("_by_digest", "children", "digest", "folds", *_COUNTS)
 
     def __init__(self) -> None:
         self.children: dict[str, Child] = {}
@@ -46,6 +48,7 @@ class TreeNode:
         self._by_digest: dict[bytes, str] | None = None
 
     def copy(self) -> TreeNode:
+        """Return a copy that may be changed; the inner folders are shared."""
         new = TreeNode()
         new.children = self.children.copy()
         new.folds, new.digest, new.num_entries = self.folds, self.digest, self.num_entries
@@ -90,39 +93,40 @@ def located(entry: Entry, path: str) -> Entry:
 
 
 def differing(old: TreeNode, new: TreeNode) -> Iterator[tuple[str, Child | None, Child | None]]:
-    """Yield (path, child before, child now) wherever two trees differ, folders with differences
+    """Yield (path, old child, new child) wherever two trees differ, folders with differences
     included. In no order, but a folder comes before its content."""
     pending = [("", old, new)]
     while pending:
-        folder, one, other = pending.pop()
-        before, now = one.children, other.children
+        folder, old_node, new_node = pending.pop()
+        before, after = old_node.children, new_node.children
         # Parts that two trees share are the same object in both, and there may be many.
-        fresh = [name for name, child in now.items() if before.get(name) is not child]
-        found = [(name, before.get(name), now.get(name)) for name in fresh]
-        if len(before) > len(now) - len(fresh):
-            found += [(name, before[name], None) for name in before.keys() - now.keys()]
-        for name, theirs, child in found:
-            if theirs and child and child.fold == theirs.fold:
+        names = [name for name, child in after.items() if before.get(name) is not child]
+        if len(before) > len(after) - len(names):
+            names += before.keys() - after.keys()
+        for name in names:
+            old_child, new_child = before.get(name), after.get(name)
+            if old_child and new_child and new_child.fold == old_child.fold:
                 continue
             path = join(folder, name)
-            yield path, theirs, child
-            inner = (theirs and theirs.node) or EMPTY, (child and child.node) or EMPTY
-            if inner[0] is not inner[1]:
-                pending.append((path, *inner))
+            yield path, old_child, new_child
+            old_inner = (old_child and old_child.node) or EMPTY
+            new_inner = (new_child and new_child.node) or EMPTY
+            if old_inner is not new_inner:
+                pending.append((path, old_inner, new_inner))
 
 
 def paths_of(root: TreeNode, digests: Iterable[bytes]) -> dict[bytes, str]:
     """Return a path for each of these contents that a file in the tree has."""
     wanted = set(digests)
-    found: dict[bytes, str] = {}
+    paths: dict[bytes, str] = {}
     if not wanted:
-        return found
+        return paths
     for folder, node in root.walk():
         names = node.by_digest
         if names.keys().isdisjoint(wanted):
             continue
         for digest in wanted & names.keys():
-            found[digest] = join(folder, names[digest])
-        if len(found) == len(wanted):
+            paths[digest] = join(folder, names[digest])
+        if len(paths) == len(wanted):
             break
-    return found
+    return paths

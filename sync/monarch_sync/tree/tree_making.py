@@ -1,7 +1,8 @@
-"""How trees are made: from entries, or from a tree that other manifests share."""
+"""How trees are made: from entries, or by changing a tree that other manifests share."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from monarch_sync.content.digest import DIGEST_BYTES, digest_bytes
@@ -9,22 +10,22 @@ from monarch_sync.tree.entry import Entry, EntryKind, to_wire
 from monarch_sync.tree.tree import Child, TreeNode, located, split
 
 _NO_FOLD = b""
-_FEW = 8  # changes to a folder that are worked into its known state
+_FEW = 8  # so few changes are worked into the sorted folds of a folder
 _FILE = EntryKind.FILE
 _NAMES = {kind: kind.value for kind in EntryKind}
 
 
 def _fold(name: str, entry: Entry | None, node: TreeNode | None) -> bytes:
     if entry is None:
-        told = to_wire(name)
+        data = to_wire(name)
     else:
-        # Names have no NUL, so no two entries are told alike.
+        # Names contain no NUL, so no two entries have the same data.
         kind = _NAMES[entry.kind]
-        told = to_wire(f"{name}\0{kind}\0{entry.mode}\0{entry.size}\0{entry.target}\0")
-        told += entry.digest
+        data = to_wire(f"{name}\0{kind}\0{entry.mode}\0{entry.size}\0{entry.target}\0")
+        data += entry.digest
     if node is not None:
-        told += b"\0in:%b" % node.digest
-    return digest_bytes(told)
+        data += b"\0in:%b" % node.digest
+    return digest_bytes(data)
 
 
 def build(entries: Iterable[Entry]) -> TreeNode:
@@ -39,7 +40,7 @@ def build(entries: Iterable[Entry]) -> TreeNode:
         names[name] = entry
     top = folders.pop("")
     inside: dict[str, dict[str, TreeNode]] = {"": {}}
-    # The deepest first, so that what is in a folder is known when it is counted.
+    # The deepest first: a folder is counted after the folders in it.
     for folder in sorted(folders, key=_depth, reverse=True):
         above, name = split(folder)
         node = _node_of(folders[folder], inside.pop(folder, {}))
@@ -52,7 +53,7 @@ def _add_folder(
 ) -> dict[str, Entry | None]:
     """Add a folder, and those above it that are new, without entries; return the new folder's
     names."""
-    room = folders[folder] = {}
+    names = folders[folder] = {}
     while folder:
         folder, name = split(folder)
         above = folders.get(folder)
@@ -60,7 +61,7 @@ def _add_folder(
             above.setdefault(name, None)
             break
         folders[folder] = {name: None}
-    return room
+    return names
 
 
 def _node_of(entries: dict[str, Entry | None], folders: dict[str, TreeNode]) -> TreeNode:
@@ -96,17 +97,17 @@ class Editor:
         self._touched: dict[str, dict[str, Child | None]] = {"": {}}
 
     def put(self, path: str, entry: Entry | None) -> Entry | None:
-        """Set the entry at a path, or remove it with None; return the entry that was there. All
-        below the path stays."""
+        """Set the entry at a path, or remove it with None; return the old entry. Entries below the
+        path are not changed."""
         folder, name = split(path)
         node = self._nodes.get(folder) or self._open(folder)
-        before = node.children.get(name)
-        self._touched[folder].setdefault(name, before)
-        if before is None:
+        old_child = node.children.get(name)
+        self._touched[folder].setdefault(name, old_child)
+        if old_child is None:
             node.children[name] = Child(entry, None, _NO_FOLD)
             return None
-        node.children[name] = Child(entry, before.node, _NO_FOLD)
-        return before.entry
+        node.children[name] = Child(entry, old_child.node, _NO_FOLD)
+        return old_child.entry
 
     def move(self, old: str, new: str) -> bool:
         """Rename a folder; return False if there is none, or if ``new`` exists. Call it before any
@@ -120,10 +121,10 @@ class Editor:
         del node.children[name]
         folder, name = split(new)
         node = self._open(folder)
-        before = node.children.get(name)
-        self._touched[folder].setdefault(name, before)
+        old_child = node.children.get(name)
+        self._touched[folder].setdefault(name, old_child)
         node.children[name] = Child(located(child.entry, new), child.node, _NO_FOLD)
-        return before is None
+        return old_child is None
 
     def _open(self, folder: str) -> TreeNode:
         """Return a folder's node as a copy that may be changed."""
@@ -135,17 +136,18 @@ class Editor:
         node = self._nodes[at]
         for path in reversed(missing):
             above, name = split(path)
-            before = node.children.get(name)
-            self._touched[above].setdefault(name, before)
-            inner = before.node.copy() if before is not None and before.node else TreeNode()
-            node.children[name] = Child(before.entry if before else None, inner, _NO_FOLD)
+            old_child = node.children.get(name)
+            self._touched[above].setdefault(name, old_child)
+            old = old_child or Child(None, None, _NO_FOLD)
+            inner = old.node.copy() if old.node else TreeNode()
+            node.children[name] = Child(old.entry, inner, _NO_FOLD)
             self._nodes[path], self._touched[path] = inner, {}
             node = inner
         return node
 
     def finish(self) -> TreeNode:
         """Compute the digests of the changed folders, and return the new tree."""
-        # The deepest first, so that what is in a folder is known when it is counted.
+        # The deepest first: a folder is counted after the folders in it.
         for folder in sorted(self._nodes, key=_depth, reverse=True):
             if folder:
                 self._count(folder)
@@ -153,67 +155,56 @@ class Editor:
         return self._nodes[""]
 
     def _count(self, folder: str) -> None:
+        """Update a folder's numbers and digest to its changed children."""
         node, touched = self._nodes[folder], self._touched[folder]
-        num_entries, gone, came = node.num_entries, [], []
-        num_files, num_folders = node.num_files, node.num_folders
-        children = node.children
-        for name, before in touched.items():
-            if before is not None:
-                entry, inner = before.entry, before.node
-                gone.append(before.fold)
-                if entry is not None:
-                    num_entries -= 1
-                    num_files -= entry.kind is _FILE
-                if inner is not None:
-                    num_entries -= inner.num_entries
-                    num_files -= inner.num_files
-                    num_folders -= inner.num_folders + 1
-            child = children.get(name)
+        old_folds, new_folds = [], []
+        for name, old_child in touched.items():
+            if old_child is not None:
+                old_folds.append(old_child.fold)
+                _add_counts(node, old_child, -1)
+            child = node.children.get(name)
             if child is None:
                 continue
-            entry, inner = child.entry, child.node
-            if inner is not None and not inner.children:
-                inner = None
-            if entry is None and inner is None:
-                del children[name]
+            inner = child.node if child.node is not None and child.node.children else None
+            if child.entry is None and inner is None:
+                del node.children[name]
                 continue
-            fold = _fold(name, entry, inner)
-            children[name] = Child(entry, inner, fold)
-            came.append(fold)
-            if entry is not None:
-                num_entries += 1
-                num_files += entry.kind is _FILE
-            if inner is not None:
-                num_entries += inner.num_entries
-                num_files += inner.num_files
-                num_folders += inner.num_folders + 1
+            fold = _fold(name, child.entry, inner)
+            child = node.children[name] = Child(child.entry, inner, fold)
+            new_folds.append(fold)
+            _add_counts(node, child, 1)
         if len(touched) <= _FEW:
-            node.folds = _with(node.folds, gone, came)
+            node.folds = _with(node.folds, old_folds, new_folds)
         else:
-            node.folds = b"".join(sorted(child.fold for child in children.values()))
-        node.digest, node.num_entries = digest_bytes(node.folds), num_entries
-        node.num_files, node.num_folders = num_files, num_folders
+            node.folds = b"".join(sorted(child.fold for child in node.children.values()))
+        node.digest = digest_bytes(node.folds)
 
 
-def _with(folds: bytes, gone: Iterable[bytes], came: Iterable[bytes]) -> bytes:
-    """Return the sorted folds without those in ``gone``, and with those in ``came``."""
-    made = bytearray(folds)
-    for fold in gone:
-        at = _place(made, fold)
-        del made[at : at + DIGEST_BYTES]
-    for fold in came:
-        at = _place(made, fold)
-        made[at:at] = fold
-    return bytes(made)
+def _add_counts(node: TreeNode, child: Child, sign: int) -> None:
+    """Add what a child counts to the numbers of its folder; with -1, subtract it."""
+    if child.entry is not None:
+        node.num_entries += sign
+        node.num_files += sign * (child.entry.kind is _FILE)
+    if child.node is not None:
+        node.num_entries += sign * child.node.num_entries
+        node.num_files += sign * child.node.num_files
+        node.num_folders += sign * (child.node.num_folders + 1)
 
 
-def _place(folds: bytearray, fold: bytes) -> int:
+def _with(folds: bytes, removed: Iterable[bytes], added: Iterable[bytes]) -> bytes:
+    """Return the sorted folds without those in ``removed``, and with those in ``added``."""
+    result = bytearray(folds)
+    for fold in removed:
+        at = _offset_of(result, fold)
+        del result[at : at + DIGEST_BYTES]
+    for fold in added:
+        at = _offset_of(result, fold)
+        result[at:at] = fold
+    return bytes(result)
+
+
+def _offset_of(folds: bytearray, fold: bytes) -> int:
     """Return the offset of a fold among sorted folds, or the offset at which it belongs."""
-    low, high = 0, len(folds) // DIGEST_BYTES
-    while low < high:
-        middle = (low + high) // 2
-        if folds[middle * DIGEST_BYTES : (middle + 1) * DIGEST_BYTES] < fold:
-            low = middle + 1
-        else:
-            high = middle
-    return low * DIGEST_BYTES
+    size = DIGEST_BYTES
+    indices = range(len(folds) // size)
+    return size * bisect_left(indices, fold, key=lambda i: bytes(folds[i * size : i * size + size]))

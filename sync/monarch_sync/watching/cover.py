@@ -77,10 +77,10 @@ class Cover:
         if parent in self._environments:
             return
         tracked = self._tracked
-        ways = tracked.ways if tracked is not None else frozenset()
+        parents = tracked.parents if tracked is not None else frozenset()
         wanted: set[str] = set()
         # Rules may leave out the one above, which is watched for what git tracks in it.
-        if parent not in ways or is_wanted(self._folder.local, self._patterns, parent, {}):
+        if parent not in parents or is_wanted(self._folder.local, self._patterns, parent, {}):
             wanted.update(path for path, _ in self._walk(parent, depth=1))
         for relative in relatives:
             if relative in wanted:
@@ -88,8 +88,10 @@ class Cover:
                 self._cover(relative)
             elif relative in self._environments:
                 self._watched.add(self.root, relative)
-            if tracked is not None and relative in ways:
-                while sum(self._watched.add(self.root, way) for way in tracked.folders(relative)):
+            if tracked is not None and relative in parents:
+                while sum(
+                    self._watched.add(self.root, folder) for folder in tracked.folders(relative)
+                ):
                     pass
 
     def is_plain(self, old: str, new: str) -> bool:
@@ -123,8 +125,8 @@ class Cover:
             with contextlib.suppress(OSError):  # The rules tell when it can be read again.
                 tracked = self._tracked = Tracked(self._folder, self._patterns, listed)
                 listed.update(dict.fromkeys(tracked.folders(), True))
-                ways = sorted(tracked.ways)
-                self._environments.update(w for w in ways if is_environment(f"{self.root}/{w}"))
+                parents = sorted(tracked.parents)
+                self._environments.update(w for w in parents if is_environment(f"{self.root}/{w}"))
         listed.update(dict.fromkeys(self._environments, True))
         for relative, is_dir in listed.items():
             if not is_dir:
@@ -151,11 +153,11 @@ class Cover:
 
     def _is_open(self, relative: str) -> bool:
         errors: list[str] = []
-        found = walk_kinds(
+        listing = walk_kinds(
             self._folder.local, self._patterns, relative, depth=1,
             on_error=lambda at, error: errors.append(at), uses_git=self._folder.follows_git,
         )  # fmt: skip
-        list(found)
+        list(listing)
         return not errors
 
 

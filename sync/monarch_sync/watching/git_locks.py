@@ -24,8 +24,8 @@ class GitLocks:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
         self._is_closed = is_closed
         self._idle_seconds = idle_seconds
-        self._known: list[str] | None = None
-        self._old: dict[str, tuple[int, int]] = {}  # waited for in vain
+        self._locks: list[str] | None = None
+        self._abandoned: dict[str, tuple[int, int]] = {}  # waited for in vain
 
     def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
         """Wait until git has finished its work; return whether there was a lock to wait for.
@@ -34,21 +34,23 @@ class GitLocks:
         prolonged.
         """
         has_waited = False
-        for lock in self._find() if self._known is None else self._known:
+        for lock in self._find() if self._locks is None else self._locks:
             has_waited |= self._wait_for(lock, look)
         return has_waited
 
     def rely(self) -> None:
         """Look the locks up now and keep their paths, until `doubt` is called."""
-        self._known = self._find()
+        self._locks = self._find()
 
     def doubt(self) -> None:
         """Look the locks up again each time: no watch reports new repositories any more."""
-        self._known = None
+        self._locks = None
 
     def _find(self) -> list[str]:
-        found = map(find_git_dir, self._folders)
-        return [f"{one[1]}/index.lock" for one in found if one is not None]
+        repositories = map(find_git_dir, self._folders)
+        return [
+            f"{repository[1]}/index.lock" for repository in repositories if repository is not None
+        ]
 
     def _wait_for(self, lock: str, look: Callable[[], int]) -> bool:
         has_waited = False
@@ -61,16 +63,16 @@ class GitLocks:
             except OSError:
                 break
             identity = (status.st_ino, status.st_mtime_ns)
-            if self._old.get(lock) == identity:
+            if self._abandoned.get(lock) == identity:
                 break
             has_waited = True
             # Changes until then are seen, however long this thread stood still before.
-            now = time.monotonic()
+            looked_at = time.monotonic()
             if (num := look()) > num_touched:
                 num_touched = num
-                deadline = min(now + self._idle_seconds, started + _MAX_GIT_SECONDS)
-            if now > deadline:
-                self._old[lock] = identity
+                deadline = min(looked_at + self._idle_seconds, started + _MAX_GIT_SECONDS)
+            if looked_at > deadline:
+                self._abandoned[lock] = identity
                 break
             self._is_closed.wait(_STEP_SECONDS)
         return has_waited

@@ -150,12 +150,12 @@ class LiveWatch:
             self.folders.take(events, time.monotonic())
             if any(event.watch == number for event in events):
                 return True
-            left = deadline - time.monotonic()
-            if left <= 0 or self.folders.is_lost:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0 or self.folders.is_lost:
                 # This one may come yet, and would prove too much the next time.
                 self.folders.is_lost = True
                 return False
-            self._queue.wait(left)
+            self._queue.wait(seconds_left)
 
 
 def _open_cookie(folder: str) -> int:

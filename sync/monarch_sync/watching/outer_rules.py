@@ -22,7 +22,7 @@ _TICK_NS = 3_000_000_000  # there are file systems that count in steps of two se
 _Stamp = tuple[int, int, int] | None
 
 
-class _Way:
+class _OuterFolder:
     """A folder at or above a workspace folder, and which of some file names exist in it."""
 
     def __init__(self, folder: str, names: Sequence[str], tick_ns: int) -> None:
@@ -37,17 +37,23 @@ class _Way:
         """Find out which of the names exist, if the folder has changed since the last look."""
         looked_ns = time.time_ns()
         try:
-            now = os.stat(self.folder)
+            stat_result = os.stat(self.folder)
         except OSError:
-            now = None
-        status = now and (now.st_dev, now.st_ino, now.st_mtime_ns, now.st_ctime_ns)
+            stat_result = None
+        status = stat_result and (
+            stat_result.st_dev,
+            stat_result.st_ino,
+            stat_result.st_mtime_ns,
+            stat_result.st_ctime_ns,
+        )
         if status is not None and status == self._status:
             return
         self.names = frozenset(n for n in self._all if os.path.lexists(f"{self.folder}/{n}"))
         # A file that was changed as late as it was looked at may change once more, and look the
         # same.
         is_old = (
-            now is not None and max(now.st_mtime_ns, now.st_ctime_ns) + self._tick_ns < looked_ns
+            stat_result is not None
+            and max(stat_result.st_mtime_ns, stat_result.st_ctime_ns) + self._tick_ns < looked_ns
         )
         self._status = status if self._tells and is_old else None
 
@@ -59,20 +65,23 @@ class OuterRules:
     def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:
         self._folder = folder
         self._patterns = patterns
-        self._ways = [
-            _Way(str(folder), (_DOT_GIT,), tick_ns),
-            *(_Way(str(above), (_DOT_GIT, *OUTER_NAMES), tick_ns) for above in folder.parents),
+        self._folders = [
+            _OuterFolder(str(folder), (_DOT_GIT,), tick_ns),
+            *(
+                _OuterFolder(str(above), (_DOT_GIT, *OUTER_NAMES), tick_ns)
+                for above in folder.parents
+            ),
         ]
-        self._look_at_ways()
+        self._look_at_folders()
         self._top, self._git_dir = self._find_git_dir()
-        self._others = other_rule_files(self._git_dir or None)
+        self._other_files = other_rule_files(self._git_dir or None)
         self._stamps = self._look()
         self._index_stamp = _stamp(f"{self._git_dir}/index")
         self._tracked = self._read_index()
 
     def have_changed(self) -> bool:
         """Return whether the outer rules may have changed since the last look."""
-        self._look_at_ways()
+        self._look_at_folders()
         if self._find_git_dir() != (self._top, self._git_dir) or self._look() != self._stamps:
             return True
         if not self._git_dir:
@@ -83,11 +92,11 @@ class OuterRules:
             return False
         # Git writes its index at every `git status`. Its tracked paths say little: they count only
         # for what rules leave out.
-        before = self._tracked
+        old_tracked = self._tracked
         self._index_stamp, self._tracked = stamp, self._read_index()
-        if before is None or self._tracked is None:
-            return before is not self._tracked
-        return self._matters(before ^ self._tracked)
+        if old_tracked is None or self._tracked is None:
+            return old_tracked is not self._tracked
+        return self._matters(old_tracked ^ self._tracked)
 
     def _matters(self, paths: frozenset[str]) -> bool:
         prefix = _prefix(self._folder, self._top)
@@ -108,22 +117,22 @@ class OuterRules:
         except OSError:
             return None
 
-    def _look_at_ways(self) -> None:
-        for way in self._ways:
-            way.look()
+    def _look_at_folders(self) -> None:
+        for level in self._folders:
+            level.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
         """Find the git directory as `find_git_dir` does, from what the last look saw; ("", "") if
         there is none."""
-        for way in self._ways:
-            if _DOT_GIT in way.names and (git_dir := git_dir_of(way.folder)) is not None:
-                return way.folder, git_dir
+        for level in self._folders:
+            if _DOT_GIT in level.names and (git_dir := git_dir_of(level.folder)) is not None:
+                return level.folder, git_dir
         return "", ""
 
     def _look(self) -> dict[str, _Stamp]:
-        names = ((way.folder, name) for way in self._ways for name in way.names)
+        names = ((level.folder, name) for level in self._folders for name in level.names)
         rules = [f"{folder}/{name}" for folder, name in names if name != _DOT_GIT]
-        return {path: stamp for path in (*rules, *self._others) if (stamp := _stamp(path))}
+        return {path: stamp for path in (*rules, *self._other_files) if (stamp := _stamp(path))}
 
 
 def _prefix(folder: Path, top: str) -> str:

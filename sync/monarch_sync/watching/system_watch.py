@@ -36,7 +36,7 @@ class SystemWatch:
         self._is_closed = is_closed
         self._audit_seconds = audit_seconds
         self._roots = [str(folder.local) for folder in workspace.folders]
-        self._known = self._identities()
+        self._first_identities = self._identities()
         self._workspace = workspace
         self._rules = self._read_rules()
 
@@ -76,8 +76,8 @@ class SystemWatch:
     def _is_another(self, changes: set[tuple[Change, str]]) -> bool:
         """Return whether a folder of the workspace was deleted or replaced. A new folder may have
         the inode number of the old one."""
-        gone = {path for change, path in changes if change is Change.deleted}
-        return not gone.isdisjoint(self._roots) or self._identities() != self._known
+        deleted = {path for change, path in changes if change is Change.deleted}
+        return not deleted.isdisjoint(self._roots) or self._identities() != self._first_identities
 
     def _read_rules(self) -> list[OuterRules]:
         patterns = self._workspace.ignore

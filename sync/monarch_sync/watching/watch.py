@@ -159,11 +159,11 @@ class Watcher:
         folders = self._live.folders
         for path in folders.written.keys() & paths:
             del folders.written[path]
-        taken = Touched(paths, folders.moves if paths == folders.touched else ())
+        touched = Touched(paths, folders.moves if paths == folders.touched else ())
         folders.moves.clear()
         folders.touched = folders.touched - paths
         folders.vanished.clear()
-        return taken
+        return touched
 
     def __iter__(self) -> Iterator[AbstractSet[Path]]:
         with self._lock:
@@ -230,8 +230,8 @@ class Watcher:
                 seconds = max(seconds, _RETURN_SECONDS)
             is_large = num_touched >= _LARGE
             most = _MAX_SETTLE_SECONDS_OF_LARGE if is_large else _MAX_SETTLE_SECONDS
-            left = began + most - time.monotonic()
-            if left > 0 and live.wait(min(seconds, left), waked):
+            seconds_left = began + most - time.monotonic()
+            if seconds_left > 0 and live.wait(min(seconds, seconds_left), waked):
                 live.read()
             elif self._git.wait(live.look):
                 # Its last events are still to be read.
@@ -243,11 +243,11 @@ class Watcher:
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
         """Return the touched paths, with those of a burst that ended just before: a slow writer
         pauses and goes on."""
-        before, until = self._burst
+        burst, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)
         # So many are enough to know that it is one.
-        return before if len(before) >= _MOST_COUNTED else before | touched
+        return burst if len(burst) >= _MOST_COUNTED else burst | touched
 
     def _told(self) -> Iterator[set[Path]]:
         """Yield the paths that the system's notifications report; poll if these fail."""

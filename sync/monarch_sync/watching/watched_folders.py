@@ -87,15 +87,15 @@ class WatchedFolders:
             number = self._queue.watch(f"{root}/{relative}")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return False
-        known = self._by_number.get(number)
-        if known is not None and known.parent is parent and known.name == name:
+        node = self._by_number.get(number)
+        if node is not None and node.parent is parent and node.name == name:
             return False
         if number in self._roots:
             return False  # A root inside another one keeps its own name.
-        if known is not None:
+        if node is not None:
             # Renamed, and its events are still to come: it is here already.
-            self._detach(known)
-        self._attach(parent, name, known or _Node(name, number))
+            self._detach(node)
+        self._attach(parent, name, node or _Node(name, number))
         return True
 
     def take_fresh(self) -> set[str]:
@@ -193,10 +193,12 @@ class WatchedFolders:
         """
         if not (old.startswith("/") and new.startswith("/")):
             return  # it was touched already, or is in one that is on its way
-        others = self.touched - {old}
-        if any(path in others for one in (old, new) for path in (one, *_above(one))):
+        other_paths = self.touched - {old}
+        if any(path in other_paths for end in (old, new) for path in (end, *_above(end))):
             return
-        self.touched |= {new + path[len(old) :] for path in others if path.startswith(f"{old}/")}
+        self.touched |= {
+            new + path[len(old) :] for path in other_paths if path.startswith(f"{old}/")
+        }
         self.moves.append((old, new))
 
     def _end_moves(self, path: str) -> None:
@@ -225,9 +227,9 @@ class WatchedFolders:
         return "/".join(reversed(names))
 
     def _attach(self, parent: _Node, name: str, node: _Node) -> None:
-        before = parent.children.get(name)
-        if before is not None and before is not node:
-            self._drop(before)
+        replaced = parent.children.get(name)
+        if replaced is not None and replaced is not node:
+            self._drop(replaced)
         node.name, node.parent = name, parent
         parent.children[name] = node
         self._by_number[node.number] = node
@@ -250,10 +252,10 @@ class WatchedFolders:
         self._detach(node)
         nodes = [node]
         while nodes:
-            one = nodes.pop()
-            nodes += one.children.values()
-            if self._by_number.pop(one.number, None) is not None:
-                self._queue.unwatch(one.number)
+            dropped = nodes.pop()
+            nodes += dropped.children.values()
+            if self._by_number.pop(dropped.number, None) is not None:
+                self._queue.unwatch(dropped.number)
 
 
 def _above(path: str) -> Iterator[str]:
