@@ -26,13 +26,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from monarch.runs.hold.trial import place_of
-from monarch_recipes.loaders import DataSource, UnfitData
+from monarch_recipes.loaders import DataSource, UnfitData, dealt_samples
 from monarch_recipes.randomness import OwnDraws
 from monarch_recipes.samples import (
     Collate,
     DealtSamples,
     SampleError,
-    SampleOrder,
     TooFewSamples,
     batch_of,
     begin_worker,
@@ -439,22 +438,19 @@ def open_samples(
 
     From ``config`` it reads the seeds, the task and ``num_workers``.
     """
-    collate = functools.partial(source.collate_now, config.task)
-    workers = source.workers
-    if config.num_workers:
-        workers = dataclasses.replace(workers, num=config.num_workers)
-    if source.is_stream:
-        return StreamedSamples(
-            dataclasses.replace(source, workers=workers), per_step=per_rank * world_size,
-            size=size, rank=rank, world_size=world_size, seed=config.data_seed, collate=collate,
-        )  # fmt: skip
-    order = SampleOrder(
-        len(source.data), per_rank, rank, world_size, seed=config.data_seed, shuffle=source.shuffle
+    if not source.is_stream:
+        return dealt_samples(
+            config, source, size=size, per_rank=per_rank, rank=rank, world_size=world_size
+        )
+    return StreamedSamples(
+        dataclasses.replace(source, workers=source.workers_for(config)),
+        per_step=per_rank * world_size,
+        size=size,
+        rank=rank,
+        world_size=world_size,
+        seed=config.data_seed,
+        collate=functools.partial(source.collate_now, config.task),
     )
-    return DealtSamples(
-        source.data, order, size, collate=collate, num_workers=workers.num,
-        place=(config.seed, rank), init=workers.init, options=workers.options(),
-    )  # fmt: skip
 
 
 def check_same_stream(digests: Sequence[int]) -> None:
