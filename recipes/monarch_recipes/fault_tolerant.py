@@ -63,7 +63,7 @@ from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
 from monarch_recipes.host_copies import check_fits, read_whole
 from monarch_recipes.loaders import DataSource, dealt_samples, dealt_sources
-from monarch_recipes.memory import memory_of_recipe
+from monarch_recipes.memory import memory_of_step
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
 from monarch_recipes.profiling import Profiler
@@ -794,10 +794,9 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     """
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     train, num_procs = train_data_of(config), config.num_groups * config.procs_per_group
-    memory = memory_of_recipe(
-        config,
-        build_model,
-        compute_loss,
+    memory = memory_of_step(
+        functools.partial(part(config.task, build_model), config),
+        part(config.task, compute_loss),
         train.first_sample(),
         config.batch_size,
         train.collate_now(config.task),

@@ -212,5 +212,12 @@ class GroupsHold:
         self._end_answers()
         self._has_held = True
         self._news.send(
-            Holds(failure.doing, failure.generation, failure, state, in_place, begins_anew)
+            Holds(
+                failure.doing,
+                failure.generation,
+                failure=failure,
+                state=state,
+                in_place=in_place,
+                begins_anew=begins_anew,
+            )
         )

@@ -35,8 +35,8 @@ class Crew:
         num: int,
         actor: type[Actor],
         args: tuple[Any, ...],
-        record: Record,
         *,
+        record: Record,
         preload: Sequence[str],
     ) -> None:
         self.name = name

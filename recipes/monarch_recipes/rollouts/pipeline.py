@@ -72,7 +72,7 @@ class Pipeline:
         self._reward_code = ""  # the digest of the code that judged the last batch
 
         def crew(name: str, num: int, actor: type[Actor], *args: Any) -> Crew:
-            return Crew(hosts, name, num, actor, args, record, preload=preload)
+            return Crew(hosts, name, num, actor, args, record=record, preload=preload)
 
         data = config.task, config.problems, config.num_held_out, config.data_seed
         file = Path(record.folder).absolute() / "buffer.json"
