@@ -31,7 +31,7 @@ class Alike:
     """Compares the ranks of a run, and holds the run if they differ.
 
     ``ask`` returns the fingerprint of each rank; it must work without a process group. ``take``
-    copies the state of one rank to all ranks; it is None if the recipe cannot do that in place.
+    copies the state of one rank to all ranks.
     """
 
     def __init__(
@@ -39,24 +39,27 @@ class Alike:
         record: Record,
         holding: Holding,
         ask: Callable[[], Mapping[int, Fingerprint]],
-        take: Callable[[int], object] | None = None,
+        take: Callable[[int], object],
     ) -> None:
-        self.agreed_step: int | None = None  # the last at which all were equal
-        self.is_suspected = False  # some digests differed; the tensors are not known yet
+        #: The last step at which all ranks were equal.
+        self.agreed_step: int | None = None
+        #: Whether some digests differed, and the ranks were not asked for the tensors yet.
+        self.is_suspected = False
         self._record = record
         self._holding = holding
         self._ask = ask
         self._take = take
+        #: The parameters that no rank uses.
         self._unused: tuple[str, ...] = ()
 
-    def look(self, step: int, told: Iterable[Digests]) -> None:
+    def look(self, step: int, by_rank: Iterable[Digests]) -> None:
         """Compare the digests that came with the results of a step. If they differ, call `compare`.
 
         If ranks already work on the next step, `compare` is called after that one.
         """
         by_group: dict[str, set[str]] = {}
-        for digests in told:
-            for group, digest in digests.items():
+        for rank_digests in by_rank:
+            for group, digest in rank_digests.items():
                 by_group.setdefault(group, set()).add(digest)
         if any(len(digests) > 1 for digests in by_group.values()):
             self.is_suspected = True
@@ -68,21 +71,21 @@ class Alike:
 
     def compare(self, step: int) -> None:
         """Ask all ranks for their fingerprints; while some differ, hold the run."""
-        while found := self._differences():
+        while ranks := self._differences():
             self.is_suspected = True
-            first = found[0]
-            text = self._told(found)
+            first = ranks[0]
+            text = self._text_of(ranks)
             self._record.note(
-                "apart", text, step=step, agreed_step=self.agreed_step,
-                ranks=sorted({one.rank for one in found}),
+                "apart",
+                text,
+                step=step,
+                agreed_step=self.agreed_step,
+                ranks=sorted({difference.rank for difference in ranks}),
                 parameters=list(first.names[:_NUM_NOTED]),
-            )  # fmt: skip
-            take = self._take
-            right = first.right if take is not None else None
+            )
             # Raises if all ranks begin again from the checkpoint.
-            self._holding.apart(f"the comparison after step {step}", text, right)
-            assert take is not None
-            take(first.right)
+            self._holding.apart(f"the comparison after step {step}", text, first.right)
+            self._take(first.right)
             self._record.event(
                 "alike", f"all ranks have the state of rank {first.right} now", step=step
             )
@@ -92,8 +95,8 @@ class Alike:
 
     def difference(self) -> str:
         """Return how the ranks differ now, as text; "" if they do not differ."""
-        found = self._differences()
-        return self._told(found) if found else ""
+        ranks = self._differences()
+        return self._text_of(ranks) if ranks else ""
 
     def tell_unused(self, step: int, unused: tuple[str, ...]) -> None:
         """Record which parameters no rank uses since ``step``, whenever these change."""
@@ -112,10 +115,10 @@ class Alike:
         for rank, fingerprint in self._ask().items():
             for group, sums in fingerprint.items():
                 by_group.setdefault(group, {})[rank] = sums
-        return [one for sums in by_group.values() for one in differences(sums)]
+        return [rank for sums in by_group.values() for rank in differences(sums)]
 
-    def _told(self, found: list[RankDifference]) -> str:
-        others = {one.rank for one in found} - {found[0].rank}
-        also = f", and {counted(len(others), 'other rank')} from theirs" if others else ""
+    def _text_of(self, ranks: list[RankDifference]) -> str:
+        num_others = len({difference.rank for difference in ranks}) - 1
+        also = f", and {counted(num_others, 'other rank')} from theirs" if num_others else ""
         since = "" if self.agreed_step is None else f", since a step after {self.agreed_step}"
-        return f"{found[0]}{also}{since}"
+        return f"{ranks[0]}{also}{since}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,11 +35,11 @@ def judge(
     name, sign = extras.best_metric, 1 if extras.best_is == "lowest" else -1
     is_needed = extras.keep_best or extras.patience > 0 or name != Extras.best_metric
     if name not in history[-1] and is_needed:
-        known = ", ".join(key for key in history[-1] if key != "step")
-        raise ConfigError(f"no {name!r} was measured; there is {known}", key="extras.best_metric")
+        names = ", ".join(key for key in history[-1] if key != "step")
+        raise ConfigError(f"no {name!r} was measured; there is {names}", key="extras.best_metric")
+    values = [sign * row.get(name, math.nan) for row in history]
     # NaN compares as less than nothing; as infinity it is never the best.
-    found = [sign * row.get(name, float("nan")) for row in history]
-    values = [value if value == value else float("inf") for value in found]
+    values = [math.inf if math.isnan(value) else value for value in values]
     best = values.index(min(values))
     waited = len(values) - 1 - best
     reason = ""
@@ -47,6 +48,6 @@ def judge(
             f"the held-out {name} has not been better for {waited} evaluations than "
             f"{history[best][name]:.4g} at step {history[best]['step']:.0f}"
         )
-    elif should_stop is not None and (said := should_stop(history)):
-        reason = said if isinstance(said, str) else "should_stop says so"
+    elif should_stop is not None and (answer := should_stop(history)):
+        reason = answer if isinstance(answer, str) else "should_stop says so"
     return EvaluationVerdict(is_best=best == len(values) - 1, reason_to_stop=reason)

@@ -22,8 +22,8 @@ class Buffers:
         """Return the model's present buffers by name. Code may have replaced the tensors."""
         if not self._names:
             return {}
-        found = dict(self._model.named_buffers())
-        return {name: found[name] for name in self._names}
+        buffers = dict(self._model.named_buffers())
+        return {name: buffers[name] for name in self._names}
 
     def copies(self) -> dict[str, torch.Tensor]:
         """Return copies of all buffers by name, for `restore`."""

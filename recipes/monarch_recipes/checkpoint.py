@@ -82,9 +82,12 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, step: int, state: dict[str, Any], num_kept: int,
+    folder: Path,
+    step: int,
+    state: dict[str, Any],
+    num_kept: int,
     read_at_once_bytes: int = _READ_AT_ONCE_BYTES,
-) -> Path:  # fmt: skip
+) -> Path:
     """Write the checkpoint of `step`, and return its path.
 
     After it was read back, all but the newest `num_kept` checkpoints are deleted; for one of more
@@ -167,12 +170,12 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     The newest is the one written last, not the one with the highest step: a run that resumed from
     an earlier step has later steps on disk.
     """
-    found = (
+    paths = (
         path
         for path in folder.glob("step-*.pt")
         if _NAME.fullmatch(path.name) and not leads_out(path, folder)
     )
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -286,8 +289,8 @@ def check_model(
     """
     reason = model_difference(checkpoint.state.get("model", {}), model)
     if reason:
-        what_now, good = _what_now(checkpoint, generation, "Give the config")
-        raise CheckpointMisfit(f"{checkpoint.path} is of another model: {reason}. {what_now}", good)
+        advice, good = _advice(checkpoint, generation, "Give the config")
+        raise CheckpointMisfit(f"{checkpoint.path} is of another model: {reason}. {advice}", good)
     if lacking := [key for key in keys if key not in checkpoint.state]:
         raise CheckpointMisfit(f"{checkpoint.path} is of another recipe: it has no {lacking[0]!r}")
 
@@ -297,15 +300,15 @@ def model_difference(saved: dict[str, torch.Tensor], model: nn.Module) -> str:
 
     Returns "" if there is none.
     """
-    wanted = model.state_dict()
-    if missing := [name for name in wanted if name not in saved]:
+    state = model.state_dict()
+    if missing := [name for name in state if name not in saved]:
         return f"it has no {missing[0]!r}"
-    if more := [name for name in saved if name not in wanted]:
+    if more := [name for name in saved if name not in state]:
         return f"it has {more[0]!r}, which this model has not"
-    for name, tensor in wanted.items():
-        if saved[name].shape != tensor.shape:
-            there, here = tuple(saved[name].shape), tuple(tensor.shape)
-            return f"{name!r} has the shape {there} there, and {here} here"
+    for name, tensor in state.items():
+        saved_shape, shape = tuple(saved[name].shape), tuple(tensor.shape)
+        if saved_shape != shape:
+            return f"{name!r} has the shape {saved_shape} there, and {shape} here"
     return ""
 
 
@@ -316,9 +319,9 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     """
     try:
         if path.suffix == ".safetensors":
-            found: Any = importlib.import_module("safetensors.torch").load_file(str(path))
+            weights: Any = importlib.import_module("safetensors.torch").load_file(str(path))
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            weights = torch.load(path, map_location="cpu", weights_only=True)
     except ModuleNotFoundError:
         raise CheckpointError(
             f"{path} needs safetensors: pip install 'monarch-loop[train]'"
@@ -327,12 +330,12 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         why = str(error).partition("\n")[0]
         raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {why}") from None
     for name in ("model", "state_dict"):
-        if isinstance(found, dict) and isinstance(found.get(name), dict):
-            found = found[name]
+        if isinstance(weights, dict) and isinstance(weights.get(name), dict):
+            weights = weights[name]
             break
-    if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
+    if not isinstance(weights, dict) or not all(map(torch.is_tensor, weights.values())):
         raise CheckpointError(f"{path} holds no weights by name")
-    return dict(found)
+    return dict(weights)
 
 
 def check_weights(path: Path, weights: dict[str, torch.Tensor], model: nn.Module) -> None:
@@ -353,47 +356,48 @@ def check_optimizer(
     """
     reason = optimizer_difference(checkpoint.state["optimizer"], optimizer.state_dict())
     if reason:
-        what_now, good = _what_now(checkpoint, generation, "Take the optimizer")
+        advice, good = _advice(checkpoint, generation, "Take the optimizer")
         raise CheckpointMisfit(
             f"{checkpoint.path} is of another optimizer than {type(optimizer).__name__}: {reason}. "
-            f"{what_now}",
+            f"{advice}",
             good,
         )
 
 
-def optimizer_difference(there: dict[str, Any], here: dict[str, Any]) -> str:
-    """Return why an optimizer with the state ``here`` cannot load the state ``there``; "" if it
-    can.
+def optimizer_difference(saved: dict[str, Any], state: dict[str, Any]) -> str:
+    """Return why an optimizer with this ``state`` cannot load the state ``saved``; "" if it can.
 
     A state that only lacks keys is of an older torch: a newer one fills them in, so it fits.
     """
-    saved, wanted = there["param_groups"], here["param_groups"]
-    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in wanted]:
+    saved_groups, groups = saved["param_groups"], state["param_groups"]
+    if [len(group["params"]) for group in saved_groups] != [
+        len(group["params"]) for group in groups
+    ]:
         return "its parameters are grouped otherwise"
-    for before, after in zip(saved, wanted, strict=True):
-        lacking = sorted(after.keys() - before.keys())
-        if lacking and before.keys() - after.keys():
+    for saved_group, group in zip(saved_groups, groups, strict=True):
+        lacking = sorted(group.keys() - saved_group.keys())
+        if lacking and saved_group.keys() - group.keys():
             return f"it has no {lacking[0]!r}"
     return ""
 
 
-def _what_now(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[str, int | None]:
+def _advice(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[str, int | None]:
     """Return advice for a checkpoint that does not fit, and the last generation of code that fits
     it.
 
     That is None unless the generations show that an edit of the code caused the misfit.
     """
-    before: int = checkpoint.state.get("generation") or 0
+    saved_by: int = checkpoint.state.get("generation") or 0
     unfit_since: int = checkpoint.state.get("unfit_since", 0)
-    if not before < generation and not 0 < unfit_since <= before == generation:
+    if not saved_by < generation and not 0 < unfit_since <= saved_by == generation:
         words = f'{otherwise} it was trained with, or begin anew: `--new`, or resume="never"'
         return words, None
-    good = unfit_since - 1 if unfit_since else before
-    if unfit_since or generation == before + 1:
+    good = unfit_since - 1 if unfit_since else saved_by
+    if unfit_since or generation == saved_by + 1:
         edit = f"Generation {good + 1} of the code changed what a start builds"
     else:
         edit = (
-            f"It was saved by generation {before} of the code, and generation {generation} runs "
+            f"It was saved by generation {saved_by} of the code, and generation {generation} runs "
             "here: an edit since then changed what a start builds"
         )
     return f"{edit}; take that back, or go back by `monarch sync rollback {good}`", good

@@ -24,7 +24,6 @@ from monarch_recipes.checkpoint import (
     check_weights,
     find_checkpoint,
     load_weights,
-    random_state,
 )
 from monarch_sync.words import some
 
@@ -46,7 +45,7 @@ def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> l
     """
     by_rank = [torch.zeros_like(totals) for _ in range(dist.get_world_size())]
     dist.all_gather(by_rank, totals)
-    bad = [rank for rank, one in enumerate(by_rank) if not one[0].isfinite()]
+    bad = [rank for rank, row in enumerate(by_rank) if not row[0].isfinite()]
     if bad:
         # Every rank raises the whole message, since the client may hear any of them first.
         culprits = [list(indices)]
@@ -89,18 +88,18 @@ def from_rank_0(find: Callable[[], T], expected: type[Exception]) -> T:
 
     If it raises an error of the type `expected`, all ranks raise it.
     """
-    found: list[Any] = [None]
+    results: list[Any] = [None]
     if dist.get_rank() == 0:
         try:
-            found = [find()]
+            results = [find()]
         except expected as error:
             # The causes may not be picklable.
             error.__cause__ = error.__context__ = None
-            found = [error]
-    dist.broadcast_object_list(found)
-    if isinstance(found[0], expected):
-        raise found[0]
-    result: T = found[0]
+            results = [error]
+    dist.broadcast_object_list(results)
+    if isinstance(results[0], expected):
+        raise results[0]
+    result: T = results[0]
     return result
 
 
@@ -118,8 +117,8 @@ def find_checkpoint_for_all(
         fits = functools.partial(
             check_model, model=model, keys=keys, generation=context().generation
         )
-        found = find_checkpoint(wanted, folder, fits, skipped.append)
-        return found, tuple(skipped)
+        checkpoint = find_checkpoint(wanted, folder, fits, skipped.append)
+        return checkpoint, tuple(skipped)
 
     return from_rank_0(find, CheckpointError)
 
@@ -140,14 +139,9 @@ def load_weights_for_all(path: Path, model: nn.Module) -> None:
 
 def from_all_ranks(mine: T) -> list[T]:
     """Return the values that all ranks passed, ordered by rank."""
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    return found
-
-
-def all_random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
-    """Return the state of each rank's random generators, ordered by rank."""
-    return from_all_ranks(random_state(device))
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, mine)
+    return by_rank
 
 
 def take_from(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -158,7 +152,7 @@ def take_from(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
     """
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=rank)
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         dist.broadcast(parameter.detach(), src=rank)
     # Sent as objects, since ranks may have different entries, of different types.
@@ -168,10 +162,10 @@ def take_from(rank: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
     if dist.get_rank() == rank:
         return
     for parameter, state in zip(parameters, theirs[0], strict=True):
-        before = optimizer.state.pop(parameter, {})
+        old_state = optimizer.state.pop(parameter, {})
         if state:
             optimizer.state[parameter] = {
-                key: _taken(value, before.get(key), parameter.device)
+                key: _taken(value, old_state.get(key), parameter.device)
                 for key, value in state.items()
             }
 
@@ -189,19 +183,19 @@ class _Sent:
 
 def _sent(state: Any) -> Any:
     return tree_map_only(
-        torch.Tensor, lambda one: _Sent(one.detach().cpu(), one.device.type == "cpu"), state
+        torch.Tensor, lambda each: _Sent(each.detach().cpu(), each.device.type == "cpu"), state
     )
 
 
-def _taken(value: Any, before: Any, device: torch.device) -> Any:
+def _taken(value: Any, old: Any, device: torch.device) -> Any:
     """Return a value from another rank.
 
-    A tensor is copied into ``before`` if shape and type fit.
+    A tensor is copied into ``old`` if shape and type fit.
     """
-    fits = isinstance(value, _Sent) and isinstance(before, torch.Tensor)
-    if fits and (before.shape, before.dtype) == (value.tensor.shape, value.tensor.dtype):
+    fits = isinstance(value, _Sent) and isinstance(old, torch.Tensor)
+    if fits and (old.shape, old.dtype) == (value.tensor.shape, value.tensor.dtype):
         with torch.no_grad():
-            return before.copy_(value.tensor)
+            return old.copy_(value.tensor)
     return tree_map_only(
-        _Sent, lambda one: one.tensor if one.is_on_cpu else one.tensor.to(device), value
+        _Sent, lambda sent: sent.tensor if sent.is_on_cpu else sent.tensor.to(device), value
     )

@@ -48,7 +48,6 @@ from monarch_recipes.checkpoint import (
     set_random_state,
 )
 from monarch_recipes.collective import (
-    all_random_states,
     average_buffers,
     find_checkpoint_for_all,
     from_all_ranks,
@@ -66,7 +65,7 @@ from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients
 from monarch_recipes.host_copies import first_that_fits, read_copy
 from monarch_recipes.loaders import DataSource, UnfitData, sources_of
-from monarch_recipes.memory import memory_of_recipe
+from monarch_recipes.memory import memory_of_step
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import set_rates
 from monarch_recipes.precision import Precision
@@ -272,9 +271,13 @@ class DDPTrainer(Actor):
             config.global_batch_size, self.world_size, config.max_micro_batch_size
         )
         self.samples = open_samples(
-            config, train, size=self.batch.micro_batch_size, per_rank=self.batch.per_rank,
-            rank=self.rank, world_size=self.world_size,
-        )  # fmt: skip
+            config,
+            train,
+            size=self.batch.micro_batch_size,
+            per_rank=self.batch.per_rank,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
         self.num_steps = num_steps_of(config, self.samples.num_steps_per_epoch)
         self.profiler = Profiler(config.extras, self.checkpoint_dir, f"rank{self.rank}")
         self.history: list[dict[str, float]] = []  # of all evaluations
@@ -335,9 +338,12 @@ class DDPTrainer(Actor):
         tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "parallel_model"):
             self.next_start.look(
-                change, self.builders(), self.model, self.optimizer,
+                change,
+                self.builders(),
+                self.model,
+                self.optimizer,
                 generation=context().generation,
-            )  # fmt: skip
+            )
 
     def builders(self) -> Builders:
         """Return the functions with which a start makes the model and the optimizer."""
@@ -360,10 +366,10 @@ class DDPTrainer(Actor):
 
         The ranks first get the weights of rank 0, unless ``is_same_everywhere``.
         """
-        before = getattr(self, "parallel_model", None)
-        if before is not None:
+        old_wrapper = getattr(self, "parallel_model", None)
+        if old_wrapper is not None:
             # Something may still refer to the old wrapper: its hooks would use the old group.
-            before.reducer._remove_autograd_hooks()
+            old_wrapper.reducer._remove_autograd_hooks()
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel_model = DistributedDataParallel(
             self.model, device_ids=device_ids, init_sync=not is_same_everywhere
@@ -409,9 +415,12 @@ class DDPTrainer(Actor):
         average_buffers(self.buffers)
 
         grad_norm = self.precision.step(
-            self.optimizer, self.model,
-            factor=config.global_batch_size / totals[1], clip_norm=config.clip_norm, step=step,
-        )  # fmt: skip
+            self.optimizer,
+            self.model,
+            factor=config.global_batch_size / totals[1],
+            clip_norm=config.clip_norm,
+            step=step,
+        )
         # Here, not before the backward pass: a step that fails then has no gradients to restore.
         self.optimizer.zero_grad()
         self.extra.after_step(self.model)
@@ -482,12 +491,15 @@ class DDPTrainer(Actor):
         Each rank evaluates a share of them.
         """
         task, size = self.config.task, 4 * self.config.max_micro_batch_size
-        found = evaluate_share(
-            self.extra.evaluated(self.model), self.held_out_batches(size),
-            loss=part(task, compute_loss), metrics=part(task, metrics),
-            own=own_part(task, "evaluate"), autocast=self.precision.autocast,
-        )  # fmt: skip
-        values = means_of(from_all_ranks(found))
+        share = evaluate_share(
+            self.extra.evaluated(self.model),
+            self.held_out_batches(size),
+            loss=part(task, compute_loss),
+            metrics=part(task, metrics),
+            own=own_part(task, "evaluate"),
+            autocast=self.precision.autocast,
+        )
+        values = means_of(from_all_ranks(share))
         self.history.append({**values, "step": float(self.num_steps_done)})
         return values
 
@@ -502,7 +514,7 @@ class DDPTrainer(Actor):
 
         The best checkpoint goes into a folder of its own.
         """
-        random_states = all_random_states(self.device)
+        random_states = from_all_ranks(random_state(self.device))
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
         step, num_kept = self.num_steps_done, 1 if is_best else self.config.num_checkpoints_kept
         if self.rank == 0:
@@ -614,10 +626,15 @@ class DDPTrainer(Actor):
         source, task = self.held_out, self.config.task
         if source.is_stream:
             return share_of_stream(
-                source, size=size, rank=self.rank, world_size=self.world_size,
-                seed=self.config.data_seed, device=self.device, reader=self.name,
+                source,
+                size=size,
+                rank=self.rank,
+                world_size=self.world_size,
+                seed=self.config.data_seed,
+                device=self.device,
+                reader=self.name,
                 collate=functools.partial(source.collate_now, task),
-            )  # fmt: skip
+            )
         share = range(self.rank, len(source.data), self.world_size)
         collate = source.collate_now(task)
         return batches(source.data, share, size, self.device, self.name, collate=collate)
@@ -652,9 +669,13 @@ def run(config: DDPConfig, hosts: HostMesh, record: Record) -> DDPOutcome:
     ranks_per_host = (config.num_ranks or len(hosts) * record.procs_per_host) // len(hosts)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
-        hosts, ranks_per_host, record,
-        name="ddp", preload=PRELOAD, max_restarts=config.max_restarts,
-    )  # fmt: skip
+        hosts,
+        ranks_per_host,
+        record,
+        name="ddp",
+        preload=PRELOAD,
+        max_restarts=config.max_restarts,
+    )
 
 
 def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOutcome:
@@ -671,22 +692,30 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
     store = when_up(open_store, record)
     setup_torch_elastic_env(procs)
     holding = Holding(
-        procs, trainers, record, seconds=config.collective_timeout_seconds,
+        procs,
+        trainers,
+        record,
+        seconds=config.collective_timeout_seconds,
         rejoin=lambda: trainers.rejoin.call(open_store.call_one().get()).get(),
-        alike=lambda: alike.difference(), memory=attempt.memory, save=lambda: save_new_steps(),
-    )  # fmt: skip
+        alike=lambda: alike.difference(),
+        memory=attempt.memory,
+        save=lambda: save_new_steps(),
+    )
     ask = holding.ask
     alike = Alike(
-        record, holding,
+        record,
+        holding,
         lambda: dict(trainers.fingerprint.call().get(timeout=_ANSWER_SECONDS).values()),
         lambda rank: ask(trainers.take, rank, doing="taking the state of one rank"),
-    )  # fmt: skip
-    copies = attempt.newest_copies()
-    setting_up = ask(
-        trainers.setup, store, copies,
-        doing="setting up", unless=lambda: record.is_stopping, in_place=False,
-    )  # fmt: skip
-    plan: TrainingPlan = setting_up[0]
+    )
+    plan: TrainingPlan = ask(
+        trainers.setup,
+        store,
+        attempt.newest_copies(),
+        doing="setting up",
+        unless=lambda: record.is_stopping,
+        in_place=False,
+    )[0]
     record.message(
         f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'rank')}, "
         f"{plan.batch.num_micro_batches} x {plan.batch.micro_batch_size} samples each a step, "
@@ -717,29 +746,29 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         record.metrics(step, plan.num_steps, measured(results))
 
     def evaluate() -> tuple[dict[str, float], EvaluationVerdict]:
-        found: dict[str, float] = ask(trainers.evaluate, doing="the evaluation")[0]
-        record.metrics(step, plan.num_steps, held_out_names(found))
+        values: dict[str, float] = ask(trainers.evaluate, doing="the evaluation")[0]
+        record.metrics(step, plan.num_steps, held_out_names(values))
         verdict: EvaluationVerdict = ask(trainers.judge, doing="judging the evaluation")[0]
         if verdict.is_best and config.extras.keep_best:
             doing = "saving the best checkpoint"
             saving.save_best(step, lambda: ask(trainers.save, True, doing=doing)[0])
-        return found, verdict
+        return values, verdict
 
     def is_due_after(step: int) -> bool:
         """Return whether an evaluation, a checkpoint or a copy is due after this step."""
-        every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
-        return step >= plan.num_steps or any(is_due(step, one) for one in every)
+        intervals = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
+        return step >= plan.num_steps or any(is_due(step, every) for every in intervals)
 
     with holding.until_stopped():
         while step < plan.num_steps and (holding.is_ahead or not record.is_stopping):
-            wanted = record.live(config)
-            if wanted != config and not holding.is_ahead:
-                config = wanted
+            live_config = record.live(config)
+            if live_config != config and not holding.is_ahead:
+                config = live_config
                 ask(trainers.configure, config, doing="changing the config")
             # If nothing must be done between this step and the next, ranks do not wait for us.
             is_asked = record.is_stopping or record.is_save_wanted
             is_asked = is_asked or alike.is_suspected or saving.is_overdue
-            is_free = record.may_go_ahead and wanted == config and not is_asked
+            is_free = record.may_go_ahead and live_config == config and not is_asked
             results: list[StepResult] = ask(
                 trainers.step,
                 doing=f"step {step + 1}",
@@ -753,10 +782,10 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
             if is_end or is_due(step, config.log_every):
                 holding.run("metrics", functools.partial(tell, results))
             if not is_end and is_due(step, config.evaluate_every):
-                found, verdict = evaluate()
+                values, verdict = evaluate()
                 if verdict.reason_to_stop:
                     record.event("stopped_early", verdict.reason_to_stop, step=step)
-                    held_out = found
+                    held_out = values
                     break
             is_wanted = not holding.is_ahead and (record.take_save_wanted() or saving.is_overdue)
             if not is_end and (is_due(step, config.checkpoint_every) or is_wanted):
@@ -801,17 +830,20 @@ def plan(config: DDPConfig, num_hosts: int, procs_per_host: int) -> dict[str, An
     weights.
     """
     train, batch, num_steps = shape_of(config, num_hosts, procs_per_host)
-    memory = memory_of_recipe(
-        config, build_model, compute_loss, train.first_sample(), batch.micro_batch_size,
+    memory = memory_of_step(
+        functools.partial(part(config.task, build_model), config),
+        part(config.task, compute_loss),
+        train.first_sample(),
+        batch.micro_batch_size,
         train.collate_now(config.task),
-    )  # fmt: skip
+    )
     num = train.num_samples
-    of = "a stream" if num is None else f"{config.num_epochs} epochs of {num} samples"
+    data = "a stream" if num is None else f"{config.num_epochs} epochs of {num} samples"
     return {
         "parameters": f"{memory.num_parameters:,}",
         "memory of a rank": str(memory),
         "a step": f"{batch.num_micro_batches} x {batch.micro_batch_size} samples on each rank",
-        "steps": f"{num_steps} in {of}" if config.num_steps is None else f"{num_steps}",
+        "steps": f"{num_steps} in {data}" if config.num_steps is None else f"{num_steps}",
     }
 
 
@@ -823,9 +855,13 @@ def shape_of(
     batch = split_batch(config.global_batch_size, num_ranks, config.max_micro_batch_size)
     train, _ = sources_of(part(config.task, load_data)(config))
     samples = open_samples(
-        config, train, size=batch.micro_batch_size, per_rank=batch.per_rank, rank=0,
+        config,
+        train,
+        size=batch.micro_batch_size,
+        per_rank=batch.per_rank,
+        rank=0,
         world_size=num_ranks,
-    )  # fmt: skip
+    )
     return train, batch, num_steps_of(config, samples.num_steps_per_epoch)
 
 

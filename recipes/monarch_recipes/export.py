@@ -22,12 +22,12 @@ def export(checkpoint: Path, file: Path) -> str:
     except ModuleNotFoundError:
         raise JobError("safetensors is not installed: pip install 'monarch-loop[train]'") from None
     if checkpoint.is_dir():
-        found = checkpoint_paths(checkpoint / BEST) or checkpoint_paths(checkpoint)
-        if not found:
+        paths = checkpoint_paths(checkpoint / BEST) or checkpoint_paths(checkpoint)
+        if not paths:
             raise JobError(f"there is no checkpoint in {checkpoint}")
-        checkpoint = found[-1]
+        checkpoint = paths[-1]
     loaded = load_checkpoint(checkpoint)
     # Tensors that share memory, as tied weights do, are written once for each of their names.
-    weights = {name: one.clone().contiguous() for name, one in loaded.state["model"].items()}
+    weights = {name: each.clone().contiguous() for name, each in loaded.state["model"].items()}
     save_file(weights, str(file), metadata={"format": "pt", "step": str(loaded.step)})
     return f"{len(weights)} tensors of step {loaded.step} ({checkpoint}) to {file}"

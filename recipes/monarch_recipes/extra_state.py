@@ -26,11 +26,11 @@ class ExtraState:
         self._task = task
         build = own_part(task, "build_extra_state")
         self.objects: dict[str, Any] = {} if build is None else dict(build(config, model))
-        for name, one in self.objects.items():
-            if not all(hasattr(one, method) for method in ("state_dict", "load_state_dict")):
+        for name, value in self.objects.items():
+            if not all(hasattr(value, method) for method in ("state_dict", "load_state_dict")):
                 raise ConfigError(
-                    f"build_extra_state gave {name!r}, a {type(one).__name__}: give it state_dict "
-                    "and load_state_dict, or it could not be saved"
+                    f"build_extra_state gave {name!r}, a {type(value).__name__}: give it "
+                    "state_dict and load_state_dict, or it could not be saved"
                 )
 
     def after_step(self, model: nn.Module) -> None:
@@ -48,13 +48,13 @@ class ExtraState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the extra objects, for a checkpoint."""
-        return {name: one.state_dict() for name, one in self.objects.items()}
+        return {name: value.state_dict() for name, value in self.objects.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load each object that has a saved state; the other objects stay as they were built."""
-        for name, one in self.objects.items():
+        for name, value in self.objects.items():
             if name in state:
-                one.load_state_dict(state[name])
+                value.load_state_dict(state[name])
 
     def lacking(self, state: Mapping[str, Any]) -> list[str]:
         """Return the names of the objects that have no state in ``state``."""

@@ -26,7 +26,6 @@ import math
 import os
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -63,8 +62,8 @@ from monarch_recipes.extras import Extras
 from monarch_recipes.fingerprint import Sums, digest_of, state_of, sums_of
 from monarch_recipes.gradients import AveragedGradients, NotTrained
 from monarch_recipes.host_copies import check_fits, read_whole
-from monarch_recipes.loaders import DataSource, dealt_sources
-from monarch_recipes.memory import memory_of_recipe
+from monarch_recipes.loaders import DataSource, dealt_samples, dealt_sources
+from monarch_recipes.memory import memory_of_step
 from monarch_recipes.next_start import Builders, NextStart
 from monarch_recipes.optimizer import clip_gradient, scale_gradient, set_rates
 from monarch_recipes.profiling import Profiler
@@ -91,13 +90,12 @@ from monarch_recipes.replicas.messages import (
 )
 from monarch_recipes.replicas.placement import PRELOAD as PRELOAD
 from monarch_recipes.replicas.placement import describe_places, place_groups
-from monarch_recipes.replicas.timeouts import MemberTimeouts, check_timeouts
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     average_in_group,
     silence_logs,
 )
-from monarch_recipes.samples import Data, SampleOrder, batches, reading_ahead
+from monarch_recipes.samples import Data, SampleOrder, batches
 from monarch_recipes.savable import savable
 from monarch_recipes.schedule import is_due, learning_rate_factor
 from monarch_recipes.tally import Tally, Weighted, accuracy, sum_and_weight
@@ -194,11 +192,17 @@ class FaultTolerantConfig:
         check_range(self, *positive, more_than=0)
         check_range(self, "held_out_fraction", more_than=0, less_than=1)
         check_range(self, "lighthouse_port", least=0, most=65535)
-        check_timeouts(
-            collective=self.collective_timeout_seconds,
-            join=self.join_timeout_seconds,
-            quorum=self.quorum_timeout_seconds,
-        )
+        join = self.join_timeout_seconds
+        if join < self.collective_timeout_seconds:
+            raise ConfigError(
+                "must not be less than collective_timeout_seconds "
+                f"({self.collective_timeout_seconds:g}): a group that still waits for a dead one's "
+                "gradients would be left out of the quorum, and both would train apart",
+                key="join_timeout_seconds",
+            )
+        if self.quorum_timeout_seconds <= join:
+            text = f"must be more than join_timeout_seconds ({join:g})"
+            raise ConfigError(text, key="quorum_timeout_seconds")
         try:
             self.faults()
         except ChaosError as error:
@@ -300,9 +304,12 @@ class ReplicaTrainer(Actor):
         tell_of_lost_parts(self.config.task, change)
         if hasattr(self, "next_start"):
             self.next_start.look(
-                change, self.builders(), self.model, self.optimizer,
+                change,
+                self.builders(),
+                self.model,
+                self.optimizer,
                 generation=context().generation,
-            )  # fmt: skip
+            )
 
     def builders(self) -> Builders:
         """Return the functions with which a start makes the model and the optimizer."""
@@ -339,20 +346,15 @@ class ReplicaTrainer(Actor):
         refuse_extra_state(config.task, "fault_tolerant")
         self.device = use_device(config.device, seat.slot, config.num_threads)
         data = at_start(part(config.task, load_data))(config)
-        self.train, self.held_out = dealt_sources(data, "fault_tolerant")
-        train, workers = self.train, self.train.workers
-        self.order = SampleOrder(
-            len(train.data), config.batch_size,
+        train, self.held_out = dealt_sources(data, "fault_tolerant")
+        self.samples = dealt_samples(
+            config,
+            train,
+            size=config.batch_size,
+            per_rank=config.batch_size,
             rank=seat.group * seat.num_ranks + seat.rank,
-            world_size=seat.num_groups * seat.num_ranks, seed=config.data_seed,
-            shuffle=train.shuffle,
-        )  # fmt: skip
-        self.ahead = reading_ahead(
-            train.data, self.order, config.batch_size,
-            num_workers=config.num_workers or workers.num,
-            place=(config.seed, seat.group, seat.rank), collate=train.collate_now(config.task),
-            init=workers.init, options=workers.options(),
-        )  # fmt: skip
+            world_size=seat.num_groups * seat.num_ranks,
+        )
         name = f"group{seat.group}-rank{seat.rank}"
         self.profiler = Profiler(config.extras, self.checkpoint_dir, name)
         torch.manual_seed(config.seed)
@@ -384,20 +386,17 @@ class ReplicaTrainer(Actor):
     def join(self, meet: Rendezvous) -> None:
         """Become a member of the quorum. From now on the other groups wait for this one."""
         config = self.config
-        patience = MemberTimeouts(
-            config.collective_timeout_seconds,
-            config.quorum_timeout_seconds,
-            config.step_timeout_seconds,
-        )
-        self.manager = manager = become_member(
-            self.seat, meet, patience, self.state, self.load_state
-        )
+        self.manager = manager = become_member(self.seat, meet, config, self.state, self.load_state)
         manager.load_state_dict(self.progress)
         self.averaging = averaging = Averaging(
-            config.algorithm, manager, self.model,
-            inner=self.optimizer, outer=self.outer_optimizer,
-            sync_every=config.sync_every, num_ranks=self.seat.num_ranks,
-        )  # fmt: skip
+            config.algorithm,
+            manager,
+            self.model,
+            inner=self.optimizer,
+            outer=self.outer_optimizer,
+            sync_every=config.sync_every,
+            num_ranks=self.seat.num_ranks,
+        )
         self.parallel_model = averaging.model
         self.usage = SharedUsage(manager, self.model)
         self.gradients = None
@@ -440,9 +439,9 @@ class ReplicaTrainer(Actor):
         num_groups, config = manager.num_participants(), self.config
         num_batches = 1 if config.algorithm == "ddp" else config.sync_every
         num_samples = num_batches * config.batch_size * self.seat.num_ranks * num_groups
-        before, self.met = self.met, (context().generation, manager.quorum_number)
+        old_met, self.met = self.met, (context().generation, manager.quorum_number)
         is_due_now = step >= order.last_step or is_due(step, order.fingerprint_every)
-        sums = self.sums() if committed and (is_due_now or self.met != before) else None
+        sums = self.sums() if committed and (is_due_now or self.met != old_met) else None
         return GroupStep(
             step=step,
             committed=committed,
@@ -551,12 +550,8 @@ class ReplicaTrainer(Actor):
         draw_from(self.config.seed, self.seat.group, self.seat.rank, batch)
         tally = Tally()
         with task_errors(self.place_of(batch)):
-            if self.ahead is not None:
-                generation = context().generation
-                found = self.ahead.of(batch, self.device, self.seat.name, generation)
-                ((inputs, labels),) = found
-            else:
-                ((inputs, labels),) = self.batches(self.train, self.order.of(batch))
+            generation = context().generation
+            ((inputs, labels),) = self.samples.of(batch, self.device, self.seat.name, generation)
             logits = self.parallel_model(inputs)
             size = self.config.batch_size
             loss = sum_and_weight(part(self.config.task, compute_loss)(logits, labels), size)
@@ -608,15 +603,8 @@ class ReplicaTrainer(Actor):
 
     def place_of(self, batch: int) -> str:
         """Return the group, the host and the samples of a batch as text, for error messages."""
-        samples = some([str(index) for index in self.order.of(batch)], 8)
+        samples = some([str(index) for index in self.samples.numbers_of(batch)], 8)
         return f"{self.seat.name}, on {socket.gethostname()}, in batch {batch}, samples {samples}"
-
-    def batches(self, source: DataSource, indices: Sequence[int]) -> Any:
-        """Return an iterator over these samples as (inputs, labels) on the device, `batch_size` at
-        a time.
-        """
-        collate, size = source.collate_now(self.config.task), self.config.batch_size
-        return batches(source.data, indices, size, self.device, self.seat.name, collate=collate)
 
     def learning_rate_of(self, step: int) -> float:
         with task_errors(self.seat.name):
@@ -637,14 +625,18 @@ class ReplicaTrainer(Actor):
     @endpoint
     def evaluate(self) -> Share:
         """Return the loss and the metrics on this rank's share of the held-out samples."""
-        share = range(self.seat.rank, len(self.held_out.data), self.seat.num_ranks)
-        task = self.config.task
-        with task_errors(f"{self.seat.name}, cannot evaluate"):
+        task, size = self.config.task, self.config.batch_size
+        source, name = self.held_out, self.seat.name
+        share = range(self.seat.rank, len(source.data), self.seat.num_ranks)
+        with task_errors(f"{name}, cannot evaluate"):
+            collate = source.collate_now(task)
             return evaluate_share(
-                self.model, self.batches(self.held_out, share),
-                loss=part(task, compute_loss), metrics=part(task, metrics),
+                self.model,
+                batches(source.data, share, size, self.device, name, collate=collate),
+                loss=part(task, compute_loss),
+                metrics=part(task, metrics),
                 own=own_part(task, "evaluate"),
-            )  # fmt: skip
+            )
 
     @endpoint
     def judge(self, history: list[dict[str, float]], extras: Extras) -> EvaluationVerdict:
@@ -802,10 +794,13 @@ def plan(config: FaultTolerantConfig, num_hosts: int, procs_per_host: int) -> di
     """
     places = place_groups(config.num_groups, config.procs_per_group, num_hosts, procs_per_host)
     train, num_procs = train_data_of(config), config.num_groups * config.procs_per_group
-    memory = memory_of_recipe(
-        config, build_model, compute_loss, train.first_sample(), config.batch_size,
+    memory = memory_of_step(
+        functools.partial(part(config.task, build_model), config),
+        part(config.task, compute_loss),
+        train.first_sample(),
+        config.batch_size,
         train.collate_now(config.task),
-    )  # fmt: skip
+    )
     num_batches = config.num_steps * (1 if config.algorithm == "ddp" else config.sync_every)
     epochs = num_batches * num_procs * config.batch_size / len(train.data)
     return describe_places(places, num_hosts * procs_per_host) | {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,8 +62,8 @@ def sums_of(state: Mapping[str, Any]) -> Sums:
             kind = by_kind.setdefault((piece.device, piece.dtype), [])
             kind.append((name, number, piece))
     for (device, _), pieces in by_kind.items():
-        found = torch.cat([_sums_of_batch(batch, device) for batch in _batches(pieces)]).tolist()
-        for (name, number, _), value in zip(pieces, found, strict=True):
+        values = torch.cat([_sums_of_batch(batch, device) for batch in _batches(pieces)]).tolist()
+        for (name, number, _), value in zip(pieces, values, strict=True):
             # Each piece has a factor of its own, which is odd as well.
             sums[name] = (sums[name] + value * pow(_MIX, number, 1 << 64)) & _ONES
     return sums
@@ -77,19 +78,19 @@ def digest_of(sums: Mapping[str, int]) -> str:
 def differences(by_rank: Mapping[int, Mapping[str, int]]) -> list[RankDifference]:
     """Compare ranks that should be equal, and return each rank that differs from the majority."""
     digests = {rank: digest_of(sums) for rank, sums in sorted(by_rank.items())}
-    told = list(digests.values())
-    if len(set(told)) <= 1:
+    counts = Counter(digests.values())
+    if len(counts) <= 1:
         return []
-    right = max(digests, key=lambda rank: told.count(digests[rank]))
+    right = max(digests, key=lambda rank: counts[digests[rank]])
     expected = by_rank[right]
-    found = []
+    differing = []
     for rank in digests:
         sums = by_rank[rank]
         names = [name for name in expected if sums.get(name) != expected[name]]
         names += [name for name in sums if name not in expected]
         if names:
-            found.append(RankDifference(rank, right, tuple(names)))
-    return found
+            differing.append(RankDifference(rank, right, tuple(names)))
+    return differing
 
 
 def state_of(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def state_of(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ())
 def state_of_optimizer(
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
-    who: str = "the optimizer",
+    title: str = "the optimizer",
     *,
     only_named: bool = False,
 ) -> dict[str, Any]:
@@ -126,28 +127,31 @@ def state_of_optimizer(
     number = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            place = names.get(parameter) or f"parameter {number} of {who}"
+            parameter_name = names.get(parameter) or f"parameter {number} of {title}"
             number += 1
             if parameter not in names:
                 if only_named:
                     continue
-                state[place] = parameter  # A parameter of a loss, for example.
+                state[parameter_name] = parameter  # A parameter of a loss, for example.
             for key, value in optimizer.state.get(parameter, {}).items():
-                state |= _told(f"{key} of {place}", value)
+                state |= _plain_values(f"{key} of {parameter_name}", value)
     return state
 
 
-def _told(name: str, value: Any) -> dict[str, Any]:
+def _plain_values(name: str, value: Any) -> dict[str, Any]:
     """Return the tensors and plain values inside ``value``, by name; other objects are left out."""
     if isinstance(value, torch.Tensor | bool | int | float | complex | str | bytes | None):
         return {name: value}
     if isinstance(value, Mapping):
-        found = {f"{key} of {name}": one for key, one in value.items()}
+        items: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, list | tuple):
-        found = {f"{number} of {name}": one for number, one in enumerate(value)}
+        items = enumerate(value)
     else:
         return {}
-    return {key: one for place, inner in found.items() for key, one in _told(place, inner).items()}
+    plain: dict[str, Any] = {}
+    for key, inner in items:
+        plain |= _plain_values(f"{key} of {name}", inner)
+    return plain
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

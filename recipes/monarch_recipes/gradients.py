@@ -49,23 +49,28 @@ class AveragedGradients:
         self._parallel = parallel
         self._model = model
         self._optimizer = optimizer
+        #: The names of the model's parameters.
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         ignored = parallel.parameters_to_ignore
-        # In the order of the reducer's indices.
+        #: The parameters that DDP averages, in the order of the reducer's indices.
         self._averaged = [
             parameter
             for name, parameter in model.named_parameters()
             if parameter.requires_grad and name not in ignored
         ]
         self._is_averaged = set(self._averaged)
-        self._num_stepped = -1  # parameters of the optimizer when `_rest` was worked out
-        self._rest: list[torch.Tensor] = []
-        self._used: list[bool] | None = None  # by parameter; None if all have gradients
-        self._before: list[int] = []
+        #: The optimizer's parameters that DDP does not average, and how many the optimizer had when
+        #: these were found.
+        self._others: list[torch.Tensor] = []
+        self._num_stepped = -1
+        #: Whether this rank used each parameter in the step; None if all have gradients.
+        self._used: list[bool] | None = None
+        #: The reducer's statistics before the backward pass.
+        self._old_stats: list[int] = []
 
     def expect(self) -> None:
         """Call it before the backward pass that averages the gradients."""
-        self._before = self._parallel.reducer.get_backward_stats()
+        self._old_stats = self._parallel.reducer.get_backward_stats()
 
     def complete(self) -> int:
         """Average all gradients; parameters that this rank did not use count as zero.
@@ -84,7 +89,7 @@ class AveragedGradients:
         """Return the names of parameters that have a gradient which DDP does not average."""
         return [
             self._names.get(parameter, "a parameter of the optimizer")
-            for parameter in self._others()
+            for parameter in self._find_others()
             if parameter.grad is not None
         ]
 
@@ -94,7 +99,7 @@ class AveragedGradients:
         All ranks must call it together. Averages the gradients that DDP does not average. Raises
         NotTrained, on all ranks, if the model has a parameter that the optimizer does not have.
         """
-        others = self._others()
+        others = self._find_others()
         replaced = self._replaced()
         used_here = self._have_gradients() if self._used is None else self._used
         flags = [*used_here, *(other.grad is not None for other in others), bool(replaced)]
@@ -116,7 +121,11 @@ class AveragedGradients:
                 parameter.grad = None  # So that the optimizer does not step it.
         for parameter, num_ranks in zip(others, used[len(self._averaged) :], strict=True):
             if num_ranks:
-                self._average(parameter)
+                # As DDP does: divide first, then add up.
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.mul_(1.0 / dist.get_world_size())
+                dist.all_reduce(parameter.grad)
         return tuple(
             self._names[parameter]
             for parameter, num_ranks in zip(self._averaged, used, strict=False)
@@ -136,13 +145,13 @@ class AveragedGradients:
         try:
             reducer._check_reducer_finalized()
         except RuntimeError as error:
-            told = _MISSING.search(str(error))
-            if told is None or self._parallel.static_graph:
+            match = _MISSING.search(str(error))
+            if match is None or self._parallel.static_graph:
                 raise NotTrained(
                     f"not all gradients were averaged over the ranks: {error}"
                 ) from error
-            return [int(index) for index in told[1].split()]
-        if self._before and reducer.get_backward_stats() == self._before:
+            return [int(index) for index in match[1].split()]
+        if self._old_stats and reducer.get_backward_stats() == self._old_stats:
             if self._parallel.find_unused_parameters:  # It searches only after a first gradient.
                 raise NotTrained("the loss depends on no parameter whose gradient is averaged")
             return list(range(len(self._averaged)))  # No gradient reached the reducer.
@@ -164,7 +173,7 @@ class AveragedGradients:
     def _have_gradients(self) -> list[bool]:
         return [parameter.grad is not None for parameter in self._averaged]
 
-    def _others(self) -> list[torch.Tensor]:
+    def _find_others(self) -> list[torch.Tensor]:
         """Return the optimizer's parameters that DDP does not average.
 
         They were frozen when DDP was made, or belong to another module than the model, such as a
@@ -174,22 +183,18 @@ class AveragedGradients:
         num_stepped = sum(len(group["params"]) for group in groups)
         if num_stepped != self._num_stepped:
             self._num_stepped = num_stepped
-            stepped = [one for group in groups for one in group["params"]]
-            self._rest = [one for one in stepped if one not in self._is_averaged]
-        return self._rest
+            self._others = [
+                parameter
+                for group in groups
+                for parameter in group["params"]
+                if parameter not in self._is_averaged
+            ]
+        return self._others
 
     def _replaced(self) -> list[str]:
-        known = set(self._names) | set(self._others())
+        parameters = set(self._names) | set(self._find_others())
         return [
             name
             for name, parameter in self._model.named_parameters()
-            if parameter.requires_grad and parameter not in known
+            if parameter.requires_grad and parameter not in parameters
         ]
-
-    @staticmethod
-    def _average(parameter: torch.Tensor) -> None:
-        """Average a gradient over all ranks as DDP does: divide first, then add up."""
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        parameter.grad.mul_(1.0 / dist.get_world_size())
-        dist.all_reduce(parameter.grad)

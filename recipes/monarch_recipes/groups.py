@@ -31,7 +31,7 @@ _USER_TAG = "user:"
 
 
 @dataclass
-class _KnownGroup:
+class _GroupSettings:
     """The settings with which a process group is made again."""
 
     group: Any
@@ -52,7 +52,7 @@ class RankGroups:
         default = c10d._get_default_group()
         # All ranks made their groups in the same order: otherwise they would have deadlocked.
         in_order = sorted(world.pg_names, key=lambda group: group is not default)
-        self._groups = [_look_at(group) for group in in_order]
+        self._groups = [_settings_of(group) for group in in_order]
         self._num_named = world.group_count
 
     def make_anew(self) -> list[str]:
@@ -66,33 +66,41 @@ class RankGroups:
         first, *others = self._groups
         world.group_count = 0
         dist.init_process_group(
-            first.backend, timeout=first.timeout, pg_options=first.options,
+            first.backend,
+            timeout=first.timeout,
+            pg_options=first.options,
             group_name=first.name,
-        )  # fmt: skip
+        )
         default = c10d._get_default_group()
         _, store = world.pg_map[default]
-        made = [default]
-        for one in others:
+        new_groups = [default]
+        for old in others:
             group, _ = c10d._new_process_group_helper(
-                len(one.ranks), one.ranks.index(default.rank()), list(one.ranks), one.backend,
-                store, one.name, backend_options=one.options,
-                timeout=one.timeout or c10d._get_default_timeout(one.backend),
-                pg_tag=one.tag, group_desc=one.description,
-            )  # fmt: skip
-            world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(one.ranks)}
-            made.append(group)
+                len(old.ranks),
+                old.ranks.index(default.rank()),
+                list(old.ranks),
+                old.backend,
+                store,
+                old.name,
+                backend_options=old.options,
+                timeout=old.timeout or c10d._get_default_timeout(old.backend),
+                pg_tag=old.tag,
+                group_desc=old.description,
+            )
+            world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(old.ranks)}
+            new_groups.append(group)
         # Groups that are made later get the names that they would have had without the abort.
         world.group_count = self._num_named
-        return put_in_place([one.group for one in self._groups], made)
+        return put_in_place([old.group for old in self._groups], new_groups)
 
 
-def _look_at(group: Any) -> _KnownGroup:
+def _settings_of(group: Any) -> _GroupSettings:
     world = c10d._world
     backend, _ = world.pg_map[group]
     engines = [group._get_backend(device) for device in group._device_types]
     settings = [engine.options for engine in engines if getattr(engine, "options", None)]
     tag = world.pg_to_tag.get(group, "")
-    return _KnownGroup(
+    return _GroupSettings(
         group=group,
         name=world.pg_names[group],
         ranks=tuple(dist.get_process_group_ranks(group)),
@@ -127,11 +135,16 @@ def leave_groups() -> None:
     world = c10d._world
     if world.pg_map:  # One of them could not be shut down.
         c10d._update_default_pg(None)
-        for known in (
-            world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config,
-            world.pg_to_tag, world.tags_to_pg, world.pg_coalesce_state,
-        ):  # fmt: skip
-            known.clear()
+        for registry in (
+            world.pg_map,
+            world.pg_names,
+            world.pg_group_ranks,
+            world.pg_backend_config,
+            world.pg_to_tag,
+            world.tags_to_pg,
+            world.pg_coalesce_state,
+        ):
+            registry.clear()
         c10d._unregister_all_process_groups()
     world.group_count = 0
 
@@ -142,11 +155,11 @@ def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
     Returns a text for each holder that could not be changed.
     """
     successors = dict(zip(map(id, old), new, strict=True))
-    left = []
-    for holder in gc.get_referrers(*old):
-        if holder is not old and not _changed(holder, successors):
-            left.append(f"a {type(holder).__name__}")
-    return left
+    return [
+        f"a {type(holder).__name__}"
+        for holder in gc.get_referrers(*old)
+        if holder is not old and not _changed(holder, successors)
+    ]
 
 
 def _changed(holder: Any, successors: dict[int, Any]) -> bool:
@@ -156,7 +169,7 @@ def _changed(holder: Any, successors: dict[int, Any]) -> bool:
     if isinstance(holder, dict):
         return _changed_entries(holder, successors)
     if isinstance(holder, list):
-        holder[:] = [successors.get(id(one), one) for one in holder]
+        holder[:] = [successors.get(id(entry), entry) for entry in holder]
         return True
     if isinstance(holder, types.CellType):
         holder.cell_contents = successors[id(holder.cell_contents)]
@@ -169,9 +182,9 @@ def _changed(holder: Any, successors: dict[int, Any]) -> bool:
         for slot in vars(kind).values():
             if isinstance(slot, types.MemberDescriptorType):
                 with contextlib.suppress(AttributeError):
-                    now = slot.__get__(holder)
-                    if id(now) in successors:
-                        slot.__set__(holder, successors[id(now)])
+                    value = slot.__get__(holder)
+                    if id(value) in successors:
+                        slot.__set__(holder, successors[id(value)])
                         is_changed = True
     return is_changed
 

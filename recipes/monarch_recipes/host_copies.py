@@ -51,18 +51,18 @@ def read_copy(copies: HostCopies, rank: int) -> RankCopy:
     whole = read_whole(copies, rank)
     if whole is not None:
         return RankCopy(whole, whole["random_state"])
-    small = _read(copies.small.get(rank))
-    return RankCopy(random_state=None if small is None else _own(small["random_state"]))
+    small = read_place(copies.small.get(rank))
+    return RankCopy(random_state=None if small is None else _cloned(small["random_state"]))
 
 
 def read_whole(copies: HostCopies, rank: int) -> dict[str, Any] | None:
     """Return the state of a rank from its complete copy; None if there is none or it is damaged."""
-    state = _read(copies.whole.get(rank))
+    state = read_place(copies.whole.get(rank))
     if state is None:
         return None
     # The rank's next copy overwrites this memory, so tensors are cloned. Those of the model need
     # not be: a model copies their values, while an optimizer keeps the tensors.
-    return {key: value if key == "model" else _own(value) for key, value in state.items()}
+    return {key: value if key == "model" else _cloned(value) for key, value in state.items()}
 
 
 def check_fits(
@@ -86,32 +86,32 @@ def first_that_fits(
     All ranks must call it together. Raises CheckpointMisfit on all of them if a copy is of another
     model or optimizer.
     """
-    found: Any = None
-    if mine.state is not None:
-        state = mine.state
+    values: Any = None
+    if (state := mine.state) is not None:
         try:
             check_fits(state, model, optimizer)
-            found = state["scaler"], state["history"], state.get("data", {})
+            values = state["scaler"], state["history"], state.get("data", {})
         except CheckpointError as error:
             error.__traceback__ = None
-            found = error
-    by_rank = from_all_ranks(found)
-    there = [rank for rank, one in enumerate(by_rank) if one is not None]
-    if not there:
+            values = error
+    by_rank = from_all_ranks(values)
+    ranks = [rank for rank, values in enumerate(by_rank) if values is not None]
+    if not ranks:
         return None
-    for rank in there:
+    for rank in ranks:
         if isinstance(by_rank[rank], CheckpointError):
             raise by_rank[rank]
-    scaler, history, data = by_rank[there[0]]
-    return CopySource(there[0], scaler, history, data, len(there) < len(by_rank))
+    scaler, history, data = by_rank[ranks[0]]
+    return CopySource(ranks[0], scaler, history, data, len(ranks) < len(by_rank))
 
 
-def _read(place: CopyPlace | None) -> Any:
+def read_place(place: CopyPlace | None) -> Any:
+    """Return the state at a place in the host's memory; None if it is gone or damaged."""
     try:
         return None if place is None else place.read()
     except (OSError, ValueError):
         return None
 
 
-def _own(value: Any) -> Any:
-    return tree_map_only(torch.Tensor, lambda one: one.clone(), value)
+def _cloned(value: Any) -> Any:
+    return tree_map_only(torch.Tensor, torch.Tensor.clone, value)

@@ -8,6 +8,8 @@ instead.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +26,7 @@ from torch.utils.data import (
 )
 
 from monarch.config_file import ConfigError
-from monarch_recipes.samples import Data
+from monarch_recipes.samples import Data, DealtSamples, SampleOrder
 from monarch_recipes.task import own_part
 from monarch_sync.words import counted
 
@@ -50,9 +52,11 @@ class LoaderWorkers:
         if not self.num:
             return {"num_workers": 0}
         return {
-            "num_workers": self.num, "multiprocessing_context": self.context,
-            "prefetch_factor": self.prefetch_factor, "timeout": self.timeout,
-        }  # fmt: skip
+            "num_workers": self.num,
+            "multiprocessing_context": self.context,
+            "prefetch_factor": self.prefetch_factor,
+            "timeout": self.timeout,
+        }
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ class DataSource:
     def collate_now(self, task: str | None) -> Callable[[list[Any]], Any] | None:
         """Return the task's present ``collate`` function, else the DataLoader's, else None."""
         return own_part(task, "collate") or self.collate
+
+    def workers_for(self, config: Any) -> LoaderWorkers:
+        """Return the workers of the DataLoader, as many as the config has, if it has any."""
+        num = config.num_workers or self.workers.num
+        return dataclasses.replace(self.workers, num=num)
 
     def told(self, global_batch_size: int) -> str:
         """Return a text that says what the run takes from a DataLoader; "" for other data."""
@@ -115,8 +124,31 @@ def sources_of(data: Any) -> tuple[DataSource, DataSource]:
         )
     if len(data) != len(Data._fields):
         raise UnfitData(f"load_data returned {counted(len(data), 'thing')}: {_WANTED}")
-    train, held_out = (_source(one, name) for one, name in zip(data, Data._fields, strict=True))
+    train, held_out = map(_source, data, Data._fields)
     return train, held_out
+
+
+def dealt_samples(
+    config: Any, source: DataSource, *, size: int, per_rank: int, rank: int, world_size: int
+) -> DealtSamples:
+    """Return a rank's share of a data set with an index: `per_rank` samples a step, in batches of
+    `size`.
+
+    From ``config`` it reads the seeds, the task and ``num_workers``.
+    """
+    order = SampleOrder(
+        len(source.data), per_rank, rank, world_size, seed=config.data_seed, shuffle=source.shuffle
+    )
+    workers = source.workers_for(config)
+    return DealtSamples(
+        source.data,
+        order,
+        size,
+        collate=functools.partial(source.collate_now, config.task),
+        place=(config.seed, rank),
+        init=workers.init,
+        options=workers.options(),
+    )
 
 
 def dealt_sources(data: Any, recipe: str) -> tuple[DataSource, DataSource]:
@@ -171,15 +203,22 @@ def _of_loader(loader: Any, name: str) -> DataSource:
         )
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     workers = LoaderWorkers(
-        loader.num_workers, loader.worker_init_fn, loader.multiprocessing_context,
-        loader.prefetch_factor, loader.timeout,
-    )  # fmt: skip
+        loader.num_workers,
+        loader.worker_init_fn,
+        loader.multiprocessing_context,
+        loader.prefetch_factor,
+        loader.timeout,
+    )
     shuffle = False if is_stream else _shuffles(loader, called)
     inner = _source(data, name)
-    return DataSource(
-        inner.data, is_stream=inner.is_stream, shuffle=shuffle, collate=collate, workers=workers,
-        loader=type(loader), batch_size=loader.batch_size,
-    )  # fmt: skip
+    return dataclasses.replace(
+        inner,
+        shuffle=shuffle,
+        collate=collate,
+        workers=workers,
+        loader=type(loader),
+        batch_size=loader.batch_size,
+    )
 
 
 def _shuffles(loader: Any, called: str) -> bool:
@@ -221,8 +260,8 @@ def _is_stream(data: Any) -> bool:
 
 
 def _called(data: Any, name: str) -> str:
-    what = "DataLoader" if isinstance(data, DataLoader) else "data"
-    return f"load_data's {name.replace('_', '-')} {what}"
+    kind = "DataLoader" if isinstance(data, DataLoader) else "data"
+    return f"load_data's {name.replace('_', '-')} {kind}"
 
 
 def _kind(value: Any) -> str:

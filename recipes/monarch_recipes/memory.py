@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from torch.utils.data import default_collate
 
 from monarch_recipes.samples import Collate
 from monarch_recipes.tally import Weighted, sum_and_weight
-from monarch_recipes.task import part
 
 _MIB = 2**20
 
@@ -41,22 +39,6 @@ class StepMemory:
         return f"{self.total / _MIB:,.1f} MiB ({parts}), besides Python and torch"
 
 
-def memory_of_recipe(
-    config: Any,
-    build: Callable[[Any], nn.Module],
-    loss: Callable[[torch.Tensor, torch.Tensor], Weighted],
-    sample: Any,
-    num_samples: int,
-    collate: Collate | None = None,
-) -> StepMemory:
-    """Return ``memory_of_step`` for these functions of a recipe, or for the task's own versions."""
-    task = config.task
-    return memory_of_step(
-        functools.partial(part(task, build), config), part(task, loss), sample, num_samples,
-        collate,
-    )  # fmt: skip
-
-
 def memory_of_step(
     build: Callable[[], nn.Module],
     loss: Callable[[torch.Tensor, torch.Tensor], Weighted],
@@ -72,15 +54,15 @@ def memory_of_step(
     """
     batch = (collate or default_collate)([sample] * num_samples)
     inputs, labels = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), batch)
-    kept: dict[int, int] = {}
+    num_bytes: dict[int, int] = {}  # of the activations' storages, each once
     with torch.device("meta"):
         model = build().to("meta")
-    own = {tensor.untyped_storage()._cdata for tensor in model.state_dict().values()}
+    of_model = {tensor.untyped_storage()._cdata for tensor in model.state_dict().values()}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            kept[storage._cdata] = storage.nbytes()
+        if storage._cdata not in of_model:
+            num_bytes[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -94,5 +76,5 @@ def memory_of_step(
         weights=weights,
         gradients=bytes_trained,
         moments=2 * bytes_trained,
-        activations=sum(kept.values()),
+        activations=sum(num_bytes.values()),
     )

@@ -45,8 +45,8 @@ class Builders:
     @property
     def names(self) -> tuple[str, ...]:
         """The full names of all functions."""
-        found = (self.model, self.optimizer, *self.others)
-        return tuple(f"{one.__module__}.{one.__qualname__}" for one in found)
+        functions = (self.model, self.optimizer, *self.others)
+        return tuple(f"{each.__module__}.{each.__qualname__}" for each in functions)
 
 
 @dataclass
@@ -110,7 +110,7 @@ def tell_of_next_start(
     if not change.at_start:
         return True
     try:
-        new = _made(build_model, sum(parameter.numel() for parameter in model.parameters()))
+        new = _built(build_model, sum(parameter.numel() for parameter in model.parameters()))
         reason = "" if new is None else difference_of(new, model)
         if new is not None and not reason:
             after = build_optimizer(new).state_dict()
@@ -135,30 +135,31 @@ def tell_of_next_start(
 
 def difference_of(new: nn.Module, old: nn.Module) -> str:
     """Return the first name or shape in which two models differ, as text; "" if they do not."""
-    after, before = _shapes(new), _shapes(old)
-    for name, shape in after.items():
-        if name not in before:
+    new_shapes, old_shapes = _shapes(new), _shapes(old)
+    for name, shape in new_shapes.items():
+        if name not in old_shapes:
             return f"the new model has {name!r}, which this one has not"
-        if before[name] != shape:
+        if old_shapes[name] != shape:
             return (
-                f"{name!r} has the shape {shape} in the new model, and {before[name]} in this one"
+                f"{name!r} has the shape {shape} in the new model, and {old_shapes[name]} in this "
+                "one"
             )
-    gone = next((name for name in before if name not in after), None)
+    gone = next((name for name in old_shapes if name not in new_shapes), None)
     return "" if gone is None else f"the new model has no {gone!r}"
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's tensors, by name without the parts that wrappers add."""
-    found = {}
+    shapes = {}
     for name, value in model.state_dict().items():
         for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
             name = name.replace(wrapper, "")
         if isinstance(value, torch.Tensor):
-            found[name] = tuple(value.shape)
-    return found
+            shapes[name] = tuple(value.shape)
+    return shapes
 
 
-def _made(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
+def _built(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
     """Return a model of the new code, or None if it is too large to be made.
 
     The run's random numbers are not used. A model that needs values is made on the CPU.

@@ -70,12 +70,12 @@ class OwnDraws:
 
 
 def _states() -> dict[str, Any]:
-    found: dict[str, Any] = {"torch": torch.default_generator.get_state()}
-    found["random"] = random.getstate()
+    states: dict[str, Any] = {"torch": torch.default_generator.get_state()}
+    states["random"] = random.getstate()
     if (numpy := sys.modules.get("numpy")) is not None:
         name, keys, *rest = numpy.random.get_state()
-        found["numpy"] = (name, torch.from_numpy(keys.astype("int64")), *rest)
-    return found
+        states["numpy"] = (name, torch.from_numpy(keys.astype("int64")), *rest)
+    return states
 
 
 def _set_states(states: dict[str, Any]) -> None:

@@ -43,11 +43,6 @@ class RendezvousError(MonarchError):
     """The ranks cannot meet, for example because a port is in use."""
 
 
-def other_hosts() -> tuple[str, ...]:
-    """Return the hosts of this actor's mesh, by name or address; () if it is on one machine."""
-    return hosts_beyond(context().actor_instance.proc_mesh)
-
-
 def open_meeting(port: int = 0) -> tuple[object, str, int]:
     """Open the store for this actor's mesh. Return it and the two arguments of ``meet_at``.
 
@@ -55,12 +50,13 @@ def open_meeting(port: int = 0) -> tuple[object, str, int]:
     store is a file, and the arguments are its path and 0. Otherwise it is a store of
     ``open_store``.
     """
-    if port == 0 and shares_files(context().actor_instance.proc_mesh):
+    procs = context().actor_instance.proc_mesh
+    if port == 0 and shares_files(procs):
         for url in process.current().node.address.urls:
             if url.startswith("ipc://"):
                 # A new one each time: ranks may still have the one before.
                 return None, store_path(url.removeprefix("ipc://"), next(_numbers)), 0
-    return open_store(port, other_hosts())
+    return open_store(port, hosts_beyond(procs))
 
 
 def open_store(port: int = 0, peers: Sequence[str] = ()) -> tuple[dist.TCPStore, str, int]:
@@ -109,17 +105,11 @@ def meet_anew(store: tuple[str, int] | None, device: torch.device, call_seconds:
     # This limit is for the meeting alone. It is longer than the client's, so that the client can
     # ask all ranks for their stacks first if one does not come.
     why_not_nccl = init_group(device, timedelta(seconds=2 * call_seconds + 10))
-    leave_limits_to_client()
-    return why_not_nccl
-
-
-def leave_limits_to_client() -> None:
-    """Remove the time limit from collectives of the default group.
-
-    The client knows how long a step may take, and ends ranks that hang. Its clock stops while a
-    person has a rank in a debugger; torch's clock cannot stop for a collective in progress.
-    """
+    # Collectives have no limit: the client knows how long a step may take, and ends ranks that
+    # hang. Its clock stops while a person has a rank in a debugger; torch's clock cannot stop for a
+    # collective in progress.
     set_timeout(_NO_LIMIT, dist.group.WORLD)
+    return why_not_nccl
 
 
 def meet_at(address: str, port: int) -> None:
@@ -148,8 +138,7 @@ def init_group(device: torch.device, timeout: timedelta) -> str:
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks, timeout=timeout)))
     store.set_timeout(timeout)
-    asked = dist.PrefixStore("backend", store)
-    backend, why = agree_on_backend(asked, rank, num_ranks, device)
+    backend, why = agree_on_backend(dist.PrefixStore("backend", store), rank, num_ranks, device)
     group = dist.PrefixStore("default", store)
     dist.init_process_group(backend, store=group, rank=rank, world_size=num_ranks, timeout=timeout)
     return why

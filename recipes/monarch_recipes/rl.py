@@ -230,27 +230,29 @@ class PolicyTrainer(Actor):
         """
         config = self.config
         self.device = use_device(config.device, int(os.environ["LOCAL_RANK"]), config.num_threads)
-        meet_anew(store, self.device, self.config.collective_timeout_seconds)
+        meet_anew(store, self.device, config.collective_timeout_seconds)
         load = part(config.task, load_problems)
         self.problems = load(config.problems, config.num_held_out, config.data_seed)
         torch.manual_seed(config.seed)
         self.learner = Learner(
             lambda: part(config.task, build_policy)(config),
             lambda policy: part(config.task, build_optimizer)(config, policy),
-            parallelism=config.parallelism, device=self.device,
-            rank=dist.get_rank(), world_size=dist.get_world_size(),
-        )  # fmt: skip
+            parallelism=config.parallelism,
+            device=self.device,
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+        )
         self.num_steps_done = 0
         checkpoint, skipped = find_checkpoint_for_all(
             config.resume, self.checkpoint_dir, self.learner.policy, ["buffer"]
         )
-        buffer = None
+        path = buffer = None
         if checkpoint is not None:
-            self.num_steps_done, buffer = checkpoint.step, checkpoint.state["buffer"]
+            self.num_steps_done, path = checkpoint.step, checkpoint.path
+            buffer = checkpoint.state["buffer"]
             self.learner.load_state_dict(checkpoint.state)
         num = sum(parameter.numel() for parameter in self.learner.policy.parameters())
-        path = None if checkpoint is None else checkpoint.path
-        return RLPlan(self.num_steps_done, num, path, tuple(skipped), buffer)
+        return RLPlan(self.num_steps_done, num, path, skipped, buffer)
 
     @endpoint
     def rejoin(self, store: tuple[str, int]) -> None:
@@ -282,9 +284,12 @@ class PolicyTrainer(Actor):
         if not groups:
             return self.done({})
         settings = LearnSettings(
-            part(config.task, loss_settings)(config), config.learning_rate, config.clip_norm,
-            config.updates_per_step, config.max_micro_batch_size,
-        )  # fmt: skip
+            part(config.task, loss_settings)(config),
+            config.learning_rate,
+            config.clip_norm,
+            config.updates_per_step,
+            config.max_micro_batch_size,
+        )
         return self.done(self.learner.learn(rows_of(groups), settings))
 
     def done(self, numbers: dict[str, float]) -> RLStep:
@@ -292,6 +297,7 @@ class PolicyTrainer(Actor):
         self.num_steps_done += 1
         return RLStep(self.num_steps_done, numbers, self.publish(), context().generation)
 
+    @endpoint
     def publish(self) -> int:
         """Publish the weights for the generators, and return the number of this version.
 
@@ -302,11 +308,6 @@ class PolicyTrainer(Actor):
             ranks = {"rank": self.learner.rank, "num_ranks": self.learner.world_size}
             return self.shared.publish(state, **ranks).get()
         return self.shared.publish(state).get() if self.learner.rank == 0 else 0
-
-    @endpoint
-    def first_weights(self) -> int:
-        """Publish the weights before the first step, and return the number of this version."""
-        return self.publish()
 
     @endpoint
     def save(self, buffer: dict[str, Any]) -> Path:
@@ -348,10 +349,14 @@ def run(config: RLConfig, hosts: HostMesh, record: Record) -> RLOutcome:
         stack.callback(pipeline.close)
         return with_attempts(
             lambda attempt: train(record.live(config), record, attempt, pipeline),
-            hosts, config.num_trainers // len(hosts), record,
-            name="rl", preload=PRELOAD, max_restarts=config.max_restarts,
+            hosts,
+            config.num_trainers // len(hosts),
+            record,
+            name="rl",
+            preload=PRELOAD,
+            max_restarts=config.max_restarts,
             has_shards=config.parallelism == "fsdp",
-        )  # fmt: skip
+        )
 
 
 def train(
@@ -374,13 +379,19 @@ def train(
         trainers.rejoin.call(open_store.call_one().get()).get()
 
     holding = Holding(
-        procs, trainers, record, seconds=config.collective_timeout_seconds,
+        procs,
+        trainers,
+        record,
+        seconds=config.collective_timeout_seconds,
         rejoin=rejoin if config.parallelism == "ddp" else None,
-    )  # fmt: skip
+    )
     plan: RLPlan = holding.ask(
-        trainers.setup, store,
-        doing="setting up", unless=lambda: record.is_stopping, in_place=False,
-    )[0]  # fmt: skip
+        trainers.setup,
+        store,
+        doing="setting up",
+        unless=lambda: record.is_stopping,
+        in_place=False,
+    )[0]
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
     record.message(
         f"{plan.num_parameters:,} parameters on {counted(len(trainers), 'trainer')}, with "
@@ -390,7 +401,7 @@ def train(
     )
     pipeline.begin_anew(attempt.hosts, plan.buffer)
     step, num_steps = plan.first_step, config.num_steps_in_all
-    weights = Weights(name, max(holding.ask(trainers.first_weights, doing="publishing")))
+    weights = Weights(name, max(holding.ask(trainers.publish, doing="publishing")))
     solved: float | None = None
 
     def evaluate() -> float:
@@ -406,37 +417,36 @@ def train(
         """Make one step: collect a batch, begin the next one, judge the batch, learn."""
         began, number = time.perf_counter(), step - config.num_supervised_steps
         pipeline.begin(number, number, config, weights)
-        _, groups, numbers = holding.run("generation", pipeline.collect, f"batch {number}")
+        groups, numbers = holding.run("generation", pipeline.collect, f"batch {number}")
         pipeline.let_edit_in()
         pipeline.begin(number + config.num_batches_ahead, number + 1, config, weights)
         batch = holding.run(
             "judging", lambda: pipeline.judge(number, groups, config, step + 1), f"batch {number}"
         )
         numbers |= batch.numbers | pipeline.keep(batch)
-        taken = pipeline.take(step, step, config)
+        taken = pipeline.take(step, config)
         learn_began = time.perf_counter()
         doing = f"step {step + 1}"
         results = holding.ask(trainers.learn, config, taken.groups, doing=doing)
-        now = time.perf_counter()
-        seconds = {"learn_seconds": now - learn_began, "step_seconds": now - began}
+        ended = time.perf_counter()
+        seconds = {"learn_seconds": ended - learn_began, "step_seconds": ended - began}
         return results, numbers | taken.numbers(step) | seconds
 
     with holding.until_stopped():
         while step < num_steps and not record.is_stopping:
             config = record.live(config)
-            is_supervised = step < config.num_supervised_steps
-            if is_supervised:
-                doing, numbers = f"step {step + 1}", dict[str, float]()
-                results = holding.ask(trainers.imitate, config, doing=doing)
+            numbers: dict[str, float] = {}
+            if step < config.num_supervised_steps:
+                results = holding.ask(trainers.imitate, config, doing=f"step {step + 1}")
             else:
                 results, numbers = reinforce()
-            made: RLStep = results[0]
-            step, weights = made.step, Weights(name, max(one.weights for one in results))
+            first: RLStep = results[0]
+            step, weights = first.step, Weights(name, max(result.weights for result in results))
             attempt.step_made(step)
-            generation = min(one.generation for one in results)
+            generation = min(result.generation for result in results)
             # A terminal has room for a few numbers, and shows the first ones.
-            first = {name: numbers[name] for name in ("reward", "solved") if name in numbers}
-            all_numbers = first | made.numbers | numbers | {"generation": generation}
+            shown = {name: numbers[name] for name in ("reward", "solved") if name in numbers}
+            all_numbers = shown | first.numbers | numbers | {"generation": generation}
             record.metrics(step, num_steps, all_numbers)
             is_first_policy = step == config.num_supervised_steps
             if step < num_steps and (is_due(step, config.evaluate_every) or is_first_policy):
@@ -468,12 +478,11 @@ def plan(config: RLConfig, num_hosts: int, procs_per_host: int) -> dict[str, Any
     with torch.device("meta"):
         policy = part(config.task, build_policy)(config)
     num = sum(parameter.numel() for parameter in policy.parameters())
-    ahead = config.num_batches_ahead
     return {
         "parameters": f"{num:,}",
         "processes": f"{config.num_trainers} trainers ({config.parallelism}), "
         f"{config.num_generators} generators, {config.num_rewards} rewards, 1 buffer",
         "a step": f"{config.problems_per_step} problems x {config.samples_per_problem} samples",
         "steps": f"{config.num_supervised_steps} supervised, then {config.num_steps}",
-        "batches ahead": str(ahead),
+        "batches ahead": str(config.num_batches_ahead),
     }

@@ -20,7 +20,6 @@ from monarch.runs.hold.trial import PlacedError, place_of
 from monarch.runs.record.error_text import in_words
 from monarch.runtime.ends.process_group import end_with
 from monarch_recipes.randomness import draw_from
-from monarch_recipes.schedule import position_of
 from monarch_sync.words import some
 
 Collate = Callable[[list[Any]], Any]
@@ -77,12 +76,12 @@ class SampleOrder:
 
     def of(self, step: int) -> list[int]:
         """Return the indices of this rank's samples in `step`, counted from 0 over the run."""
-        position = position_of(step, self.num_steps_per_epoch)
-        if position.epoch != self._epoch:
-            self._epoch = position.epoch
-            self._sampler.set_epoch(position.epoch)
+        epoch, step_in_epoch = divmod(step, self.num_steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._sampler.set_epoch(epoch)
             self._indices = list(self._sampler)
-        start = position.step_in_epoch * self._per_rank
+        start = step_in_epoch * self._per_rank
         return self._indices[start : start + self._per_rank]
 
 
@@ -113,9 +112,10 @@ def num_samples_in(labels: Any) -> int:
 
 
 class ReadingAhead:
-    """Yields the batches of one step after another, which `num_workers` processes read in advance.
+    """Yields the batches of one step after another, which worker processes read in advance.
 
-    The processes have the code and data of their start. They are started again for a step that is
+    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker. They
+    have the code and data of their start. They are started again for a step that is
     not the next one, and for another `generation` of the code. A data set that draws random numbers
     gets them seeded from `place` and the step.
     """
@@ -126,16 +126,15 @@ class ReadingAhead:
         order: SampleOrder,
         size: int,
         *,
-        num_workers: int,
         place: tuple[int, ...],
+        options: Mapping[str, Any],
         collate: Collate | None = None,
         init: Callable[[int], None] | None = None,
-        options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._reading = _Reading(data, collate)
+        self._batches_of = _Batches(data, collate)
         self._order, self._size, self._place = order, size, place
-        # `init` runs in each worker; `options` are further arguments of DataLoader.
-        self._init, self._options = init, {"num_workers": num_workers, **(options or {})}
+        self._init, self._options = init, options
+        #: The step whose batches come next; None if `_batches` is at no step's beginning.
         self._next: int | None = None
         self._generation = 0
         self._batches: Iterator[Any] = iter(())
@@ -167,28 +166,30 @@ class ReadingAhead:
 
     def _begin(self, step: int) -> Iterator[Any]:
         loader = DataLoader(
-            self._reading,
-            batch_sampler=self._wanted_from(step),
-            collate_fn=_as_it_is,
+            self._batches_of,
+            batch_sampler=self._requests_from(step),
+            collate_fn=_unchanged,
             worker_init_fn=functools.partial(begin_worker, os.getpid(), self._init),
             **self._options,
             generator=torch.Generator(),  # so that it does not draw from torch's own
         )
         return iter(loader)
 
-    def _wanted_from(self, first: int) -> Iterator[_Wanted]:
+    def _requests_from(self, first: int) -> Iterator[_BatchRequest]:
         order = copy.copy(self._order)  # Workers may be an epoch ahead of `of`.
         for step in itertools.count(first):
             indices = order.of(step)
             for start in range(0, len(indices), self._size):
-                yield _Wanted((*self._place, step, start), indices[start : start + self._size])
+                yield _BatchRequest(
+                    (*self._place, step, start), indices[start : start + self._size]
+                )
 
 
 class DealtSamples:
     """The batches of a rank in each step, from a data set that is indexed by sample number.
 
-    ``collate`` returns the present collate function; it is called for each step. With
-    ``num_workers``, worker processes read ahead.
+    ``collate`` returns the present collate function; it is called for each step. If ``options`` has
+    ``num_workers``, these processes read ahead; see `ReadingAhead`.
     """
 
     def __init__(
@@ -198,21 +199,21 @@ class DealtSamples:
         size: int,
         *,
         collate: Callable[[], Collate | None],
-        num_workers: int = 0,
-        place: tuple[int, ...] = (),
-        **how: Any,
+        place: tuple[int, ...],
+        init: Callable[[int], None] | None,
+        options: Mapping[str, Any],
     ) -> None:
-        self.order = order
         self.num_steps_per_epoch = order.num_steps_per_epoch
-        self._data, self._size, self._collate = data, size, collate
-        self.ahead = reading_ahead(
-            data, order, size, num_workers=num_workers, place=place,
-            collate=collate() if num_workers else None, **how,
-        )  # fmt: skip
+        self._data, self._order, self._size, self._collate = data, order, size, collate
+        self._ahead: ReadingAhead | None = None
+        if options["num_workers"]:
+            self._ahead = ReadingAhead(
+                data, order, size, place=place, options=options, collate=collate(), init=init
+            )
 
     def numbers_of(self, step: int) -> Sequence[int]:
         """Return the indices of this rank's samples in ``step``, for error messages."""
-        return self.order.of(step)
+        return self._order.of(step)
 
     def of(
         self, step: int, device: torch.device, reader: str, generation: int = 0
@@ -221,9 +222,9 @@ class DealtSamples:
 
         Raises SampleError; its message begins with ``reader``.
         """
-        if self.ahead is not None:
-            return self.ahead.of(step, device, reader, generation)
-        indices = self.order.of(step)
+        if self._ahead is not None:
+            return self._ahead.of(step, device, reader, generation)
+        indices = self._order.of(step)
         return batches(self._data, indices, self._size, device, reader, collate=self._collate())
 
     def state_at(self, step: int) -> dict[str, Any]:
@@ -232,17 +233,8 @@ class DealtSamples:
 
     def close(self) -> None:
         """End the worker processes, if any."""
-        if self.ahead is not None:
-            self.ahead.close()
-
-
-def reading_ahead(
-    data: Any, order: SampleOrder, size: int, *, num_workers: int, **how: Any
-) -> ReadingAhead | None:
-    """Return a `ReadingAhead`, or None if ``num_workers`` is 0."""
-    if not num_workers:
-        return None
-    return ReadingAhead(data, order, size, num_workers=num_workers, **how)
+        if self._ahead is not None:
+            self._ahead.close()
 
 
 def begin_worker(parent: int, init: Callable[[int], None] | None, number: int) -> None:
@@ -253,8 +245,8 @@ def begin_worker(parent: int, init: Callable[[int], None] | None, number: int) -
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    place: tuple[int, ...]
+class _BatchRequest:
+    place: tuple[int, ...]  # the seed and the position, for `draw_from`
     indices: list[int]
 
 
@@ -269,18 +261,18 @@ class _Unread:
     place: tuple[str, int]
 
 
-class _Reading:
+class _Batches:
     """The data set for a DataLoader: each of its items is a whole batch."""
 
     def __init__(self, data: Any, collate: Collate | None) -> None:
         self._data, self._collate = data, collate
 
-    def __getitems__(self, wanted: _Wanted) -> Any:
-        draw_from(*wanted.place)
-        return _read(self._data, wanted.indices, self._collate)
+    def __getitems__(self, request: _BatchRequest) -> Any:
+        draw_from(*request.place)
+        return _read(self._data, request.indices, self._collate)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
@@ -303,8 +295,8 @@ def batch_of(samples: list[Any], indices: Sequence[int], collate: Collate | None
     try:
         return (collate or default_collate)(samples)
     except Exception as error:
-        which = some([str(index) for index in indices], 8)
-        why = f"could not make a batch of samples {which}: {told_error(error)}"
+        names = some([str(index) for index in indices], 8)
+        why = f"could not make a batch of samples {names}: {told_error(error)}"
         return _Unread(why, place_of(error))
 
 
@@ -327,6 +319,6 @@ def on_device(device: torch.device, batch: Any, reader: str) -> Any:
             f"{reader} got a {type(batch).__name__} as a batch, not (inputs, labels): "
             "have data[index] give a pair, or `collate` make one"
         )
-    if all(isinstance(one, torch.Tensor) for one in batch):  # Faster than tree_map_only.
-        return [one.to(device) for one in batch]
+    if all(isinstance(part, torch.Tensor) for part in batch):  # Faster than tree_map_only.
+        return [part.to(device) for part in batch]
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)

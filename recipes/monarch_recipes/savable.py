@@ -55,16 +55,15 @@ class _Check:
                 self.of(key, f"a key of {path}"): self.of(part, _below(path, key))
                 for key, part in value.items()
             }
-            is_as_before = all(
-                one is key and items[one] is part
-                for one, (key, part) in zip(items, value.items(), strict=True)
+            is_unchanged = all(
+                new_key is key and items[new_key] is part
+                for new_key, (key, part) in zip(items, value.items(), strict=True)
             )
-            fit = value if is_as_before else _like(value, items)
+            fit = value if is_unchanged else _like(value, items)
         elif kind in _SEQUENCES:
-            before = list(value)
-            parts = [self.of(part, f"{path}[{at}]") for at, part in enumerate(before)]
-            is_as_before = all(map(operator.is_, parts, before))
-            fit = value if is_as_before else kind(parts)
+            parts = [self.of(part, f"{path}[{index}]") for index, part in enumerate(value)]
+            is_unchanged = all(map(operator.is_, parts, value))
+            fit = value if is_unchanged else kind(parts)
         elif isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0:
             fit = _number(value, path)
         elif kind not in (torch.Tensor, torch.nn.Parameter):

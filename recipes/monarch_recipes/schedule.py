@@ -1,4 +1,4 @@
-"""Functions of a step's number: its learning rate, whether something is due, its place in the data.
+"""Functions of a step's number: its learning rate, whether something is due, its split batch.
 
 All recipes use these, with any number of ranks.
 """
@@ -53,16 +53,3 @@ def split_batch(global_batch_size: int, world_size: int, max_micro_batch_size: i
     fewest = math.ceil(per_rank / max_micro_batch_size)
     num_micro_batches = next(n for n in range(fewest, per_rank + 1) if per_rank % n == 0)
     return BatchSplit(per_rank // num_micro_batches, num_micro_batches)
-
-
-@dataclass(frozen=True)
-class Position:
-    """A step's place in the data: its epoch, and how many steps of the epoch come before it."""
-
-    epoch: int
-    step_in_epoch: int
-
-
-def position_of(step: int, num_steps_per_epoch: int) -> Position:
-    """Return the position of `step`, which counts from 0 over the whole run."""
-    return Position(*divmod(step, num_steps_per_epoch))

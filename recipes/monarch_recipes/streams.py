@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import itertools
 import os
 import sys
 import time
@@ -26,13 +25,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from monarch.runs.hold.trial import place_of
-from monarch_recipes.loaders import DataSource, UnfitData
+from monarch_recipes.loaders import DataSource, UnfitData, dealt_samples
 from monarch_recipes.randomness import OwnDraws
 from monarch_recipes.samples import (
     Collate,
     DealtSamples,
     SampleError,
-    SampleOrder,
     TooFewSamples,
     batch_of,
     begin_worker,
@@ -58,10 +56,7 @@ class StreamPlace:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as plain values for a checkpoint."""
-        return {
-            "step": self.step, "epoch": self.epoch, "num_read": self.num_read,
-            "inner": dict(self.inner),
-        }  # fmt: skip
+        return {**vars(self), "inner": dict(self.inner)}
 
 
 class StreamedSamples:
@@ -87,12 +82,15 @@ class StreamedSamples:
         self._opened = _OpenedStream(source, seed)
         self._per_step, self._size, self._collate = per_step, size, collate
         self._rank, self._world_size = rank, world_size
-        self._tells = rank == 0
-        self._start: StreamPlace | None = None  # the beginning of the stream
-        self._next = StreamPlace(0)  # the place of the first step that was not read yet
-        self._kept = StreamPlace(-1)  # the place of the step before, whose samples are kept
+        #: The beginning of the stream; None until it is opened.
+        self._start: StreamPlace | None = None
+        #: The place of the first step that was not read yet.
+        self._next = StreamPlace(0)
+        #: The place of the step before, and this rank's samples of it with their numbers.
+        self._kept = StreamPlace(-1)
         self._samples: list[Any] = []
         self._numbers: list[int] = []
+        #: The generation of the code that read them.
         self._generation = 0
         # A hold saves the state of objects that have an iterator in an attribute: so this has one.
         self._moving = _moving()
@@ -189,7 +187,7 @@ class StreamedSamples:
     def _read_step(self, step: int, *, is_kept: bool = True) -> None:
         epoch, num_read = self._next.epoch, self._next.num_read
         while True:
-            before = StreamPlace(step, epoch, num_read, self._at(epoch, num_read))
+            place = StreamPlace(step, epoch, num_read, self._at(epoch, num_read))
             samples, self._digest = [], 0
             for number, sample in enumerate(self._opened.take(self._per_step), num_read):
                 if is_kept and number % self._world_size == self._rank:
@@ -205,7 +203,7 @@ class StreamedSamples:
                     f"train data ended after {num_taken}"
                 )
             epoch, num_read = epoch + 1, 0
-        self._kept = before
+        self._kept = place
         self._next = StreamPlace(step + 1, epoch, num_read + self._per_step, self._opened.inner())
         if is_kept:
             self._numbers = [number for number, _ in samples]
@@ -218,7 +216,7 @@ class StreamedSamples:
         """
         opened, is_next = self._opened, (epoch, num_read) == (self._next.epoch, self._next.num_read)
         if (opened.epoch, opened.num_read) != (epoch, num_read):
-            opened.open(epoch, num_read, self._next.inner if is_next else {}, tells=self._tells)
+            opened.open(epoch, num_read, self._next.inner if is_next else {}, tells=self._rank == 0)
         inner = opened.inner()
         if self._start is None:
             self._start = StreamPlace(0, inner=inner)
@@ -243,26 +241,20 @@ def share_of_stream(
     opened = _OpenedStream(source, seed)
     opened.open(0, 0, {}, tells=False)
     try:
-        shares = itertools.islice(_numbered(opened, reader), rank, None, world_size)
-        while chosen := list(itertools.islice(shares, size)):
-            numbers = [number for number, _ in chosen]
-            samples = [sample for _, sample in chosen]
-            yield on_device(device, batch_of(samples, numbers, collate()), reader)
+        while True:
+            try:
+                samples = opened.take(size * world_size)
+            except SampleError as error:
+                raise SampleError(f"{reader} {error}", error.place) from None
+            if not samples:
+                return
+            first = opened.num_read - len(samples)
+            numbers = range(first, opened.num_read)[rank::world_size]
+            if numbers:
+                batch = batch_of(samples[rank::world_size], numbers, collate())
+                yield on_device(device, batch, reader)
     finally:
         opened.close()
-
-
-def _numbered(opened: _OpenedStream, reader: str) -> Iterator[tuple[int, Any]]:
-    number = 0
-    while True:
-        try:
-            taken = list(opened.take(1))
-        except SampleError as error:
-            raise SampleError(f"{reader} {error}", error.place) from None
-        if not taken:
-            return
-        yield number, taken[0]
-        number += 1
 
 
 class _OpenedStream:
@@ -342,9 +334,9 @@ class _OpenedStream:
             except Exception as error:
                 number = self.num_read + len(samples)
                 why = f"could not read sample {number} of epoch {self.epoch} of the stream"
-                told, place = told_error(error), place_of(error)
+                text, place = told_error(error), place_of(error)
                 self.close()
-                raise SampleError(f"{why}: {told}", place) from None
+                raise SampleError(f"{why}: {text}", place) from None
         self.num_read += len(samples)
         return samples
 
@@ -414,7 +406,8 @@ def _seed_of(seed: int, epoch: int) -> int:
     return zlib.crc32(repr((seed, epoch)).encode())
 
 
-def _digest(sample: Any, before: int) -> int:
+def _digest(sample: Any, digest: int) -> int:
+    """Return the digest of a sample and of those before it, whose digest is given."""
     for leaf in tree_leaves(sample):
         if isinstance(leaf, torch.Tensor):
             data = leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
@@ -424,8 +417,8 @@ def _digest(sample: Any, before: int) -> int:
             data = repr(leaf).encode()
         else:
             data = type(leaf).__name__.encode()
-        before = zlib.crc32(data, before)
-    return before
+        digest = zlib.crc32(data, digest)
+    return digest
 
 
 def _moving() -> Iterator[None]:
@@ -439,22 +432,19 @@ def open_samples(
 
     From ``config`` it reads the seeds, the task and ``num_workers``.
     """
-    collate = functools.partial(source.collate_now, config.task)
-    workers = source.workers
-    if config.num_workers:
-        workers = dataclasses.replace(workers, num=config.num_workers)
-    if source.is_stream:
-        return StreamedSamples(
-            dataclasses.replace(source, workers=workers), per_step=per_rank * world_size,
-            size=size, rank=rank, world_size=world_size, seed=config.data_seed, collate=collate,
-        )  # fmt: skip
-    order = SampleOrder(
-        len(source.data), per_rank, rank, world_size, seed=config.data_seed, shuffle=source.shuffle
+    if not source.is_stream:
+        return dealt_samples(
+            config, source, size=size, per_rank=per_rank, rank=rank, world_size=world_size
+        )
+    return StreamedSamples(
+        dataclasses.replace(source, workers=source.workers_for(config)),
+        per_step=per_rank * world_size,
+        size=size,
+        rank=rank,
+        world_size=world_size,
+        seed=config.data_seed,
+        collate=functools.partial(source.collate_now, config.task),
     )
-    return DealtSamples(
-        source.data, order, size, collate=collate, num_workers=workers.num,
-        place=(config.seed, rank), init=workers.init, options=workers.options(),
-    )  # fmt: skip
 
 
 def check_same_stream(digests: Sequence[int]) -> None:

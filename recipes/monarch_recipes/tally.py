@@ -6,6 +6,7 @@ how a batch is split.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeAlias
@@ -28,18 +29,18 @@ def sum_and_weight(value: Weighted, num_samples: int) -> tuple[Any, Any]:
     with more than one element.
     """
     parts = value if isinstance(value, tuple) else (value,)
-    if len(parts) > 2 or not all(isinstance(one, _NUMBERS) for one in parts):
+    if len(parts) > 2 or not all(isinstance(number, _NUMBERS) for number in parts):
         is_missing = "; is a `return` missing?" if value is None else ""
         raise TypeError(
             "expected a mean over the samples, or (sum, weight); this is "
             f"{'None' if value is None else f'a {type(value).__name__}'}{is_missing}"
         )
     total, weight = parts if len(parts) == 2 else (parts[0] * num_samples, num_samples)
-    for name, one in ("a mean or a sum", total), ("a weight", weight):
-        if isinstance(one, torch.Tensor) and one.numel() != 1:
+    for name, number in ("a mean or a sum", total), ("a weight", weight):
+        if isinstance(number, torch.Tensor) and number.numel() != 1:
             raise ValueError(
                 f"expected {name}, which is one number; this is a tensor of shape "
-                f"{tuple(one.shape)}. Return a mean over the samples, or (sum, weight)"
+                f"{tuple(number.shape)}. Return a mean over the samples, or (sum, weight)"
             )
     return total, weight
 
@@ -56,8 +57,9 @@ class Tally:
         This does not wait for a GPU: tensors are read only in `packed` or `sums`.
         """
         total = self._totals.setdefault(name, [0.0, 0.0])
-        for place, one in enumerate(sum_and_weight(value, num_samples)):
-            total[place] += one.detach().double() if isinstance(one, torch.Tensor) else one
+        for index, number in enumerate(sum_and_weight(value, num_samples)):
+            is_tensor = isinstance(number, torch.Tensor)
+            total[index] += number.detach().double() if is_tensor else number
 
     def measure(
         self,
@@ -73,18 +75,20 @@ class Tally:
 
     def sums(self) -> dict[str, tuple[float, float]]:
         """Return the sum and the weight of each name."""
-        return {name: (float(one[0]), float(one[1])) for name, one in self._totals.items()}
+        return {
+            name: (float(total), float(weight)) for name, (total, weight) in self._totals.items()
+        }
 
     def packed(self, device: torch.device, *others: Number) -> torch.Tensor:
         """Return the sum and weight of each name, then `others`, as one float64 tensor.
 
         To get the totals of a batch, add up the tensors of all ranks; all must have the same names.
         """
-        numbers = [one for total in self._totals.values() for one in total]
+        numbers = [*itertools.chain(*self._totals.values()), *others]
         return torch.stack(
             [
-                torch.as_tensor(one, dtype=torch.float64, device=device).reshape(())
-                for one in (*numbers, *others)
+                torch.as_tensor(number, dtype=torch.float64, device=device).reshape(())
+                for number in numbers
             ]
         )
 

@@ -21,8 +21,8 @@ def part(task: str | None, default: F) -> F:
     `task` is the name of a module, or None. Call this at each use, since the module's code may have
     changed. Raises ConfigError if there is no such module.
     """
-    found: F = own_part(task, default.__name__) or default  # type: ignore[assignment]
-    return found
+    function: F = own_part(task, default.__name__) or default  # type: ignore[assignment]
+    return function
 
 
 def own_part(task: str | None, name: str) -> Callable[..., Any] | None:
@@ -32,10 +32,10 @@ def own_part(task: str | None, name: str) -> Callable[..., Any] | None:
     """
     if task is None:
         return None
-    found: Callable[..., Any] | None = getattr(_module(task), name, None)
-    if found is not None:
+    function: Callable[..., Any] | None = getattr(_module(task), name, None)
+    if function is not None:
         _used.add((task, name))
-    return found
+    return function
 
 
 def tell_of_lost_parts(task: str | None, change: ReloadReport) -> None:

@@ -24,7 +24,6 @@ from monarch_recipes.replicas import controller, event_log, group, groups, hold,
 from monarch_recipes.replicas.controller import Controller
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.group import Group
-from monarch_recipes.replicas.groups import Limits
 from monarch_recipes.replicas.hold import GroupsHold
 from monarch_recipes.replicas.lighthouse import LIGHTHOUSE, LighthouseKeeper
 from monarch_recipes.replicas.messages import (
@@ -102,7 +101,6 @@ class World:
         self._patch(monkeypatch)
         settings = {"num_steps": 4, "checkpoint_every": 2, "max_restarts": 50, **settings}
         config = FaultTolerantConfig(**settings)
-        limits = Limits.of(config)
         port: Any = SimpleNamespace(send=self._on_news)
         report: Any = SimpleNamespace(is_watched=lambda: False)
         hosts: Any = SimpleNamespace(
@@ -110,9 +108,9 @@ class World:
         )
         hosts.slice = lambda **ignored: hosts
         self.controller = Controller(
-            limits, FakeTrainers, config, hosts, procs_per_host=4,  # type: ignore[arg-type]
+            config, FakeTrainers, hosts, procs_per_host=4,  # type: ignore[arg-type]
             checkpoint_dir=Path("/runs/one/checkpoints"), news=port,
-            hold=GroupsHold(Edits(), report, port, limits.step_timeout_seconds, is_local=False),
+            hold=GroupsHold(config, Edits(), report, port),
         )  # fmt: skip
 
     def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from monarch_recipes.replicas.client import train_groups
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.finish import Evaluations, conclude, save_the_end
 from monarch_recipes.replicas.group import Group, GroupLost
-from monarch_recipes.replicas.groups import Groups, Limits
+from monarch_recipes.replicas.groups import Groups
 from monarch_recipes.replicas.messages import GroupsOutcome, RunEvent, TrainerReady
 
 LAST_STEP = 300
@@ -117,9 +117,9 @@ class Story:
         monkeypatch.setattr(EventLog, "written", self._nothing)
         monkeypatch.setattr(Group, "spawn", self._spawn)
         self.disks = disks
-        limits = Limits.of(FaultTolerantConfig(num_groups=len(disks), num_steps=LAST_STEP))
+        config = FaultTolerantConfig(num_groups=len(disks), num_steps=LAST_STEP)
         self.groups = Groups(
-            limits, ReplicaTrainer, None,
+            config, ReplicaTrainer,
             SimpleNamespace(  # type: ignore[arg-type]
                 size=lambda: len(disks),
                 slice=lambda hosts: SimpleNamespace(_sync_hosts=lambda: []),
@@ -127,7 +127,7 @@ class Story:
             procs_per_host=1, checkpoint_dir=Path("/runs"), event_log=self.book,
             keeper=SimpleNamespace(number=0),  # type: ignore[arg-type]
         )  # fmt: skip
-        self.evaluations = Evaluations(self.groups, self.book, 0, limits.extras)
+        self.evaluations = Evaluations(self.groups, config)
         for group in self.groups.all:
             group.restarts.next_wait_seconds = self._no_wait  # type: ignore[method-assign]
         self.num_starts_left = 30
@@ -153,12 +153,10 @@ class Story:
 
     def end(self, between: Callable[[], None] = lambda: None) -> GroupsOutcome:
         async def end() -> GroupsOutcome:
-            checkpoint = await save_the_end(self.groups, self.book, LAST_STEP)
+            checkpoint = await save_the_end(self.groups, LAST_STEP)
             assert checkpoint is not None
             between()
-            return await conclude(
-                self.groups, self.book, self.evaluations, LAST_STEP, checkpoint, False
-            )
+            return await conclude(self.groups, self.evaluations, LAST_STEP, checkpoint, False)
 
         return asyncio.run(end())
 
@@ -248,7 +246,7 @@ def test_what_is_saved_is_what_a_host_that_is_left_has(
     async def begin() -> None:
         for group in groups.all:
             await groups.start(group)
-        groups.begin_together([0, 1])
+        groups.begin_together(groups.all)
 
     asyncio.run(begin())
     assert groups.saved_step == groups.newest_step() == step

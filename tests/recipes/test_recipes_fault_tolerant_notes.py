@@ -26,7 +26,7 @@ class Saves(Groups):
     """One whose groups save at once; what is there of the steps by then is in `noted`."""
 
     def __init__(self, event_log: EventLog, metrics: Path) -> None:
-        self._event_log, self.metrics = event_log, metrics
+        self.event_log, self.metrics = event_log, metrics
         self.noted: list[int] | None = None
 
     async def ask(self, group: Any, call: Any) -> list[Any]:

@@ -157,14 +157,14 @@ def test_a_group_that_is_to_heal_hangs_only_where_others_go_on() -> None:
     from monarch_recipes.replicas.group import Group
     from monarch_recipes.replicas.groups import Groups
 
-    limits = SimpleNamespace(
+    config = SimpleNamespace(
         step_timeout_seconds=180.0, collective_timeout_seconds=10.0, hang_timeout_seconds=5.0
     )
     place = GroupPlace(0, 1, 1, 0)
     back, other = (Group(number, place, Restarts(5)) for number in (0, 1))
     back.is_training = other.is_training = True
     groups: Any = object.__new__(Groups)
-    groups.all, groups._limits = [back, other], limits
+    groups.all, groups._config = [back, other], config
     other.step = 60  # and discards step 61, as long as it has not met the one that is back
     for now in (0.0, 6.0, 12.0):
         assert groups.why_hung(back, 0.0, now, 60) is None

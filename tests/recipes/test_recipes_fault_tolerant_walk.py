@@ -7,6 +7,7 @@ moments of an undisturbed run, at which a call begins or ends, and kills somethi
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import math
 import random
@@ -450,7 +451,7 @@ def test_a_person_may_hold_a_slow_step_on_new_code_or_give_it_more_time(
     hold = world.controller.hold
     monkeypatch.setattr(hold.edits, "is_edited", lambda generation: True)
     monkeypatch.setattr(hold.edits, "is_new", lambda activity, generation: True)
-    hold.edit_patience_seconds = 30.0
+    hold.config = dataclasses.replace(hold.config, edit_patience_seconds=30.0)
     before = hold.patience()
     hold.slow("group 0, step 1, takes 30 s so far")
     hold.answer_slow(MORE)
@@ -492,7 +493,7 @@ def test_buffers_are_as_before_a_step_that_the_lighthouse_has_cut_short(
     trainer.seat = Seat(group=0, rank=0, num_groups=2, num_ranks=1, slot=0)
     trainer.device, trainer.model, trainer.buffers = torch.device("cpu"), model, Buffers(model)
     trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer.order = SimpleNamespace(of=lambda batch: [0])
+    trainer.samples = SimpleNamespace(numbers_of=lambda batch: [0])
 
     def forward(batch: int) -> tuple[torch.Tensor, Tally]:
         tally, loss = Tally(), model(torch.rand(4, 3)).sum()

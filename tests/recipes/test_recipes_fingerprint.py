@@ -188,7 +188,7 @@ def test_new_code_is_compared_by_its_weights_first_then_by_all() -> None:
 
 
 def test_only_a_comparison_of_all_says_that_ranks_agree() -> None:
-    alike = Alike(SimpleNamespace(), SimpleNamespace(is_ahead=True), dict)  # type: ignore[arg-type]
+    alike = Alike(SimpleNamespace(), SimpleNamespace(is_ahead=True), dict, print)  # type: ignore[arg-type]
     alike.look(3, [{"": "a"}, {"": "a"}])
     alike.look(4, [{ONLY_WEIGHTS: "b"}, {ONLY_WEIGHTS: "b"}])
     assert (alike.agreed_step, alike.is_suspected) == (3, False)

@@ -240,22 +240,22 @@ def test_the_buffer_is_bounded_and_lets_go_of_what_is_too_old() -> None:
     assert replay.add(0, [group(0), group(0)]) == 0
     assert replay.add(1, [group(1), group(2), group(3)]) == 1
     assert replay.add(1, [group(9)]) == 0  # asked again: it is there already
-    taken = replay.take(step=4, version=4, most=2, max_staleness=3)
+    taken = replay.take(step=4, most=2, max_staleness=3)
     assert [one.version for one in taken.groups] == [1, 2]
     assert (taken.num_stale, taken.num_waiting) == (1, 1)
-    assert replay.take(step=4, version=4, most=2, max_staleness=3) == taken
-    assert [one.version for one in replay.take(5, 5, 2, 3).groups] == [3]
+    assert replay.take(step=4, most=2, max_staleness=3) == taken
+    assert [one.version for one in replay.take(5, 2, 3).groups] == [3]
 
 
 def test_the_buffer_goes_on_from_its_state() -> None:
     replay = Replay(capacity=4)
     replay.add(3, [group(0), group(1), group(2)])
-    taken = replay.take(step=1, version=2, most=1, max_staleness=9)
+    taken = replay.take(step=1, most=1, max_staleness=9)
     again = Replay(capacity=4)
     again.load(json.loads(json.dumps(replay.state())))
     assert again.groups == replay.groups
     assert again.newest_batch == 3
-    assert again.take(1, 2, 1, 9) == taken
+    assert again.take(1, 1, 9) == taken
 
 
 def test_what_a_bad_reward_has_judged_leaves_the_buffer() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -16,7 +16,7 @@ from monarch_recipes.rollouts import pipeline as pipeline_module
 from monarch_recipes.rollouts.generator import Generated, GenerateRequest, Weights
 from monarch_recipes.rollouts.groups import Sample, SampleGroup
 from monarch_recipes.rollouts.judging import Judged
-from monarch_recipes.rollouts.pipeline import OnRewardChange, Pipeline
+from monarch_recipes.rollouts.pipeline import Pipeline
 from monarch_recipes.rollouts.replay import Replay
 from tests.recipes.test_recipes_ddp_run import Meddled
 
@@ -92,7 +92,7 @@ def pipeline(world: World, record: Record, monkeypatch: pytest.MonkeyPatch) -> P
 def batch(pipeline: Pipeline, number: int, config: RLConfig = CONFIG) -> list[SampleGroup]:
     """What has been generated and judged, and waits in the buffer."""
     pipeline.begin(number, number, config, Weights("policy", 1))
-    _, groups, _ = pipeline.collect()
+    groups, _ = pipeline.collect()
     judged = pipeline.judge(number, groups, config, number + 1)
     pipeline.keep(judged)
     return judged.groups
@@ -108,7 +108,7 @@ def test_a_batch_of_mixed_generations_is_made_again_where_it_is_older(
         pipeline.begin(0, 0, CONFIG, Weights("policy", 1))
         now[0] = 3  # New code came after both were asked, and once more.
         now[1] = 3
-        return pipeline.collect()[1]
+        return pipeline.collect()[0]
 
     groups = begin()
     assert [group.generation for group in groups] == [3, 3, 3, 3]
@@ -131,7 +131,7 @@ def test_a_batch_that_two_rewards_would_have_judged_is_judged_again(
     ("policy", "rewards"), [("keep", [1.0, 2.0]), ("drop", None), ("rescore", [-1.0, -2.0])]
 )
 def test_what_waits_when_the_reward_has_changed(
-    pipeline: Pipeline, world: World, record: Meddled, policy: OnRewardChange,
+    pipeline: Pipeline, world: World, record: Meddled, policy: Literal["keep", "drop", "rescore"],
     rewards: list[float] | None,
 ) -> None:  # fmt: skip
     config = dataclasses.replace(CONFIG, on_reward_change=policy)

@@ -4,9 +4,7 @@ from hypothesis import strategies as st
 
 from monarch_recipes.schedule import (
     BatchSplit,
-    Position,
     learning_rate_factor,
-    position_of,
     split_batch,
 )
 
@@ -50,8 +48,3 @@ def test_as_few_micro_batches_as_possible() -> None:
 def test_ranks_that_cannot_share_evenly(batch: int, world_size: int) -> None:
     with pytest.raises(ValueError, match=f"{batch} cannot be shared evenly by {world_size} ranks"):
         split_batch(batch, world_size, 32)
-
-
-def test_position_in_the_data() -> None:
-    assert position_of(0, 11) == Position(epoch=0, step_in_epoch=0)
-    assert position_of(25, 11) == Position(epoch=2, step_in_epoch=3)

@@ -147,7 +147,7 @@ class Squares:
 
 def ahead(data: Any, *, seed: int = 1) -> ReadingAhead:
     order = SampleOrder(20, 4, 0, 1, seed=seed)
-    return ReadingAhead(data, order, 2, num_workers=1, place=(0, 0))
+    return ReadingAhead(data, order, 2, place=(0, 0), options={"num_workers": 1})
 
 
 def test_workers_read_what_the_step_would_and_draw_the_same_again(child_signals: None) -> None:

@@ -55,7 +55,7 @@ class Trainer(titan.TitanTrainer):
     @endpoint
     def digest(self) -> str:
         """Of all parameters and all of the optimizer's state, whoever holds it."""
-        trainer = self.running().trainer
+        trainer = self.running().engine.trainer
         digest = hashlib.sha256()
         for part in trainer.model_parts:
             for parameter in part.parameters():

@@ -10,7 +10,7 @@ Begin with `controller`, whose docstring has the rules. The other files:
     group, groups         one replica group; all of them: starts, restarts, hangs
     placement, preload    the hosts of the groups; imports of the template process
     lighthouse            TorchFT's lighthouse, and the keeper that restarts it
-    membership, timeouts  joins a process to its group and the quorum; how long members wait
+    membership            joins a process to its group and the quorum
     meeting               which groups a group waits for before it makes a step
     hold                  lets all groups wait for newer code
     finish                evaluations, the last checkpoint, groups that come late

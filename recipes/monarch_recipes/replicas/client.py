@@ -15,7 +15,7 @@ from monarch.runs import Record
 from monarch.runs.hold.hold_report import HoldReport
 from monarch.runtime import process
 from monarch_recipes.replicas.controller import Controller
-from monarch_recipes.replicas.groups import Limits, StoppedUnsaved
+from monarch_recipes.replicas.groups import StoppedUnsaved
 from monarch_recipes.replicas.hold import GroupsHold
 from monarch_recipes.replicas.messages import (
     Failed,
@@ -34,7 +34,7 @@ _LOOK_SECONDS = 0.5
 def train_groups(
     trainer_class: type[Actor], config: Any, hosts: HostMesh, record: Record
 ) -> GroupsOutcome:
-    """Train to the end, whichever group dies. ``config`` must have the fields of `Limits`.
+    """Train to the end, whichever group dies. ``config`` must have the keys of the recipe's config.
 
     After Ctrl-C the groups finish a step and save. A second Ctrl-C ends everything at once.
     """
@@ -61,77 +61,74 @@ def _train_on(
     hosts: HostMesh, trainer_class: type[Actor], config: Any, record: Record
 ) -> GroupsOutcome:
     port, news = Channel[Any].open()
-    limits = Limits.of(config)
-    hold = GroupsHold(
-        record.edits, HoldReport(None, hosts), port, limits.step_timeout_seconds,
-        is_local=getattr(config, "algorithm", "ddp") != "ddp",
-    )  # fmt: skip
-    hold.edit_patience_seconds = getattr(config, "edit_patience_seconds", None)
     controller = this_proc().spawn(
-        "controller", Controller, limits, trainer_class, config, hosts,
-        procs_per_host=record.procs_per_host, checkpoint_dir=record.checkpoint_dir.resolve(),
-        news=port, hold=hold,
-    )  # fmt: skip
+        "controller",
+        Controller,
+        config,
+        trainer_class,
+        hosts,
+        procs_per_host=record.procs_per_host,
+        checkpoint_dir=record.checkpoint_dir.resolve(),
+        news=port,
+        hold=GroupsHold(config, record.edits, HoldReport(None, hosts), port),
+    )
     controller.begin.call_one().get()
-    asked_to_stop = is_interrupted = False
-    held, left = HoldReport(record, hosts), hosts
+    report, living = HoldReport(record, hosts), hosts
+    has_asked_to_stop = is_interrupted = is_listening = False
     warnings = hosts.on_warning(record.warned)
-    said: Any = None
     listening = contextlib.ExitStack()  # while a step on new code takes long
-    is_listening = False
+    message: Any = None
     try:
         while True:
             try:
                 # A message that Ctrl-C kept from being written comes first.
-                said = _next_news(news) if said is None else said
-                if isinstance(said, Finished):
+                message = _next_news(news) if message is None else message
+                if isinstance(message, Finished):
                     break
-                if isinstance(said, Failed):
-                    if isinstance(said.error, StoppedUnsaved):
-                        raise KeyboardInterrupt(str(said.error))
-                    _look_after(left, record)
-                    raise said.error
-                _write_down(said, record)
-                noted, said = said, None
-                if isinstance(noted, RunEvent) and "answers" in noted.data and not is_listening:
-                    listening.enter_context(held.listening())
+                if isinstance(message, Failed):
+                    if isinstance(message.error, StoppedUnsaved):
+                        raise KeyboardInterrupt(str(message.error))
+                    _look_after(living, record)
+                    raise message.error
+                _write_down(message, record)
+                written, message = message, None
+                if isinstance(written, RunEvent) and "answers" in written.data and not is_listening:
+                    listening.enter_context(report.listening())
                     is_listening = True
-                elif isinstance(noted, StepMetrics | Holds) and is_listening:
+                elif isinstance(written, StepMetrics | Holds) and is_listening:
                     listening.close()
                     is_listening = False
-                for answer in held.answers() if is_listening else ():
+                for answer in report.answers() if is_listening else ():
                     controller.answer_slow.call_one(answer).get()
-                if isinstance(noted, Holds):
-                    if noted.failure is not None:
-                        held.answer(
-                            noted.failure, record.edits, in_place=noted.in_place,
-                            state=noted.state, begins_anew=noted.begins_anew,
-                        )  # fmt: skip
+                if isinstance(written, Holds):
+                    if written.failure is not None:
+                        report.answer(
+                            written.failure,
+                            record.edits,
+                            in_place=written.in_place,
+                            state=written.state,
+                            begins_anew=written.begins_anew,
+                        )
                     else:
-                        held.over(noted.doing, noted.generation)
-                if isinstance(noted, RunEvent) and noted.kind == "died":
+                        report.over(written.doing, written.generation)
+                if isinstance(written, RunEvent) and written.kind == "died":
                     # Before its restart, which waits until this is written down.
-                    now = _look_after(left, record)
-                    if now is not left:
-                        if not now._places_in(hosts):  # Some hosts have new addresses.
+                    new_hosts = _look_after(living, record)
+                    if new_hosts is not living:
+                        if not new_hosts._places_in(hosts):  # Some hosts have new addresses.
                             warnings.close()
-                            hosts = hosts._with(left._places_in(hosts), now)
+                            hosts = hosts._with(living._places_in(hosts), new_hosts)
                             warnings = hosts.on_warning(record.warned)
-                        left = now
-                        controller.go_on_with.call_one(hosts, left._places_in(hosts)).get()
-                if record.is_stopping and not asked_to_stop:
-                    asked_to_stop = True
+                        living = new_hosts
+                        controller.go_on_with.call_one(hosts, living._places_in(hosts)).get()
+                if record.is_stopping and not has_asked_to_stop:
+                    has_asked_to_stop = True
                     controller.stop_soon.call_one().get()
                 if record.take_save_wanted():
                     controller.save_soon.call_one().get()
-                before, config = config, record.live(config)
-                if config != before:
-                    change = controller.reconfigure.call_one(
-                        config.learning_rate, config.fingerprint_every, config.evaluate_every,
-                        config.checkpoint_every, config.extras,
-                        getattr(config, "edit_patience_seconds", None),
-                    )  # fmt: skip
-                    change.get()
+                old_config, config = config, record.live(config)
+                if config != old_config:
+                    controller.reconfigure.call_one(config).get()
             except KeyboardInterrupt:
                 if record.is_stopping:
                     raise
@@ -143,7 +140,7 @@ def _train_on(
         controller.stop().get()
     if is_interrupted:
         raise KeyboardInterrupt
-    return said.outcome
+    return message.outcome
 
 
 def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
@@ -151,12 +148,12 @@ def _look_after(hosts: HostMesh, record: Record) -> HostMesh:
 
     Raises _Moved if all are new, and an error if none are left.
     """
-    now = record.hosts_after_loss(hosts, any_number=True)
-    if now is not hosts and not now._places_in(hosts):
-        is_partly_there = len(now) == len(hosts) and set(now._hosts) & set(hosts._hosts)
+    living = record.hosts_after_loss(hosts, any_number=True)
+    if living is not hosts and not living._places_in(hosts):
+        is_partly_there = len(living) == len(hosts) and set(living._hosts) & set(hosts._hosts)
         if not is_partly_there:
-            raise _Moved(now)
-    return now
+            raise _Moved(living)
+    return living
 
 
 def _next_news(news: PortReceiver[Any]) -> Any:
@@ -168,13 +165,13 @@ def _next_news(news: PortReceiver[Any]) -> Any:
 
 
 def _write_down(
-    said: StepMetrics | RunEvent | RunMessage | FlushRequest | Holds | None, record: Record
+    message: StepMetrics | RunEvent | RunMessage | FlushRequest | Holds | None, record: Record
 ) -> None:
-    if isinstance(said, StepMetrics):
-        record.metrics(said.step, said.num_steps, said.values)
-    elif isinstance(said, RunEvent):
-        record.event(said.kind, said.text, **said.data)
-    elif isinstance(said, RunMessage):
-        record.message(said.text)
-    elif isinstance(said, FlushRequest):
-        said.port.send(None)
+    if isinstance(message, StepMetrics):
+        record.metrics(message.step, message.num_steps, message.values)
+    elif isinstance(message, RunEvent):
+        record.event(message.kind, message.text, **message.data)
+    elif isinstance(message, RunMessage):
+        record.message(message.text)
+    elif isinstance(message, FlushRequest):
+        message.port.send(None)

@@ -31,20 +31,20 @@ and they do not end the program. It reports events through a port.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from monarch.actor import Actor, HostMesh, Port, endpoint
-from monarch.errors import ActorError, MeshFailure, MonarchError
+from monarch.errors import MeshFailure
 from monarch.runs.recover.clock import unheld_time
 from monarch.runtime import process
 from monarch.runtime.hosts.bulletins import post
 from monarch.wire.bulletin import Bulletin
-from monarch_recipes.extras import Extras
 from monarch_recipes.replicas.chaos import InjectedFault, take_due
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.finish import Evaluations, conclude, save_the_end
@@ -55,7 +55,13 @@ from monarch_recipes.replicas.group import (
     GroupLost,
     LighthouseOutOfReach,
 )
-from monarch_recipes.replicas.groups import Groups, GroupsError, Limits, StoppedUnsaved
+from monarch_recipes.replicas.groups import (
+    NO_ANSWER,
+    Groups,
+    GroupsError,
+    StoppedUnsaved,
+    answers_within,
+)
 from monarch_recipes.replicas.hold import EVALUATION, SETUP, STEP, GroupsHold
 from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper
 from monarch_recipes.replicas.meeting import awaited_to_join, awaited_to_step, num_met
@@ -74,8 +80,8 @@ from monarch_recipes.replicas.placement import end_procs
 from monarch_recipes.schedule import is_due
 from monarch_sync.words import some
 
-# All groups wait for the lighthouse, so its restart is never delayed longer.
-_LONGEST_LIGHTHOUSE_DELAY_SECONDS = 1.0
+T = TypeVar("T")
+
 _AHEAD_SECONDS = 0.2  # In longer steps, asking in advance saves no noticeable time.
 _LOOK_SECONDS = 0.02  # between two looks at the groups that a group waits for
 _ALIVE_SECONDS = 0.5  # between two questions whether a group that waits lives
@@ -88,18 +94,20 @@ _TELL_SECONDS = 0.5
 _LONG_SECONDS = 1.0  # Shorter waits are not reported.
 
 
+class _AskedToStop(Exception):
+    """The run was asked to stop while something else was waited for."""
+
+
 class Controller(Actor):
     """The actor that drives all groups of a run, from the client's process.
 
-    It is made with the limits of the run, the class and config of the trainers, and the hosts.
-    ``news`` is the client's port, for events.
+    ``config`` is that of the recipe. ``news`` is the client's port, for events.
     """
 
     def __init__(
         self,
-        limits: Limits,
-        trainer_class: type[Actor],
         config: Any,
+        trainer_class: type[Actor],
         hosts: HostMesh,
         *,
         procs_per_host: int,
@@ -108,38 +116,41 @@ class Controller(Actor):
         hold: GroupsHold,
     ) -> None:
         hosts = hosts.flatten("hosts")
-        self.limits = limits
+        #: With the present values of the live keys.
+        self.config = config
         self.news = news
+        self.hold = hold
         self.event_log = EventLog(
-            limits.num_groups, limits.num_steps, news,
-            collective_timeout_seconds=limits.collective_timeout_seconds,
-        )  # fmt: skip
-        self.keeper = LighthouseKeeper(
-            hosts, self.event_log,
-            url=limits.lighthouse, port=limits.lighthouse_port, times=limits.times,
-            restarts=limits.new_budget(_LONGEST_LIGHTHOUSE_DELAY_SECONDS),
-        )  # fmt: skip
-        self.groups = Groups(
-            limits, trainer_class, config, hosts,
-            procs_per_host=procs_per_host, checkpoint_dir=checkpoint_dir,
-            event_log=self.event_log, keeper=self.keeper,
-        )  # fmt: skip
-        self.evaluations = Evaluations(
-            self.groups, self.event_log, limits.evaluate_every, limits.extras
+            config.num_groups,
+            config.num_steps,
+            news,
+            collective_timeout_seconds=config.collective_timeout_seconds,
         )
-        self.last_step = limits.num_steps
-        self.learning_rate = limits.learning_rate
-        self.fingerprint_every = limits.fingerprint_every
-        self.checkpoint_every = limits.checkpoint_every
-        self.faults = list(limits.faults)
+        self.keeper = LighthouseKeeper(config, hosts, self.event_log)
+        self.groups = Groups(
+            config,
+            trainer_class,
+            hosts,
+            procs_per_host=procs_per_host,
+            checkpoint_dir=checkpoint_dir,
+            event_log=self.event_log,
+            keeper=self.keeper,
+        )
+        self.evaluations = Evaluations(self.groups, config)
+        #: The step with which the run ends: that of the config, or an earlier one after a stop.
+        self.last_step = config.num_steps
+        #: The injected faults that are still to come, by step.
+        self.faults: list[InjectedFault] = config.faults()
+        #: Whether a person wants a checkpoint after the next step.
         self.is_save_wanted = False
         self.stop_wanted = asyncio.Event()
-        self.step_seconds = 0.0  # of the last step that a group has committed
+        #: The seconds of the last committed step, and the time of its commit, by `time.monotonic`.
+        self.step_seconds = 0.0
         self.committed_at = 0.0
-        self.has_committed = False  # any group, any step
-        # The groups that got new processes since any group committed a step.
+        #: Whether any group has committed any step.
+        self.has_committed = False
+        #: The groups that got new processes since any group committed a step.
         self.renewed: set[int] = set()
-        self.hold = hold
         self._run_name = checkpoint_dir.parent.name
 
     @property
@@ -167,8 +178,8 @@ class Controller(Actor):
             self.stop_wanted.set()
             self.groups.stopping_since = unheld_time()
             # While the run holds, no group can make another step.
-            left = 2 if self.hold.failure is None else 0
-            self.last_step = min(self.last_step, self.groups.newest_step() + left)
+            num_steps = 2 if self.hold.failure is None else 0
+            self.last_step = min(self.last_step, self.groups.newest_step() + num_steps)
 
     @endpoint
     async def answer_slow(self, answer: str) -> None:
@@ -176,36 +187,22 @@ class Controller(Actor):
         self.hold.answer_slow(answer)
 
     @endpoint
-    async def go_on_with(self, hosts: HostMesh, left: list[int]) -> None:
+    async def go_on_with(self, hosts: HostMesh, living: list[int]) -> None:
         """Continue with ``hosts``, at their present addresses.
 
-        Give up groups on hosts not in ``left``.
+        ``living`` are the numbers of the hosts that are left. Groups on other hosts are given up.
         """
         self.groups.hosts = self.keeper.hosts = hosts.flatten("hosts")
-        self.groups.give_up_elsewhere(left)
+        self.groups.give_up_elsewhere(living)
 
     @endpoint
-    async def reconfigure(
-        self,
-        learning_rate: float,
-        fingerprint_every: int,
-        evaluate_every: int,
-        checkpoint_every: int,
-        extras: Extras,
-        edit_patience_seconds: float | None,
-    ) -> None:
-        """Apply live keys of the config from the next step on.
-
-        ``edit_patience_seconds`` at once.
-        """
-        self.fingerprint_every = fingerprint_every
-        self.hold.edit_patience_seconds = edit_patience_seconds
-        self.learning_rate, self.checkpoint_every = learning_rate, checkpoint_every
-        self.evaluations.every, self.evaluations.extras = evaluate_every, extras
+    async def reconfigure(self, config: Any) -> None:
+        """Apply the live keys of ``config`` from the next step on."""
+        self.config = self.evaluations.config = self.hold.config = config
 
     async def __supervise__(self, failure: MeshFailure) -> bool:
         # The task that drives a group learns of its death from the call that waits for it.
-        self.keeper.is_told(failure.mesh_name)
+        self.keeper.on_failure(failure.mesh_name)
         return True
 
     # The whole run.
@@ -227,45 +224,45 @@ class Controller(Actor):
         """Train, save and conclude; return the outcome. Ends all processes in any case."""
         telling = asyncio.ensure_future(self.tell_waits())
         try:
-            if not await self.unless_stopped(self.keeper.begin()):
-                raise self.stopped_unsaved()
-            await self.train_until_saved()
-            ended: list[GroupsOutcome] = []
-            if self.is_stopping or not await self.unless_stopped(self.conclude(ended)):
-                await self.conclude(ended)
-            return ended[0]
+            try:
+                await self.unless_stopped(self.keeper.begin())
+            except _AskedToStop:
+                raise self.stopped_unsaved() from None
+            checkpoint = await self.train_until_saved()
+            if not self.is_stopping:
+                with contextlib.suppress(_AskedToStop):
+                    return await self.unless_stopped(self.conclude(checkpoint))
+            return await self.conclude(checkpoint)
         finally:
             telling.cancel()
             self.post_waits("")
             await self.groups.end()
             await self.keeper.end()
 
-    async def conclude(self, ended: list[GroupsOutcome]) -> None:
-        """Conclude the run, and append its outcome to ``ended``."""
-        outcome = await conclude(
-            self.groups, self.event_log, self.evaluations, self.last_step, self.checkpoint,
-            self.is_stopping,
-        )  # fmt: skip
-        ended.append(outcome)
+    async def conclude(self, checkpoint: Path) -> GroupsOutcome:
+        """Conclude the run, whose last checkpoint is ``checkpoint``; return its outcome."""
+        return await conclude(
+            self.groups, self.evaluations, self.last_step, checkpoint, self.is_stopping
+        )
 
-    async def unless_stopped(self, work: Awaitable[None]) -> bool:
-        """Do the work, but cancel it if the run is asked to stop.
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of ``work``.
 
-        Return whether it was finished.
+        Cancels it and raises _AskedToStop if the run is asked to stop meanwhile.
         """
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self.stop_wanted.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
-                task.result()
-            return task.done()
+                return task.result()
+            raise _AskedToStop
         finally:
             stop.cancel()
             task.cancel()
             await asyncio.wait({task}, timeout=_LET_GO_SECONDS)
 
-    async def train_until_saved(self) -> None:
-        """Train until the last step is saved.
+    async def train_until_saved(self) -> Path:
+        """Train until the last step is saved, and return the path of its checkpoint.
 
         If all groups die before one has saved, train again.
         """
@@ -273,10 +270,9 @@ class Controller(Actor):
         try:
             while True:
                 await self.train_groups(keeping)
-                checkpoint = await save_the_end(self.groups, self.event_log, self.last_step)
+                checkpoint = await save_the_end(self.groups, self.last_step)
                 if checkpoint is not None:
-                    self.checkpoint = checkpoint
-                    return
+                    return checkpoint
         except LighthouseError as error:
             if not keeping.done():
                 raise
@@ -291,16 +287,16 @@ class Controller(Actor):
         try:
             while not stop.done():
                 # A late group stopped because others had finished; these may be lost since.
-                wanted = [one for one in self.groups.all if not one.has_finished]
-                for group in () if self.groups.is_over() or self.is_stopping else wanted:
+                for group in () if self.is_past_holds() else self.groups.all:
                     if not group.is_given_up and group.number not in tasks:
                         tasks[group.number] = asyncio.ensure_future(self.keep_training(group))
                 if not tasks:
                     break
                 done, _ = await asyncio.wait(
-                    {*tasks.values(), keeping, stop}, timeout=_TELL_SECONDS,
+                    {*tasks.values(), keeping, stop},
+                    timeout=_TELL_SECONDS,
                     return_when=asyncio.FIRST_COMPLETED,
-                )  # fmt: skip
+                )
                 for task in done:
                     task.result()
                 tasks = {number: task for number, task in tasks.items() if task not in done}
@@ -316,7 +312,7 @@ class Controller(Actor):
             if not self.groups.is_over():
                 raise self.stopped_unsaved()
         if not self.groups.is_over():
-            whys = dict.fromkeys(one.lost_by for one in self.groups.all if one.lost_by)
+            whys = dict.fromkeys(group.lost_by for group in self.groups.all if group.lost_by)
             raise GroupsError(
                 f"no group is left: each has used up its restarts ({some(list(whys), 2)}). "
                 + self.groups.how_to_go_on()
@@ -335,7 +331,7 @@ class Controller(Actor):
             if self.groups.is_saving:
                 stopped_at = time.monotonic()
             discards = [self.event_log.discards.of(group.number) for group in training]
-            if all(one is not None and one.count > 1 for one in discards):
+            if all(discard is not None and discard.count > 1 for discard in discards):
                 return  # The next step would be discarded, too.
             if time.monotonic() - max(stopped_at, self.committed_at) > patience:
                 return
@@ -353,18 +349,18 @@ class Controller(Actor):
             if group is evaluating:  # An evaluation changes nothing, so it may be interrupted.
                 group.trials.come_back.broadcast(_LET_GO_SECONDS, 0.0)
         await asyncio.sleep(_TELL_SECONDS)
-        doing = await asyncio.gather(*(self.state_of(group) for group in training))
+        states = await asyncio.gather(*(self.state_of(group) for group in training))
         # A group that waits in a collective with a hung process goes on when that process is ended.
         # If no group waits, the groups that compute get time to finish the step.
-        kept = "waits" if "waits" in doing else "computes"
-        lost = [one for one, what in zip(training, doing, strict=True) if what != kept]
+        wanted = "waits" if "waits" in states else "computes"
+        lost = [group for group, state in zip(training, states, strict=True) if state != wanted]
         await end_procs(*(group.let_go() for group in lost))
         training = [group for group in training if group not in lost]
-        seconds = _LET_GO_SECONDS if kept == "waits" else _COMPUTING_SECONDS
+        seconds = _LET_GO_SECONDS if wanted == "waits" else _COMPUTING_SECONDS
         steps = await asyncio.gather(*(self.step_left_at(group, seconds) for group in training))
-        known = max((group.step for group in training), default=0)
-        behind = [group for group in training if group.step < known]
-        if behind and max(steps) < known:
+        known_step = max((group.step for group in training), default=0)
+        behind = [group for group in training if group.step < known_step]
+        if behind and max(steps) < known_step:
             # The groups with the newest step are in a collective with a group that heals; that one
             # can be ended, as it has no newer state.
             await end_procs(*(group.let_go() for group in behind))
@@ -387,11 +383,10 @@ class Controller(Actor):
         It hangs if it does not answer.
         """
         try:
-            asked = group.trials.report.call().as_asyncio()
-            reports = await asyncio.wait_for(asked, _TELL_SECONDS)
-        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            reports = await answers_within(_TELL_SECONDS, group.trials.report.call())
+        except NO_ANSWER:
             return "hangs"
-        waits = all(not one.is_running or one.is_waiting for _, one in reports.items())
+        waits = all(not report.is_running or report.is_waiting for report in reports)
         return "waits" if waits else "computes"
 
     async def step_left_at(self, group: Group, seconds: float) -> int:
@@ -400,19 +395,17 @@ class Controller(Actor):
         Return its last committed step, or -1 if it does not in time.
         """
         try:
-            left = group.trainers.leave.call().as_asyncio()
-            found = await asyncio.wait_for(left, seconds)
-        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            steps = set(await answers_within(seconds, group.trainers.leave.call()))
+        except NO_ANSWER:
             return -1
-        steps = {step for _, step in found.items()}
         return int(steps.pop()) if len(steps) == 1 else -1
 
     def stopped_unsaved(self) -> StoppedUnsaved:
         """Return the error for a run that stopped unsaved. It says which steps are lost."""
         saved, newest = self.groups.saved_step, self.event_log.newest_step
         if newest > saved:
-            is_one = newest == saved + 1
-            steps = f"step {newest} is" if is_one else f"steps {saved + 1} to {newest} are"
+            is_single = newest == saved + 1
+            steps = f"step {newest} is" if is_single else f"steps {saved + 1} to {newest} are"
             why = f"{steps} lost, as no group was left that could save"
         else:
             why = "nothing was learned that is not saved" if saved else "before the first step"
@@ -424,12 +417,12 @@ class Controller(Actor):
         """Post what each group waits for, whenever it changes, for people who ask why nothing
         moves.
         """
-        told = ""
+        posted = ""
         while True:
             text = "; ".join(self.waits(time.monotonic()))
-            if text != told:
+            if text != posted:
                 self.post_waits(text)
-                told = text
+                posted = text
             await asyncio.sleep(_TELL_SECONDS)
 
     def post_waits(self, text: str) -> None:
@@ -467,10 +460,10 @@ class Controller(Actor):
                 await self.groups.lose(group, str(lost), details)
                 if isinstance(lost, GroupLost):
                     goes_on_from = await self.groups.goes_on_from()
+                    are_left = bool(self.groups.training())
                     self.hold.begin_after_loss(
-                        group, lost, are_left=bool(self.groups.training()),
-                        goes_on_from=goes_on_from,
-                    )  # fmt: skip
+                        group, lost, are_left=are_left, goes_on_from=goes_on_from
+                    )
             except TaskError as error:
                 doing = f"step {group.step + 1}" if activity == STEP else f"setting up {group.name}"
                 await self.hold.begin_after_error(activity, doing, error, is_anew=True)
@@ -499,7 +492,7 @@ class Controller(Actor):
         # At first all begin together; a group that is lost while others train is not waited for.
         await self.wait_for_others(group, lambda: awaited_to_join(self.groups.all))
         if not self.groups.training():  # Skip faults of steps that an earlier run has made.
-            self.groups.begin_together({one.number for one in self.groups.all if one.is_set_up})
+            self.groups.begin_together([other for other in self.groups.all if other.is_set_up])
             self.faults = [fault for fault in self.faults if fault.step > group.step]
         while group.step < self.last_step:
             if self.groups.is_over():
@@ -586,13 +579,13 @@ class Controller(Actor):
             is_on_trial = self.hold.is_on_trial
             if is_on_trial and ahead is None:
                 await self.save_without_room(group)
-            asked, ahead = ahead, None
-            asked = self.order(group, group.step + 1) if asked is None else asked
+            call = self.order(group, group.step + 1) if ahead is None else ahead
+            ahead = None
             try:
                 started = time.monotonic()
                 if self.may_go_ahead(group, seconds):
                     ahead = self.order(group, group.step + 2)
-                results: list[GroupStep] = await self.ask_in_step(group, asked)
+                results: list[GroupStep] = await self.ask_in_step(group, call)
                 seconds = time.monotonic() - started
             except TaskError as error:
                 # The group was already sent another step with the same code. Or it has not made a
@@ -621,8 +614,8 @@ class Controller(Actor):
                 continue
             group.discarded_at = unheld_time()
             self.event_log.discarded(group.number, group.step + 1, results, seconds)
-            if unheld_time() - committed_at > self.limits.step_timeout_seconds:
-                raise GroupLost(f"nothing was committed for {self.limits.step_timeout_seconds:g} s")
+            if unheld_time() - committed_at > self.config.step_timeout_seconds:
+                raise GroupLost(f"nothing was committed for {self.config.step_timeout_seconds:g} s")
             await self.give_up_or_pause(group)
 
     async def ask_in_step(self, group: Group, call: Any) -> list[Any]:
@@ -636,7 +629,7 @@ class Controller(Actor):
         due.
         """
         is_over = group.step >= self.last_step
-        if not is_over and is_due(group.step, self.evaluations.extras.shadow_every):
+        if not is_over and is_due(group.step, self.config.extras.shadow_every):
             await self.groups.ask(group, group.trials.shadow.call())
 
     async def tell_of_copies(self, group: Group, *, is_on_trial: bool) -> None:
@@ -645,7 +638,7 @@ class Controller(Actor):
         """
         if is_on_trial:
             news = await self.ask_in_step(group, group.trials.news.call())
-            self.event_log.tell_of_copies(text for some in news for text in some)
+            self.event_log.tell_of_copies(text for texts in news for text in texts)
 
     async def save_without_room(self, group: Group) -> None:
         """Save a checkpoint before new code is tried, if the hosts' memory has no room for copies.
@@ -675,7 +668,7 @@ class Controller(Actor):
             f"its step {discard.step} was discarded {discard.count} times in a row for the same "
             f"reason: {discard.reason}"
         )
-        living = {one.number for one in self.groups.all if not one.is_given_up}
+        living = {other.number for other in self.groups.all if not other.is_given_up}
         if self.has_committed and not living <= self.renewed:
             if group.number in self.renewed:
                 self.event_log.discards.end(group.number)  # Wait for the others' new processes.
@@ -689,8 +682,8 @@ class Controller(Actor):
         order = StepOrder(
             least_step=self.groups.step_of_others(group),
             last_step=self.last_step,
-            learning_rate=self.learning_rate,
-            fingerprint_every=self.fingerprint_every,
+            learning_rate=self.config.learning_rate,
+            fingerprint_every=self.config.fingerprint_every,
             fault=self.take_fault(group, step),
             least_groups=group.num_met,
         )
@@ -704,14 +697,13 @@ class Controller(Actor):
         That is so if steps are short, the code was not edited in the run, and nothing is due
         between.
         """
-        step, agent = group.step + 1, process.current()
-        now = agent.generation
-        is_edited = self.hold.edits.is_edited(now) or agent.code_states.coming > now
+        step, agent, config = group.step + 1, process.current(), self.config
+        generation = agent.generation
+        is_edited = self.hold.edits.is_edited(generation) or agent.code_states.coming > generation
         is_asked = self.is_stopping or self.is_save_wanted or self.groups.unsavable is not None
         if last_seconds > _AHEAD_SECONDS or is_edited or is_asked:
             return False
-        shadow_every = self.evaluations.extras.shadow_every
-        every = self.evaluations.every, self.checkpoint_every, shadow_every
+        every = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         is_faulty = any(fault.step <= step + 1 for fault in self.faults)
         return step < self.last_step and not (is_faulty or any(is_due(step, n) for n in every))
 
@@ -740,23 +732,21 @@ class Controller(Actor):
 
     async def save_if_due(self, group: Group) -> None:
         """Let the first group that has committed the step save a checkpoint, if that is due."""
-        every, step, groups = self.checkpoint_every, group.step, self.groups
-        is_over = step >= self.last_step
-        is_overdue = groups.unsavable is not None
-        if is_over or not (is_due(step, every) or self.is_save_wanted or is_overdue):
-            return
-        await self.save_once(group)
+        is_wanted = self.is_save_wanted or self.groups.unsavable is not None
+        is_wanted = is_wanted or is_due(group.step, self.config.checkpoint_every)
+        if is_wanted and group.step < self.last_step:
+            await self.save_once(group)
 
     async def save_once(self, group: Group) -> None:
         """Let this group save its step, unless that or a newer one is saved."""
         step, groups = group.step, self.groups
         if step <= groups.saved_step:
             return
-        before, groups.saved_step, self.is_save_wanted = groups.saved_step, step, False
+        old_step, groups.saved_step, self.is_save_wanted = groups.saved_step, step, False
         try:
             await groups.save(group)
         except BaseException as error:
-            groups.saved_step = before
+            groups.saved_step = old_step
             if not isinstance(error, Unsaved):
                 raise
             groups.tell_unsaved(group, error)

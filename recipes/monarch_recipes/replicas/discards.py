@@ -54,11 +54,11 @@ class Discards:
         ``has_waited`` means that the group waited for others until its time was up. That is not
         counted, because a group that hangs is found and restarted.
         """
-        before = self._last.get(group)
-        is_alike = before is not None and _shape(before.reason) == _shape(reason)
-        count = before.count if before is not None and is_alike else 0
-        self._last[group] = now = Discard(step, reason, max(1, count + (not has_waited)))
-        return now
+        last = self._last.get(group)
+        is_alike = last is not None and _shape(last.reason) == _shape(reason)
+        count = last.count if last is not None and is_alike else 0
+        self._last[group] = discard = Discard(step, reason, max(1, count + (not has_waited)))
+        return discard
 
     def of(self, group: int) -> Discard | None:
         """Return the last discard of a group.

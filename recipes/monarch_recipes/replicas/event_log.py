@@ -19,13 +19,11 @@ from monarch_recipes.replicas.messages import FlushRequest, GroupStep, RunEvent,
 from monarch_recipes.replicas.recovery import RecoveryBook
 
 LIGHTHOUSE = "lighthouse"
+_NUM_STEPS_KEPT = 4  # for which fingerprints are remembered
 
 
 class EventLog:
-    """Sends the events of a run to the client, and remembers what later events need.
-
-    ``news`` is the client's port. ``newest_step`` is the last step with metrics.
-    """
+    """Sends the events of a run to the client, and remembers what later events need."""
 
     def __init__(
         self,
@@ -35,15 +33,21 @@ class EventLog:
         *,
         collective_timeout_seconds: float = math.inf,
     ) -> None:
+        #: The client's port.
         self.news = news
-        self.discards = Discards()
-        self._told_of_copies: set[str] = set()
-        self._collective_timeout_seconds = collective_timeout_seconds
+        #: The steps of the whole run.
         self.num_steps = num_steps
+        #: The last step with metrics.
         self.newest_step = 0
-        self.history: list[dict[str, float]] = []  # of all evaluations
+        #: The values of all evaluations, each with its ``step``.
+        self.history: list[dict[str, float]] = []
+        self.discards = Discards()
         self.recovery = RecoveryBook(num_groups, time.monotonic())
         self.fingerprints = FingerprintBook()
+        #: The texts about copies that were reported.
+        self._copy_texts: set[str] = set()
+        #: After so long a group has waited for others until its time was up.
+        self._collective_timeout_seconds = collective_timeout_seconds
 
     def tell(self, kind: str, text: str, **data: Any) -> None:
         """Send an event of the run to the client."""
@@ -52,8 +56,8 @@ class EventLog:
     def tell_of_copies(self, texts: Iterable[str]) -> None:
         """Report each text about copies in the hosts' memory, once in a run."""
         for text in texts:
-            if text not in self._told_of_copies:
-                self._told_of_copies.add(text)
+            if text not in self._copy_texts:
+                self._copy_texts.add(text)
                 self.tell("copies", text)
 
     async def written(self) -> None:
@@ -70,9 +74,13 @@ class EventLog:
         detection = incident.detection_seconds
         noticed = "" if detection is None else f" (noticed after {detection:.2f} s)"
         self.tell(
-            "died", f"{victim} is lost after step {step}{noticed}: {why}\n{details}".rstrip(),
-            step=step, reason=why, detection_seconds=detection, **data,
-        )  # fmt: skip
+            "died",
+            f"{victim} is lost after step {step}{noticed}: {why}\n{details}".rstrip(),
+            step=step,
+            reason=why,
+            detection_seconds=detection,
+            **data,
+        )
 
     def committed(self, group: int, results: Sequence[GroupStep]) -> dict[int, str]:
         """Record a committed step of a group, from the results of its ranks.
@@ -87,16 +95,17 @@ class EventLog:
                 "healed",
                 f"{name} trains again from step {result.step}: "
                 f"{healed.heal_seconds or 0:.2f} s after it was there",
-                group=group, **healed.row(),
-            )  # fmt: skip
+                group=group,
+                **healed.row(),
+            )
         self.recovery.committed(LIGHTHOUSE, result.step, result.participants, now)
         if result.step > self.newest_step:
             self.newest_step = result.step
             self._report(result)
         if result.fingerprint is None:
             return {}
-        digests = [one.fingerprint or "" for one in results]
-        return self.compare(group, result.step, digests, [one.sums or {} for one in results])
+        digests = [rank.fingerprint or "" for rank in results]
+        return self.compare(group, result.step, digests, [rank.sums or {} for rank in results])
 
     def compare(
         self, group: int, step: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
@@ -107,12 +116,15 @@ class EventLog:
         ``digests`` and ``sums`` have one entry for each rank; a digest is computed from the sums.
         """
         complaints = self.fingerprints.add(step, group, digests, sums)
-        for accused, what in complaints.items():
+        for accused, difference in complaints.items():
             self.tell(
-                "fingerprint", f"group {accused}: {what}",
-                group=accused, step=step, digests=self.fingerprints.of(step),
+                "fingerprint",
+                f"group {accused}: {difference}",
+                group=accused,
+                step=step,
+                digests=self.fingerprints.of(step),
                 agreed_step=self.fingerprints.agreed_step,
-            )  # fmt: skip
+            )
         return complaints
 
     def discarded(
@@ -123,14 +135,17 @@ class EventLog:
         Repeats with the same reason are reported once, and their number at the end.
         """
         self.recovery.wasted()
-        reason = reason_of(one.error for one in results)
+        reason = reason_of(rank.error for rank in results)
         has_waited = seconds >= self._collective_timeout_seconds
         discard = self.discards.add(group, step, reason, has_waited=has_waited)
         if discard.count == 1:
             self.tell(
-                "discarded", f"group {group} discards its step {step}: {reason}",
-                group=group, step=step, reason=reason,
-            )  # fmt: skip
+                "discarded",
+                f"group {group} discards its step {step}: {reason}",
+                group=group,
+                step=step,
+                reason=reason,
+            )
 
     def _end_discards(self, group: int) -> None:
         discard = self.discards.end(group)
@@ -138,8 +153,11 @@ class EventLog:
             self.tell(
                 "discarded",
                 f"group {group} has discarded {discard.count} steps in a row for that reason",
-                group=group, step=discard.step, reason=discard.reason, count=discard.count,
-            )  # fmt: skip
+                group=group,
+                step=discard.step,
+                reason=discard.reason,
+                count=discard.count,
+            )
 
     def rolled_back(self, step: int) -> None:
         """Report that all groups are lost, and with them the steps after ``step``."""
@@ -148,8 +166,9 @@ class EventLog:
             self.tell(
                 "rolled_back",
                 f"no group is left: all begin again after step {step}, {num_lost} steps are lost",
-                step=step, num_steps_lost=num_lost,
-            )  # fmt: skip
+                step=step,
+                num_steps_lost=num_lost,
+            )
         self.fingerprints.roll_back()
         self.recovery.rolled_back(step)
         self.newest_step = step
@@ -184,7 +203,7 @@ class FingerprintBook:
 
     def __init__(self) -> None:
         self.agreed_step = 0
-        self._told: dict[int, dict[int, str]] = {}
+        self._digests: dict[int, dict[int, str]] = {}  # by step and group
         self._sums: dict[tuple[int, int], Mapping[str, int]] = {}  # by step and group
 
     def add(
@@ -195,53 +214,51 @@ class FingerprintBook:
         Return a text for each group that differs, by group. ``digests`` has one fingerprint for
         each rank; ``sums`` has the numbers behind it, if known.
         """
-        told = self._told.setdefault(step, {})
-        self._forget_all_but_the_newest()
+        by_group = self._digests.setdefault(step, {})
+        for old_step in sorted(self._digests)[:-_NUM_STEPS_KEPT]:
+            del self._digests[old_step]
+        self._sums = {key: sums for key, sums in self._sums.items() if key[0] in self._digests}
         if len(set(digests)) > 1:
-            names = ""
-            if found := differences(dict(enumerate(sums))):
-                names = f": {found[0]}"
+            ranks = differences(dict(enumerate(sums)))
+            names = f": {ranks[0]}" if ranks else ""
             return {group: f"its ranks differ at step {step}: {', '.join(digests)}{names}"}
-        told[group] = digests[0]
+        by_group[group] = digests[0]
         self._sums[step, group] = sums[0] if sums else {}
-        if len(told) > 1 and len(set(told.values())) == 1:
+        if len(by_group) > 1 and len(set(by_group.values())) == 1:
             self.agreed_step = max(self.agreed_step, step)
         right = self.reference(step)
         return {
-            other: f"it has {digest} at step {step}, where group {right} has {told[right]}"
-            + self._in_what(step, other, right)
-            for other, digest in told.items()
-            if digest != told[right]
+            other: f"it has {digest} at step {step}, where group {right} has {by_group[right]}"
+            + self._difference(step, other, right)
+            for other, digest in by_group.items()
+            if digest != by_group[right]
         }
 
-    def _in_what(self, step: int, group: int, right: int) -> str:
-        theirs = {one: self._sums.get((step, one), {}) for one in (right, group)}
-        found = differences(theirs) if all(theirs.values()) else []
-        return f", in {found[0].what}" if found else ""
+    def _difference(self, step: int, group: int, right: int) -> str:
+        """Return the tensors in which a group differs from the group ``right``, as text."""
+        sums = {number: self._sums.get((step, number), {}) for number in (right, group)}
+        groups = differences(sums) if all(sums.values()) else []
+        return f", in {groups[0].what}" if groups else ""
 
     def reference(self, step: int) -> int:
         """Return the group whose fingerprint counts as right at a step: the first of the
         majority.
         """
-        told = list(self._told[step].values())
-        return max(self._told[step], key=lambda group: told.count(self._told[step][group]))
+        by_group = self._digests[step]
+        digests = list(by_group.values())
+        return max(by_group, key=lambda group: digests.count(by_group[group]))
 
     def of(self, step: int) -> dict[int, str]:
         """Return the fingerprints of a step, by group."""
-        return dict(self._told.get(step, {}))
+        return dict(self._digests.get(step, {}))
 
     def forget(self, group: int) -> None:
         """Forget the fingerprints of a group, because it is started again."""
-        for step, told in self._told.items():
-            told.pop(group, None)
+        for step, by_group in self._digests.items():
+            by_group.pop(group, None)
             self._sums.pop((step, group), None)
 
     def roll_back(self) -> None:
         """Forget all fingerprints, because the steps after a checkpoint are made again."""
-        self._told.clear()
+        self._digests.clear()
         self._sums.clear()
-
-    def _forget_all_but_the_newest(self, num_kept: int = 4) -> None:
-        for step in sorted(self._told)[:-num_kept]:
-            del self._told[step]
-        self._sums = {key: one for key, one in self._sums.items() if key[0] in self._told}

@@ -15,12 +15,12 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from monarch.runs.recover.saving import shown
 from monarch_recipes.best import EvaluationVerdict
 from monarch_recipes.evaluation import held_out_names, means_of, told
 from monarch_recipes.extras import Extras
-from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.group import Disconnected, Group, GroupLost
 from monarch_recipes.replicas.groups import Groups, GroupsError
 from monarch_recipes.replicas.messages import (
@@ -38,17 +38,12 @@ _STOP_SECONDS = 2.0
 
 
 class Evaluations:
-    """Evaluates the model while groups train.
+    """Evaluates the model while groups train, as the config's present live keys say."""
 
-    ``every`` and ``extras`` are live keys of the config.
-    """
-
-    def __init__(self, groups: Groups, event_log: EventLog, every: int, extras: Extras) -> None:
-        self.every = every
-        self.extras = extras
+    def __init__(self, groups: Groups, config: Any) -> None:
+        self.config = config
         self.by: Group | None = None  # the group that evaluates
         self._groups = groups
-        self._event_log = event_log
         self._one_at_a_time = asyncio.Lock()
 
     async def if_due(
@@ -59,10 +54,10 @@ class Evaluations:
         Groups that arrive meanwhile wait. ``hold`` is called if the evaluation's code fails; it
         returns whether to try again, or raises. If the group is lost, the next group evaluates.
         """
-        if not is_due(group.step, self.every):
+        if not is_due(group.step, self.config.evaluate_every):
             return None
         async with self._one_at_a_time:
-            while self._event_log.evaluated(group.step) is None:
+            while self._groups.event_log.evaluated(group.step) is None:
                 try:
                     return await self.make(group)
                 except TaskError as error:
@@ -75,7 +70,8 @@ class Evaluations:
 
         Also saves the checkpoint if it is the best and ``keep_best`` is set.
         """
-        groups, event_log, step = self._groups, self._event_log, group.step
+        groups, event_log, step = self._groups, self._groups.event_log, group.step
+        extras: Extras = self.config.extras
         self.by = group
         try:
             values = await self.values(group)
@@ -83,14 +79,12 @@ class Evaluations:
             self.by = None
         history = [*event_log.history, {**values, "step": float(step)}]
         first = group.trainers.slice(ranks=0)
-        verdict: EvaluationVerdict = (
-            await groups.ask(group, first.judge.call(history, self.extras))
-        )[0]
+        verdict: EvaluationVerdict = (await groups.ask(group, first.judge.call(history, extras)))[0]
         event_log.history = history
         named = held_out_names(values)
         if named:
             event_log.news.send(StepMetrics(step, event_log.num_steps, named))
-        if verdict.is_best and self.extras.keep_best:
+        if verdict.is_best and extras.keep_best:
             try:
                 path = (await groups.ask(group, first.save.call(history, True)))[0]
             except Unsaved as error:
@@ -108,15 +102,15 @@ class Evaluations:
         return means_of(await self._groups.ask(group, group.trainers.evaluate.call()))
 
 
-async def save_the_end(groups: Groups, event_log: EventLog, last_step: int) -> Path | None:
+async def save_the_end(groups: Groups, last_step: int) -> Path | None:
     """Save a checkpoint by one of the groups that agree.
 
     Return None if all groups died meanwhile.
     """
-    book = event_log.fingerprints
+    book = groups.event_log.fingerprints
     while True:
         for group in groups.all:
-            await _compare(groups, event_log, group, last_step)
+            await _compare(groups, group, last_step)
         finished = [group for group in groups.all if group.has_finished]
         if not finished:
             return None
@@ -130,25 +124,20 @@ async def save_the_end(groups: Groups, event_log: EventLog, last_step: int) -> P
 
 
 async def conclude(
-    groups: Groups,
-    event_log: EventLog,
-    evaluations: Evaluations,
-    last_step: int,
-    checkpoint: Path,
-    is_stopping: bool,
+    groups: Groups, evaluations: Evaluations, last_step: int, checkpoint: Path, is_stopping: bool
 ) -> GroupsOutcome:
     """End a run: restart late groups, evaluate, report, and return the outcome.
 
     If the run was stopped, late groups are left out. Raises GroupsError if parameters differ.
     """
+    event_log = groups.event_log
     if not is_stopping:
         late = (group for group in groups.all if _is_late(group))
-        await asyncio.gather(*(_adopt(groups, event_log, group, checkpoint) for group in late))
+        await asyncio.gather(*(_adopt(groups, group, checkpoint) for group in late))
     held_out: dict[str, float] = {}
     with contextlib.suppress(asyncio.TimeoutError):  # A person waits for the end of the run.
-        evaluation = _evaluate(groups, event_log, evaluations, last_step)
         seconds = _STOP_SECONDS if is_stopping else None
-        held_out = await asyncio.wait_for(evaluation, seconds)
+        held_out = await asyncio.wait_for(_evaluate(groups, evaluations, last_step), seconds)
     named = held_out_names(held_out)
     fingerprints = event_log.fingerprints.of(last_step)
     report = event_log.recovery.report(time.monotonic())
@@ -158,9 +147,13 @@ async def conclude(
         f"{len(fingerprints)} of {len(groups.all)} groups are at step {last_step}, "
         f"{'with identical parameters' if are_equal else 'with DIFFERENT parameters'}; "
         f"{told(named)}; saved {shown(checkpoint)}",
-        step=last_step, fingerprints=fingerprints, **named,
-        checkpoint=str(checkpoint), details="\n".join(report.lines()), **report.data(),
-    )  # fmt: skip
+        step=last_step,
+        fingerprints=fingerprints,
+        **named,
+        checkpoint=str(checkpoint),
+        details="\n".join(report.lines()),
+        **report.data(),
+    )
     for line in report.lines():
         event_log.news.send(RunMessage(line))
     if not are_equal:
@@ -171,11 +164,12 @@ async def conclude(
     return GroupsOutcome(last_step, held_out, checkpoint, fingerprints, report)
 
 
-async def _compare(groups: Groups, event_log: EventLog, group: Group, last_step: int) -> None:
+async def _compare(groups: Groups, group: Group, last_step: int) -> None:
     """Compare a finished group's fingerprint at the last step, unless that was done in the step.
 
     It was not if the run ended earlier than was planned in that step.
     """
+    event_log = groups.event_log
     if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
         return
     try:
@@ -189,8 +183,9 @@ def _is_late(group: Group) -> bool:
     return not group.is_given_up and (not group.has_finished or group.accused_of is not None)
 
 
-async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> None:
+async def _adopt(groups: Groups, group: Group, checkpoint: Path) -> None:
     """Give a late group the state of the finished ones, restarting it if need be."""
+    event_log = groups.event_log
     if group.accused_of is not None:
         await groups.lose(group, group.accused_of)
     num_losses = 0
@@ -202,7 +197,7 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
                 await groups.start(group)
             else:
                 return
-            what = await _take_over(groups, event_log, group, checkpoint)
+            source = await _take_over(groups, group, checkpoint)
             digests = await groups.ask(group, group.trainers.fingerprint.call())
             break
         except (GroupLost, Disconnected) as lost:
@@ -219,19 +214,20 @@ async def _adopt(groups: Groups, event_log: EventLog, group: Group, checkpoint: 
     event_log.tell(
         "adopted",
         f"{group.name} came when the others had finished: it did not train, and has taken over "
-        f"{what}",
-        group=group.number, step=group.step,
-    )  # fmt: skip
+        f"{source}",
+        group=group.number,
+        step=group.step,
+    )
 
 
-async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoint: Path) -> str:
+async def _take_over(groups: Groups, group: Group, checkpoint: Path) -> str:
     """Give the finished state to a group that was set up late; return a text about its source.
 
     On a host with its own disk, the file of another host's group is missing or older. Then the
     group has loaded something else, and gets the state of a finished group. Raises GroupLost if
     there is none.
     """
-    book, step = event_log.fingerprints, groups.saved_step
+    book, step = groups.event_log.fingerprints, groups.saved_step
     digests, right = set(await groups.ask(group, group.trainers.fingerprint.call())), book.of(step)
     agreed = book.reference(step) if right else None
     is_whole = group.step == step and len(digests) == 1
@@ -247,10 +243,9 @@ async def _take_over(groups: Groups, event_log: EventLog, group: Group, checkpoi
     return f"the state of {source.name}, as its host does not have {shown(checkpoint)}"
 
 
-async def _evaluate(
-    groups: Groups, event_log: EventLog, evaluations: Evaluations, last_step: int
-) -> dict[str, float]:
+async def _evaluate(groups: Groups, evaluations: Evaluations, last_step: int) -> dict[str, float]:
     """Return the held-out values after the last step, evaluated by the first group that can."""
+    event_log = groups.event_log
     for group in groups.all:
         if event_log.evaluated(last_step) is not None:
             break

@@ -45,46 +45,50 @@ class GroupLate(Exception):
 
 @dataclass
 class Group:
-    """One replica group, dead or alive.
-
-    ``lighthouse_number`` is the number of the lighthouse at its last start or join; lighthouses are
-    numbered one after the other. ``joined`` is the number of the one that knows it, or None.
-    ``is_set_up`` means that its model is built, on ``gpus``, one for each rank. ``doing`` says in
-    words what it does since ``doing_since``.
-
-    ``step`` is the last committed step that is known; ``has_stepped`` means that these processes
-    have committed one. ``ahead_since`` is the time since when others are so far ahead that it
-    cannot take part any more. ``discarded_at`` is the time at which its next step was last
-    discarded. ``num_met`` groups were at the lighthouse when it joined, for its first step there.
-    ``num_vain_restarts`` counts its restarts since it committed a step, and ``lost_by`` says why it
-    was lost last.
-    """
+    """One replica group, dead or alive. Lighthouses are numbered one after the other."""
 
     number: int
     place: GroupPlace
     restarts: Restarts
+    #: Its processes, and the actors in each of them; None if they are not started or lost.
     procs: ProcMesh | None = None
     trainers: Any = None
     bells: Any = None
     witnesses: Any = None
     trials: Any = None
+    #: The number of the lighthouse at its last start or join.
     lighthouse_number: int = 0
+    #: Whether its model is built, on ``gpus``, one for each rank.
     is_set_up: bool = False
     gpus: tuple[str, ...] = ()
+    #: The number of the lighthouse that knows it; None before it has joined one.
     joined: int | None = None
+    #: Whether it takes part in steps, or will as soon as there is a lighthouse.
     is_training: bool = False
+    #: The number of groups that were at the lighthouse when it joined, for its first step there.
     num_met: int = 1
+    #: Whether it has made the last step of the run.
     has_finished: bool = False
+    #: Whether it is not started again.
     is_given_up: bool = False
     num_starts: int = 0
+    #: Its restarts since it committed a step.
     num_vain_restarts: int = 0
+    #: Why it was lost last; "" if it never was.
     lost_by: str = ""
+    #: The last committed step that is known.
     step: int = 0
+    #: The checkpoint that its processes have loaded.
     resumed_from: Path | None = None
+    #: Whether its present processes have committed a step.
     has_stepped: bool = False
+    #: How its parameters differ from those of other groups; None if they do not.
     accused_of: str | None = None
+    #: Since when others are so far ahead that it cannot take part; None if they are not.
     ahead_since: float | None = None
+    #: When its next step was last discarded; None if it was not.
     discarded_at: float | None = None
+    #: What it does, in words, and since when, by `time.monotonic`; "" while it trains.
     doing: str = ""
     doing_since: float = field(default_factory=time.monotonic)
 
@@ -114,9 +118,9 @@ class Group:
         Their copies in the host's memory belong to the owner ``copies_of``. ``num_procs_here`` is
         the number of procs of all groups on the fullest host.
         """
-        place, mine = self.place, self.hosts_of(hosts)
+        place = self.place
         self.num_starts += 1
-        self.procs = mine.spawn_procs(
+        self.procs = self.hosts_of(hosts).spawn_procs(
             {"procs": place.procs_per_host},
             name=f"group{self.number}",
             env=ENVIRONMENT,
@@ -140,9 +144,14 @@ class Group:
         self.witnesses = procs.spawn(f"witness{self.number}", Witness)
         # A step is committed by all groups or by none, so a trial needs no copy to go back to.
         self.trials = procs.spawn(
-            f"trial{self.number}", Trial, self.trainers._ref.uid, {},
-            keeps=False, memory=copies_of, num_ranks_here=num_procs_here,
-        )  # fmt: skip
+            f"trial{self.number}",
+            Trial,
+            self.trainers._ref.uid,
+            {},
+            keeps=False,
+            memory=copies_of,
+            num_ranks_here=num_procs_here,
+        )
 
     def hosts_of(self, hosts: HostMesh) -> HostMesh:
         """Return the part of ``hosts`` that this group is on."""

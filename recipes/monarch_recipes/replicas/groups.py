@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from monarch.runs.recover.restarts import Restarts
 from monarch.runs.recover.saving import shown
 from monarch.runs.recover.witness import looks_of, stacks_of, tell_stacks
 from monarch.tools.backends import ON_GPUS, backend_for, why_not_nccl
-from monarch_recipes.extras import Extras
-from monarch_recipes.replicas.chaos import InjectedFault
 from monarch_recipes.replicas.event_log import EventLog
 from monarch_recipes.replicas.group import (
     Disconnected,
@@ -33,12 +30,7 @@ from monarch_recipes.replicas.group import (
     LighthouseOutOfReach,
     first_cause,
 )
-from monarch_recipes.replicas.lighthouse import (
-    LighthouseError,
-    LighthouseKeeper,
-    LighthouseTimes,
-    peers_of,
-)
+from monarch_recipes.replicas.lighthouse import LighthouseError, LighthouseKeeper, peers_of
 from monarch_recipes.replicas.messages import TaskError, TrainerReady, Unsaved
 from monarch_recipes.replicas.placement import end_procs, most_procs_on_a_host, place_groups
 from monarch_recipes.replicas.torchft_cures import BehindOthers
@@ -53,6 +45,10 @@ _STOP_SECONDS = 2.0
 _LONGEST_STOP_SECONDS = 10.0
 
 
+NO_ANSWER = (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError)
+"""The errors of a call to a group that is dead, fails, or does not answer in time."""
+
+
 class GroupsError(RunLost):
     """The groups cannot continue."""
 
@@ -61,54 +57,16 @@ class StoppedUnsaved(GroupsError):
     """The run was asked to stop, and no group was left to save its steps."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The settings of a run; see the recipe's config for each."""
-
-    num_groups: int
-    procs_per_group: int
-    num_steps: int
-    learning_rate: float
-    fingerprint_every: int
-    evaluate_every: int
-    checkpoint_every: int
-    extras: Extras
-    lighthouse: str
-    lighthouse_port: int
-    heartbeat_timeout_seconds: float
-    join_timeout_seconds: float
-    collective_timeout_seconds: float
-    hang_timeout_seconds: float
-    step_timeout_seconds: float
-    max_restarts: int
-    restart_window_seconds: float
-    faults: tuple[InjectedFault, ...]
-
-    @classmethod
-    def of(cls, config: Any) -> Limits:
-        """Return the limits from the fields of these names in a recipe's config, and its parsed
-        faults.
-        """
-        names = (field.name for field in fields(cls) if field.name != "faults")
-        return cls(**{name: getattr(config, name) for name in names}, faults=tuple(config.faults()))
-
-    @property
-    def times(self) -> LighthouseTimes:
-        return LighthouseTimes(self.heartbeat_timeout_seconds, self.join_timeout_seconds)
-
-    def new_budget(self, longest_wait_seconds: float = 30.0) -> Restarts:
-        """Return a new budget of restarts, for one group or the lighthouse."""
-        return Restarts(self.max_restarts, self.restart_window_seconds, longest_wait_seconds)
-
-
 class Groups:
-    """All groups of a run, on ``hosts``. Trainers are actors of one class, made with ``config``."""
+    """All groups of a run, on ``hosts``.
+
+    ``config`` is that of the recipe. The trainers are actors of ``trainer_class``, made with it.
+    """
 
     def __init__(
         self,
-        limits: Limits,
-        trainer_class: type[Actor],
         config: Any,
+        trainer_class: type[Actor],
         hosts: HostMesh,
         *,
         procs_per_host: int,
@@ -117,31 +75,41 @@ class Groups:
         keeper: LighthouseKeeper,
     ) -> None:
         places = place_groups(
-            limits.num_groups, limits.procs_per_group, hosts.size(), procs_per_host
+            config.num_groups, config.procs_per_group, hosts.size(), procs_per_host
         )
+        #: The groups by number, also those that are lost or given up.
         self.all = [
-            Group(number, place, limits.new_budget()) for number, place in enumerate(places)
+            Group(number, place, Restarts(config.max_restarts, config.restart_window_seconds))
+            for number, place in enumerate(places)
         ]
-        self._num_procs_here = most_procs_on_a_host(places)
-        self._memory_owner = RunMemory.new_owner()
+        #: Where new groups are started. The controller changes it when hosts were replaced.
+        self.hosts = hosts
+        self.event_log = event_log
+        #: The step and the path of the last checkpoint of this run; 0 and None before the first.
         self.saved_step = 0
         self.saved_path: Path | None = None
+        #: Whether a group writes a checkpoint now.
         self.is_saving = False
-        self._uses_nccl = self._has_told_of_backend = False
-        self.stopping_since: float | None = None  # by a clock that stops while a call is held
-        self.unsavable: str | None = None  # the key of the value that made the last save fail
-        self._limits = limits
-        self._trainer_class = trainer_class
+        #: The key of the value that made the last save fail; None if it did not.
+        self.unsavable: str | None = None
+        #: When the run was asked to stop, by `unheld_time`; None before that.
+        self.stopping_since: float | None = None
         self._config = config
-        self.hosts = hosts
+        self._trainer_class = trainer_class
         self._checkpoint_dir = checkpoint_dir
-        self._event_log = event_log
         self._keeper = keeper
+        #: The number of procs, of all groups, on the fullest host.
+        self._num_procs_here = most_procs_on_a_host(places)
+        #: The owner of the groups' copies in the hosts' memory.
+        self._memory_owner = RunMemory.new_owner()
+        #: Whether the groups that train now meet over NCCL.
+        self._uses_nccl = False
+        self._has_told_of_backend = False
 
     @property
     def peers(self) -> tuple[str, ...]:
         """The machines that must reach the groups' processes."""
-        return peers_of(self.hosts, self._limits.lighthouse)
+        return peers_of(self.hosts, self._config.lighthouse)
 
     # How far each group is.
 
@@ -179,9 +147,14 @@ class Groups:
         again = f" again, for the {_ordinal(group.num_starts)} time" if group.num_starts else ""
         group.does(f"is being started{again}")
         group.spawn(
-            self.hosts, len(self.all), self._trainer_class, self._config, self._checkpoint_dir,
-            copies_of=self._memory_of(group).owner, num_procs_here=self._num_procs_here,
-        )  # fmt: skip
+            self.hosts,
+            len(self.all),
+            self._trainer_class,
+            self._config,
+            self._checkpoint_dir,
+            copies_of=self._memory_of(group).owner,
+            num_procs_here=self._num_procs_here,
+        )
         await self.ask(group, group.trials.report.call())  # The trials see events from now on.
         copies = await self.copies_of(group)
         ready = await self.set_up(group, self.saved_path, copies)
@@ -191,21 +164,25 @@ class Groups:
         first = ready[0]
         if self.saved_path is None and not first.is_from_memory:
             self.saved_step, self.saved_path = first.step, first.resumed_from
-            self._event_log.history = self._event_log.history or first.history
-        self._event_log.recovery.ready(group.name, time.monotonic())
+            self.event_log.history = self.event_log.history or first.history
+        self.event_log.recovery.ready(group.name, time.monotonic())
         for text in first.skipped:
-            self._event_log.tell("skipped", text)
+            self.event_log.tell("skipped", text)
         is_new = group.num_starts == 1
         text = f"{group.name} is {'there' if is_new else 'there again'}"
         if first.resumed_from is not None:
             text += f", with {shown(first.resumed_from)}, after step {first.step}"
         elif first.is_from_memory:
             text += f", and goes on from step {first.step}, from the host's memory"
-        self._event_log.tell(
-            "started" if is_new else "respawned", text, group=group.number, step=first.step,
-            pids=[one.pid for one in ready], hosts=[one.hostname for one in ready],
+        self.event_log.tell(
+            "started" if is_new else "respawned",
+            text,
+            group=group.number,
+            step=first.step,
+            pids=[rank.pid for rank in ready],
+            hosts=[rank.hostname for rank in ready],
             num_parameters=first.num_parameters,
-        )  # fmt: skip
+        )
         group.is_set_up = True
 
     async def copies_of(self, group: Group) -> HostCopies | None:
@@ -215,7 +192,7 @@ class Groups:
         Returns None if another group lives, or the copies are incomplete or older than the last
         checkpoint.
         """
-        is_one_left = any(one.is_training or one.has_finished for one in self.all)
+        is_one_left = any(other.is_training or other.has_finished for other in self.all)
         if is_one_left or not group.lost_by:
             return None
         return await _newest_in(self._memory_of(group))
@@ -223,7 +200,7 @@ class Groups:
     async def goes_on_from(self) -> str:
         """Return in words what all groups would continue from, if all were restarted."""
         copies = [await self.copies_of(group) for group in self.all if not group.is_given_up]
-        step = max((one.step for one in copies if one is not None), default=None)
+        step = max((copy.step for copy in copies if copy is not None), default=None)
         return "the last checkpoint" if step is None else f"step {step}, from the host's memory"
 
     def _memory_of(self, group: Group) -> RunMemory:
@@ -248,11 +225,11 @@ class Groups:
         ready: list[TrainerReady] = await self.ask(
             group, setup.call(checkpoint) if copies is None else setup.call(checkpoint, copies)
         )
-        if copies is not None and not all(one.is_from_memory for one in ready):
+        if copies is not None and not all(rank.is_from_memory for rank in ready):
             return await self.set_up(group, checkpoint)
-        least = min(ready, key=lambda one: one.step)
+        least = min(ready, key=lambda rank: rank.step)
         group.step, group.resumed_from = least.step, least.resumed_from
-        group.gpus = tuple(one.gpu for one in ready)
+        group.gpus = tuple(rank.gpu for rank in ready)
         return ready
 
     def uses_nccl(self, group: Group) -> bool:
@@ -261,48 +238,46 @@ class Groups:
         If no group trains, all groups decide it; else the training ones have. Raises GroupLost if
         they use NCCL, and this group shares a GPU with another one.
         """
-        others = [one for one in self.all if one is not group and one.gpus]
-        gpus = [gpu for one in (group, *others) for gpu in one.gpus]
+        others = [other for other in self.all if other is not group and other.gpus]
+        gpus = [gpu for member in (group, *others) for gpu in member.gpus]
         can_all = backend_for(gpus) == ON_GPUS
-        if not any(one.is_training for one in others):
+        if not any(other.is_training for other in others):
             self._uses_nccl = can_all
             why = why_not_nccl(gpus)
             if why and not self._has_told_of_backend:
                 self._has_told_of_backend = True
-                self._event_log.tell("backend", why)
+                self.event_log.tell("backend", why)
         elif self._uses_nccl and not can_all:
             raise GroupLost("it has no GPU of its own, and the others meet over NCCL")
         return self._uses_nccl
 
-    def begin_together(self, numbers: Collection[int]) -> None:
+    def begin_together(self, groups: Collection[Group]) -> None:
         """Begin from the state of the furthest of these groups, when no group trains.
 
         If hosts have their own disks, the last checkpoint may be lost with its host; that is
         reported.
         """
-        furthest = max((self.all[number] for number in numbers), key=lambda group: group.step)
+        furthest = max(groups, key=lambda group: group.step)
         if furthest.step >= self.saved_step:
-            if furthest.step < self._event_log.newest_step:
-                self._event_log.rolled_back(furthest.step)
+            if furthest.step < self.event_log.newest_step:
+                self.event_log.rolled_back(furthest.step)
             return
-        lost, self.saved_step, self.saved_path = (
-            self.saved_step, furthest.step, furthest.resumed_from
-        )  # fmt: skip
-        place = "the beginning" if self.saved_path is None else shown(self.saved_path)
-        text = f"no host that is left has the checkpoint after step {lost}: going on from {place}"
-        self._event_log.tell("skipped", text, step=furthest.step)
-        self._event_log.rolled_back(furthest.step)
+        text = f"no host that is left has the checkpoint after step {self.saved_step}"
+        self.saved_step, self.saved_path = furthest.step, furthest.resumed_from
+        text += f": going on from {self._saved_words()}"
+        self.event_log.tell("skipped", text, step=furthest.step)
+        self.event_log.rolled_back(furthest.step)
 
     async def lose(self, group: Group, why: str, details: str = "") -> None:
         """End the processes of a group, and report why."""
         group.lost_by, was_accused = why, group.accused_of is not None
-        self._event_log.died(group.name, group.step, why, details, group=group.number)
-        self._event_log.fingerprints.forget(group.number)
+        self.event_log.died(group.name, group.step, why, details, group=group.number)
+        self.event_log.fingerprints.forget(group.number)
         await end_procs(group.let_go())
         if was_accused:
             self._memory_of(group).forget()  # Its copies may differ as well.
         # The client may have to restart its host first.
-        await self._event_log.written()
+        await self.event_log.written()
 
     async def may_restart(self, group: Group) -> bool:
         """Wait until a group may be started again. Return False if its restarts are used up."""
@@ -315,17 +290,18 @@ class Groups:
         if delay is None or is_vain:
             group.is_given_up = True
             within = "without a step of it" if is_vain else f"within {budget.window_seconds:g} s"
-            self._event_log.tell(
+            self.event_log.tell(
                 "given_up",
                 f"{group.name} is given up after {budget.most} restarts {within}: {group.lost_by}",
-                group=group.number, reason=group.lost_by,
-            )  # fmt: skip
+                group=group.number,
+                reason=group.lost_by,
+            )
             return False
         group.num_vain_restarts += 1
         group.does(f"is started again in {delay:.1f} s, or sooner")
         deadline = time.monotonic() + delay
-        while (left := deadline - time.monotonic()) > 0 and not self.is_over():  # noqa: ASYNC110
-            await asyncio.sleep(min(left, _LOOK_SECONDS))
+        while (seconds := deadline - time.monotonic()) > 0 and not self.is_over():  # noqa: ASYNC110
+            await asyncio.sleep(min(seconds, _LOOK_SECONDS))
         return True
 
     def give_up_elsewhere(self, hosts: Collection[int]) -> None:
@@ -335,7 +311,7 @@ class Groups:
             if not group.is_given_up and not set(range(first, first + num)).issubset(hosts):
                 group.is_given_up = True
                 text = f"{group.name} is given up: its host is lost, and the others go on without"
-                self._event_log.tell("given_up", text, group=group.number)
+                self.event_log.tell("given_up", text, group=group.number)
 
     async def save(self, group: Group) -> Path:
         """Let a group write a checkpoint, and return its path. Raises Unsaved.
@@ -343,44 +319,46 @@ class Groups:
         It waits until the group's steps are recorded: a run that resumes from the checkpoint, as
         after the client's death, does not make them again.
         """
-        await self._event_log.written()
+        await self.event_log.written()
         first = group.trainers.slice(ranks=0)
         self.is_saving = True
         try:
-            path: Path = (await self.ask(group, first.save.call(self._event_log.history)))[0]
+            path: Path = (await self.ask(group, first.save.call(self.event_log.history)))[0]
         finally:
             self.is_saving = False
         self.saved_step, self.saved_path, self.unsavable = group.step, path, None
-        self._event_log.tell(
+        self.event_log.tell(
             "saved", f"saved {shown(path)}", step=group.step, path=str(path), group=group.number
         )
         return path
 
     def accuse(self, complaints: dict[int, str]) -> None:
         """Mark the groups whose parameters differ, so that they are started again."""
-        for number, what in complaints.items():
-            self.all[number].accused_of = f"its parameters have come apart: {what}"
+        for number, difference in complaints.items():
+            self.all[number].accused_of = f"its parameters have come apart: {difference}"
 
     def tell_unsaved(self, group: Group, error: Unsaved) -> str:
         """Report that a checkpoint could not be saved, and return the text. The run goes on.
 
         A state that cannot be saved is tried again after each step, but reported once.
         """
-        kept = (
-            f"the last good one is {shown(self.saved_path)}"
-            if self.saved_path
-            else "there is none yet"
+        path = self.saved_path
+        text = f"{error}; " + (
+            f"the last good one is {shown(path)}" if path else "there is none yet"
         )
-        text = f"{error}; {kept}"
         if error.key is None or error.key != self.unsavable:
-            self._event_log.tell("unsaved", text, step=group.step, group=group.number)
+            self.event_log.tell("unsaved", text, step=group.step, group=group.number)
         self.unsavable = error.key
         return text
 
     def how_to_go_on(self) -> str:
         """Return a sentence that tells a person how to continue after the run has ended."""
-        place = "the beginning" if self.saved_path is None else shown(self.saved_path)
-        return f"What happened is in events.jsonl; the same command goes on from {place}"
+        return (
+            f"What happened is in events.jsonl; the same command goes on from {self._saved_words()}"
+        )
+
+    def _saved_words(self) -> str:
+        return "the beginning" if self.saved_path is None else str(shown(self.saved_path))
 
     async def end(self) -> None:
         """End the processes of all groups, and free their copies in the hosts' memory."""
@@ -406,17 +384,17 @@ class Groups:
         is reported with ``tell``, and goes on. Without progress, or when ``is_given_up`` returns
         true, it is interrupted, which raises TaskError.
         """
-        waiting = call.as_asyncio()
+        answers = call.as_asyncio()
         asked_at = looked_at = tried_at = unheld_time()
-        told_at = 0.0  # seconds from `asked_at` to the last report
+        told_after = 0.0  # seconds from `asked_at` to the last report
         others_at = self.step_of_others(group)
         interrupted: TaskError | None = None
         slowness = Slowness(0 if group.witnesses is None else len(group.witnesses), asked_at)
         try:
             while True:
-                done, _ = await asyncio.wait({waiting}, timeout=_LOOK_SECONDS)
+                done, _ = await asyncio.wait({answers}, timeout=_LOOK_SECONDS)
                 if done:
-                    return [value for _, value in waiting.result().items()]
+                    return list(answers.result().values())
                 now, on_trial = unheld_time(), patience()
                 why = self.why_hung(group, asked_at, now, others_at)
                 if await self.keeps_from_stopping(group, asked_at, now):
@@ -432,8 +410,8 @@ class Groups:
                     slowness.seen(now, looks)
                 seconds = now - asked_at
                 is_over = slowness.is_over(now, on_trial)
-                if not is_over and seconds >= max(on_trial.told, 2 * told_at):
-                    told_at, doing = seconds, f"{group.name}, step {group.step + 1},"
+                if not is_over and seconds >= max(on_trial.told, 2 * told_after):
+                    told_after, doing = seconds, f"{group.name}, step {group.step + 1},"
                     tell(told_as_slow(doing, seconds, on_trial, slowness.looks, len(group.trials)))
                 is_late = is_over or slowness.is_stuck(now, on_trial) or is_given_up()
                 if not is_late or (tried_at > asked_at and now - tried_at < on_trial.told):
@@ -448,7 +426,7 @@ class Groups:
         except ActorError as error:
             raise interrupted or self.meaning_of(group, error.exception) from None
         finally:
-            waiting.cancel()
+            answers.cancel()
 
     async def keeps_from_stopping(self, group: Group, asked_at: float, now: float) -> bool:
         """Return whether the run, which must stop, should no longer wait for this group's answer.
@@ -463,8 +441,8 @@ class Groups:
         if seconds < _STOP_SECONDS:
             return False
         try:
-            await _soon(group.trials.report.call(), _ANSWER_SECONDS)
-        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
+            await answers_within(_ANSWER_SECONDS, group.trials.report.call())
+        except NO_ANSWER:
             return True
         return False
 
@@ -478,20 +456,20 @@ class Groups:
         Return the error to raise for it. Returns None if all ranks wait. Raises GroupLost if the
         code cannot be interrupted.
         """
-        told = f"it has not ended within {seconds:.1f} s"
+        reason = f"it has not ended within {seconds:.1f} s"
         try:
-            reports = await _soon(group.trials.report.call(), _ANSWER_SECONDS)
-            stuck = [one for one in reports if one.is_running and not one.is_waiting]
+            reports = await answers_within(_ANSWER_SECONDS, group.trials.report.call())
+            stuck = [report for report in reports if report.is_running and not report.is_waiting]
             if not stuck:
                 return None
-            for one in stuck:
-                rank = group.trials.slice(ranks=one.rank)
+            for report in stuck:
+                rank = group.trials.slice(ranks=report.rank)
                 back = rank.come_back.call(_COME_BACK_SECONDS, 0.0)
-                if not all(await _soon(back, _COME_BACK_SECONDS + _ANSWER_SECONDS)):
+                if not all(await answers_within(_COME_BACK_SECONDS + _ANSWER_SECONDS, back)):
                     raise TimeoutError
-        except (MonarchError, ActorError, TimeoutError, asyncio.TimeoutError):
-            raise GroupLost(f"{told}, and cannot be interrupted", await _stacks(group)) from None
-        return TaskError(f"{group.name}, interrupted", told, stuck[0].file, stuck[0].line)
+        except NO_ANSWER:
+            raise GroupLost(f"{reason}, and cannot be interrupted", await _stacks(group)) from None
+        return TaskError(f"{group.name}, interrupted", reason, stuck[0].file, stuck[0].line)
 
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
         """Return the error of the run or the group that an exception of a trainer means."""
@@ -516,12 +494,12 @@ class Groups:
         endless loop of Python, the others can only discard the step, and wait for the group in the
         next step. A group that was with them in that step would have given up by now.
         """
-        limits = self._limits
-        if now - asked_at > limits.step_timeout_seconds:
-            return f"it has not answered for {limits.step_timeout_seconds:g} s"
+        config = self._config
+        if now - asked_at > config.step_timeout_seconds:
+            return f"it has not answered for {config.step_timeout_seconds:g} s"
         if not group.is_training:
             return None
-        patience = limits.collective_timeout_seconds + limits.hang_timeout_seconds
+        patience = config.collective_timeout_seconds + config.hang_timeout_seconds
         for other in self.training():
             was_with_it = other.step == group.step and (other.discarded_at or 0.0) > asked_at
             if was_with_it and now - (other.discarded_at or 0.0) > patience:
@@ -531,10 +509,10 @@ class Groups:
             return None
         if group.ahead_since is None:
             group.ahead_since = now
-        if now - group.ahead_since > limits.hang_timeout_seconds:
+        if now - group.ahead_since > config.hang_timeout_seconds:
             return (
                 "it hangs: the others have gone on without it for "
-                f"{limits.hang_timeout_seconds:g} s"
+                f"{config.hang_timeout_seconds:g} s"
             )
         return None
 
@@ -547,8 +525,8 @@ def _why_gone(group: Group, error: SupervisionError) -> Exception:
     if fault is None:
         return GroupLost(first_cause(error))
     ranks = ", ".join(map(str, fault.ranks))
-    who = f"{group.name}, rank {ranks}" if ranks else group.name
-    return TaskError(who, fault.error, in_short(fault.file), fault.line)
+    where = f"{group.name}, rank {ranks}" if ranks else group.name
+    return TaskError(where, fault.error, in_short(fault.file), fault.line)
 
 
 async def _newest_in(memory: RunMemory) -> HostCopies | None:
@@ -561,8 +539,7 @@ async def _stacks(group: Group) -> str:
 
     Runs in a thread, so that others do not wait.
     """
-    found = await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS)
-    return tell_stacks(found)
+    return tell_stacks(await asyncio.to_thread(stacks_of, group.witnesses, _STACK_SECONDS))
 
 
 def _ordinal(number: int) -> str:
@@ -570,6 +547,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
-async def _soon(call: Any, seconds: float) -> list[Any]:
-    found = await asyncio.wait_for(call.as_asyncio(), seconds)
-    return list(found.values())
+async def answers_within(seconds: float, call: Any) -> list[Any]:
+    """Return the answers of all ranks to a call. Raises one of `NO_ANSWER`, or the ranks' error."""
+    answers = await asyncio.wait_for(call.as_asyncio(), seconds)
+    return list(answers.values())

@@ -28,30 +28,27 @@ _ASK_SECONDS = 0.5
 class GroupsHold:
     """The hold of one run: decides when it begins and ends.
 
-    ``is_local`` means that groups do not share each step. A step may take ``step_seconds``. Events
-    are sent to ``news``. ``report`` knows whether a person watches the run.
+    Events are sent to ``news``. ``report`` knows whether a person watches the run.
     """
 
-    def __init__(
-        self,
-        edits: Edits,
-        report: HoldReport,
-        news: Port[Any],
-        step_seconds: float,
-        *,
-        is_local: bool,
-    ) -> None:
+    def __init__(self, config: Any, edits: Edits, report: HoldReport, news: Port[Any]) -> None:
+        #: With the present values of the live keys.
+        self.config = config
         self.edits = edits
-        self._report = report
+        #: Why all groups wait for newer code; None if they do not.
         self.failure: Failure | None = None
-        self._has_held = False
+        #: Whether a person wants the present step held.
+        self.is_given_up = False
+        #: Whether groups do not share each step.
+        self.is_local: bool = config.algorithm != "ddp"
+        self._report = report
         self._news = news
-        self._step_seconds = step_seconds
-        self.is_local = is_local
-        self.edit_patience_seconds: float | None = None  # the config's
-        self.is_given_up = False  # whether a person wants the present step held
-        self._times = 1.0  # a person's factor on the time that the config gives the step
-        self._is_told = False
+        #: Whether no step was committed since the last hold.
+        self._has_held = False
+        #: A person's factor on the time that the config gives the present step.
+        self._factor = 1.0
+        #: Whether it was reported that the present step takes long.
+        self._is_slow_reported = False
 
     async def begin_after_error(
         self, activity: str, doing: str, error: TaskError, *, is_anew: bool = False
@@ -65,9 +62,8 @@ class GroupsHold:
         generation = process.current().generation
         if error.no_edit_helps:
             raise error
-        if not self.edits.is_edited(generation) and not await self._is_worth_a_mend(
-            activity, error
-        ):
+        is_edited = self.edits.is_edited(generation)
+        if not is_edited and not await self._may_be_fixed(activity, error):
             raise error
         good = max(self.edits.good_before(activity, generation), error.good_generation or 0)
         if is_anew:
@@ -76,11 +72,12 @@ class GroupsHold:
             state = "all groups wait, and what one has made of it by itself is made again"
         else:
             state = "nothing of it was committed, and all groups wait"
-        told = f"{error.reason} ({error.where})"
-        failure = self._failure_of(activity, doing, told, good, error.file, error.line)
+        text = f"{error.reason} ({error.where})"
+        failure = self._failure_of(activity, doing, text, good, error.file, error.line)
         self._begin(failure, state, begins_anew=is_anew)
 
-    async def _is_worth_a_mend(self, activity: str, error: TaskError) -> bool:
+    async def _may_be_fixed(self, activity: str, error: TaskError) -> bool:
+        """Return whether a person may fix code that was not edited in this run."""
         if self.failure is not None:
             return True  # Another group has already failed with this code.
         if not error.is_of_code or self.edits.has_gone_well(activity):
@@ -105,8 +102,8 @@ class GroupsHold:
             state = f"{group.name} is ended; after the fix it heals from the others, which wait"
         else:
             state = f"no group is left: after the fix all go on from {goes_on_from}"
-        told, good = f"{group.name} was lost: {lost}", edits.good_before(STEP, generation)
-        self._begin(self._failure_of(STEP, doing, told, good), state, in_place=are_left)
+        text, good = f"{group.name} was lost: {lost}", edits.good_before(STEP, generation)
+        self._begin(self._failure_of(STEP, doing, text, good), state, in_place=are_left)
 
     @property
     def is_on_trial(self) -> bool:
@@ -123,25 +120,28 @@ class GroupsHold:
         if not self.is_on_trial:
             return None
         return self.edits.patience(
-            STEP, generation, self._step_seconds * self._times, least=self._least * self._times,
+            STEP,
+            generation,
+            self.config.step_timeout_seconds * self._factor,
+            least=self._edit_patience_seconds * self._factor,
             mend_waits=agent.code_states.coming > generation,
-        )  # fmt: skip
+        )
 
     @property
-    def _least(self) -> float:
-        wanted = self.edit_patience_seconds
-        return settings().edit_patience_seconds if wanted is None else wanted
+    def _edit_patience_seconds(self) -> float:
+        seconds: float | None = self.config.edit_patience_seconds
+        return settings().edit_patience_seconds if seconds is None else seconds
 
     def slow(self, text: str) -> None:
         """Report that a step on new code takes long, and how a person can answer."""
         text += "; it goes on. k holds it, + gives it more time"
-        if not self._is_told:
+        if not self._is_slow_reported:
             text += (
                 ", here or in a `monarch sync --watch`; elsewhere `monarch runs hold` and "
                 "`monarch runs wait`. It is told after edit_patience_seconds = "
-                f"{self._least:g}, or ten times what is usual"
+                f"{self._edit_patience_seconds:g}, or ten times what is usual"
             )
-        self._is_told = True
+        self._is_slow_reported = True
         self._news.send(RunEvent("slow", text, {"answers": True}))
 
     def answer_slow(self, answer: str) -> None:
@@ -152,7 +152,7 @@ class GroupsHold:
         if answer == HOLD:
             self.is_given_up = True
             return
-        self._times *= TIMES_MORE
+        self._factor *= TIMES_MORE
         patience = self.patience() or patience
         text = (
             f"a step has {took(patience.stuck)} to make progress, and {took(patience.most)} in all"
@@ -160,7 +160,7 @@ class GroupsHold:
         self._news.send(RunEvent("slow", text))
 
     def _end_answers(self) -> None:
-        self._times, self.is_given_up, self._is_told = 1.0, False, False
+        self._factor, self.is_given_up, self._is_slow_reported = 1.0, False, False
 
     async def mended(
         self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None
@@ -188,12 +188,12 @@ class GroupsHold:
             self._news.send(Holds(f"step {result.step}", result.generation))
 
     def _failure_of(
-        self, activity: str, doing: str, told: str, good: int, file: str = "", line: int = 0
+        self, activity: str, doing: str, error: str, good: int, file: str = "", line: int = 0
     ) -> Failure:
         edits, generation = self.edits, process.current().generation
         return Failure(
             doing=doing,
-            error=told,
+            error=error,
             generation=generation,
             good=good,
             ranks=(),
@@ -211,11 +211,10 @@ class GroupsHold:
         self.failure = failure
         self._end_answers()
         self._has_held = True
-        doing, number = failure.doing, failure.generation
         self._news.send(
             Holds(
-                doing=doing,
-                generation=number,
+                failure.doing,
+                failure.generation,
                 failure=failure,
                 state=state,
                 in_place=in_place,

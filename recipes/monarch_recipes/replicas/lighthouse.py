@@ -11,7 +11,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,6 +29,10 @@ from monarch_recipes.replicas.placement import ENVIRONMENT, PRELOAD, end_procs
 
 _BUSY = "Address already in use"
 _POLL_SECONDS = 0.05
+_QUORUM_TICK_MS = 50
+_PORT_PATIENCE_SECONDS = 10.0
+# All groups wait for the lighthouse, so its restart is never delayed longer.
+_LONGEST_DELAY_SECONDS = 1.0
 
 
 class LighthouseError(MonarchError):
@@ -40,24 +43,16 @@ class LighthouseLost(LighthouseError, RunLost):
     """The lighthouse has died too often."""
 
 
-@dataclass(frozen=True)
-class LighthouseTimes:
-    """How long the lighthouse waits, in seconds.
+class Lighthouse(Actor):
+    """The lighthouse. When it is started again, it serves on the same port.
 
-    A group without a heartbeat for ``heartbeat_timeout`` counts as dead. The quorum waits up to
-    ``join_timeout`` for a group that sends heartbeats but does not join it.
+    A group without a heartbeat for ``heartbeat_seconds`` counts as dead. The quorum waits up to
+    ``join_seconds`` for a group that sends heartbeats but does not join it.
     """
 
-    heartbeat_timeout: float
-    join_timeout: float
-    quorum_tick: float = 0.05
-
-
-class Lighthouse(Actor):
-    """The lighthouse. When it is started again, it serves on the same port."""
-
-    def __init__(self, times: LighthouseTimes) -> None:
-        self.times = times
+    def __init__(self, heartbeat_seconds: float, join_seconds: float) -> None:
+        self.heartbeat_seconds = heartbeat_seconds
+        self.join_seconds = join_seconds
         self.server: LighthouseServer | None = None
 
     @endpoint
@@ -75,9 +70,9 @@ class Lighthouse(Actor):
                 self.server = LighthouseServer(
                     bind=f"{address}:{port}",
                     min_replicas=1,
-                    join_timeout_ms=round(self.times.join_timeout * 1000),
-                    quorum_tick_ms=round(self.times.quorum_tick * 1000),
-                    heartbeat_timeout_ms=round(self.times.heartbeat_timeout * 1000),
+                    join_timeout_ms=round(self.join_seconds * 1000),
+                    quorum_tick_ms=_QUORUM_TICK_MS,
+                    heartbeat_timeout_ms=round(self.heartbeat_seconds * 1000),
                 )
                 break
             except RuntimeError as error:
@@ -119,42 +114,30 @@ def check_reachable(url: str, timeout_seconds: float) -> None:
         ) from None
 
 
-_PORT_PATIENCE_SECONDS = 10.0
-
-
 class LighthouseKeeper:
-    """Runs a lighthouse on the first of ``hosts``; with a ``url``, another program runs it.
+    """Runs a lighthouse on the first of ``hosts``, unless the config names one."""
 
-    ``number`` counts the lighthouses, since each knows nothing of the one before.
-    """
-
-    def __init__(
-        self,
-        hosts: HostMesh,
-        event_log: EventLog,
-        *,
-        url: str,
-        port: int,
-        times: LighthouseTimes,
-        restarts: Restarts,
-    ) -> None:
-        self.url = url
+    def __init__(self, config: Any, hosts: HostMesh, event_log: EventLog) -> None:
+        #: The lighthouse's URL; "" until it is started for the first time.
+        self.url: str = config.lighthouse
+        #: Whether the lighthouse is started and watched here, not by another program.
+        self.is_ours = not config.lighthouse
+        #: Counts the lighthouses, since each knows nothing of the one before.
         self.number = 0
+        #: The controller changes it when hosts were replaced.
         self.hosts = hosts
-        self._is_ours = not url
-        self._port = port
-        self._times = times
-        self._restarts = restarts
+        self._config = config
         self._event_log = event_log
+        self._restarts = Restarts(
+            config.max_restarts, config.restart_window_seconds, _LONGEST_DELAY_SECONDS
+        )
+        #: The lighthouse's process and actor; None before it is started, and if it is not ours.
         self._procs: ProcMesh | None = None
         self._actor: Any = None
+        #: Set while there is a lighthouse to join, as far as is known.
         self._is_up = asyncio.Event()
+        #: Set when the present lighthouse has died.
         self._is_down = asyncio.Event()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the lighthouse is started and watched here, not by another program."""
-        return self._is_ours
 
     @property
     def is_up(self) -> bool:
@@ -166,11 +149,12 @@ class LighthouseKeeper:
 
         Raises LighthouseError if that fails.
         """
-        if self._is_ours:
+        if self.is_ours:
+            port = self._config.lighthouse_port
             try:
-                await self._start(self._port, patience_seconds=0.0)
+                await self._start(port, patience_seconds=0.0)
             except SupervisionError as error:
-                await self._start_again(self._port, _why_not(error))
+                await self._start_again(port, _why_not(error))
         self._is_up.set()
 
     async def keep(self, when_lost: Callable[[], None]) -> None:
@@ -213,7 +197,10 @@ class LighthouseKeeper:
         self._procs = self.hosts.slice(hosts=0).spawn_procs(
             name=LIGHTHOUSE, env=ENVIRONMENT, preload=PRELOAD
         )
-        self._actor = self._procs.spawn(LIGHTHOUSE, Lighthouse, self._times)
+        config = self._config
+        self._actor = self._procs.spawn(
+            LIGHTHOUSE, Lighthouse, config.heartbeat_timeout_seconds, config.join_timeout_seconds
+        )
         try:
             self.url = await self._actor.serve.call_one(
                 port, patience_seconds, hosts_beyond(self.hosts)
@@ -225,7 +212,7 @@ class LighthouseKeeper:
             "lighthouse", f"the lighthouse is at {self.url}", url=self.url, pid=pid
         )
 
-    def is_told(self, mesh_name: str) -> None:
+    def on_failure(self, mesh_name: str) -> None:
         """Note the failure of a mesh, which may be the lighthouse's.
 
         No call waits for the lighthouse, so only its owner learns of its death.
@@ -266,5 +253,5 @@ def peers_of(hosts: HostMesh, lighthouse: str) -> tuple[str, ...]:
 
     If other programs run the ``lighthouse``, its machine is among them.
     """
-    found = urlsplit(lighthouse).hostname
-    return hosts_beyond(hosts) + ((found,) if found else ())
+    machine = urlsplit(lighthouse).hostname
+    return hosts_beyond(hosts) + ((machine,) if machine else ())

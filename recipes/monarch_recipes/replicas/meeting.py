@@ -12,55 +12,35 @@ arrival that is over, or that never comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+
+from monarch_recipes.replicas.group import Group
 
 
-class GroupState(Protocol):
-    """The state of one group.
-
-    ``joined`` is the number of the lighthouse that knows it; None before it has joined one.
-    """
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def is_given_up(self) -> bool: ...
-    @property
-    def is_set_up(self) -> bool: ...
-    @property
-    def joined(self) -> int | None: ...
-    @property
-    def is_training(self) -> bool: ...
-    @property
-    def has_finished(self) -> bool: ...
-
-
-def awaited_to_join(groups: Sequence[GroupState]) -> list[int]:
+def awaited_to_join(groups: Sequence[Group]) -> list[int]:
     """Return the numbers of the groups that a group waits for when its model is built."""
     if _is_under_way(groups):
         return []
-    return [one.number for one in groups if not one.is_given_up and not one.is_set_up]
+    return [group.number for group in groups if not group.is_given_up and not group.is_set_up]
 
 
-def awaited_to_step(groups: Sequence[GroupState], lighthouse: int) -> list[int]:
+def awaited_to_step(groups: Sequence[Group], lighthouse: int) -> list[int]:
     """Return the numbers of the groups that a group waits for when ``lighthouse`` knows it.
 
     These are the other training groups if some train, and else all groups that are not given up, as
     long as this lighthouse does not know them.
     """
     if _is_under_way(groups):
-        expected: Iterable[GroupState] = (one for one in groups if one.is_training)
+        expected = [group for group in groups if group.is_training]
     else:
-        expected = (one for one in groups if not one.is_given_up)
-    return [one.number for one in expected if one.joined != lighthouse]
+        expected = [group for group in groups if not group.is_given_up]
+    return [group.number for group in expected if group.joined != lighthouse]
 
 
-def num_met(groups: Sequence[GroupState], lighthouse: int) -> int:
+def num_met(groups: Sequence[Group], lighthouse: int) -> int:
     """Return how many groups are about to make the next step, as far as is known; at least 1."""
-    there = (one for one in groups if one.joined == lighthouse and not one.has_finished)
-    return max(1, sum(1 for _ in there))
+    return max(1, sum(group.joined == lighthouse and not group.has_finished for group in groups))
 
 
-def _is_under_way(groups: Sequence[GroupState]) -> bool:
-    return any(one.is_training or one.has_finished for one in groups)
+def _is_under_way(groups: Sequence[Group]) -> bool:
+    return any(group.is_training or group.has_finished for group in groups)

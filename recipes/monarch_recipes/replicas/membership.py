@@ -21,7 +21,6 @@ from monarch.tools.network import address_for
 from monarch_recipes.buffers import Buffers
 from monarch_recipes.replicas.lighthouse import check_reachable
 from monarch_recipes.replicas.messages import Rendezvous, Seat
-from monarch_recipes.replicas.timeouts import MemberTimeouts
 from monarch_recipes.replicas.torchft_cures import (
     CarefulManager,
     DistributedDataParallel,
@@ -35,7 +34,7 @@ _QUORUM_PAUSE_SECONDS = 0.1
 def become_member(
     seat: Seat,
     meet: Rendezvous,
-    patience: MemberTimeouts,
+    config: Any,
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
@@ -45,8 +44,8 @@ def become_member(
     which other groups heal, and ``load_state`` loads it. In a group of several ranks this also
     makes the default process group. Raises LighthouseError if the lighthouse cannot be reached.
     """
-    check_reachable(meet.lighthouse, patience.collective_seconds)
-    timeout = timedelta(seconds=patience.collective_seconds)
+    check_reachable(meet.lighthouse, config.collective_timeout_seconds)
+    timeout = timedelta(seconds=config.collective_timeout_seconds)
     address = address_for(meet.peers)
     use_interface(address)
     if seat.num_ranks > 1:
@@ -62,15 +61,15 @@ def become_member(
         )
     make_group = ProcessGroupNCCL if meet.uses_nccl else ProcessGroupGloo
     return CarefulManager(
-        patience_seconds=patience.step_seconds / 2,
+        patience_seconds=config.step_timeout_seconds / 2,
         pg=make_group(timeout=timeout),
         state_dict=state,
         load_state_dict=load_state,
         min_replica_size=1,
         timeout=timeout,
-        quorum_timeout=timedelta(seconds=patience.quorum_seconds),
+        quorum_timeout=timedelta(seconds=config.quorum_timeout_seconds),
         # Each retry gets this share of the timeout, and a pause of at least so long.
-        quorum_retries=round(patience.quorum_seconds / _QUORUM_PAUSE_SECONDS),
+        quorum_retries=round(config.quorum_timeout_seconds / _QUORUM_PAUSE_SECONDS),
         connect_timeout=timeout,
         rank=seat.rank,
         world_size=seat.num_ranks,
@@ -173,7 +172,7 @@ class SharedUsage:
 
     def __init__(self, manager: CarefulManager, model: nn.Module) -> None:
         self._manager = manager
-        self._parameters = [one for one in model.parameters() if one.requires_grad]
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._generation: int | None = None  # of the code that leaves parameters out
         self._is_expected = False
 
@@ -193,7 +192,7 @@ class SharedUsage:
         A parameter that only other processes used gets their gradient. If this process left
         parameters out without expecting it, the step fails.
         """
-        used = [one.grad is not None for one in self._parameters]
+        used = [parameter.grad is not None for parameter in self._parameters]
         if not all(used) and not self._is_expected:
             self._generation = generation
             self._manager.report_error(

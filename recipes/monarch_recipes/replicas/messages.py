@@ -244,11 +244,14 @@ def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[N
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         if isinstance(error, but):
             raise
-        good = getattr(error, "good_generation", None)
         raise TaskError(
-            where, in_words(error), *place_of(error), good,
-            is_of_code=is_of_code(error), no_edit_helps=getattr(error, "no_edit_helps", False),
-        ) from error  # fmt: skip
+            where,
+            in_words(error),
+            *place_of(error),
+            getattr(error, "good_generation", None),
+            is_of_code=is_of_code(error),
+            no_edit_helps=getattr(error, "no_edit_helps", False),
+        ) from error
 
 
 class Unsaved(MonarchError):

@@ -12,6 +12,10 @@ from monarch.actor import ProcMesh
 from monarch.config import configured
 from monarch_sync.words import counted
 
+PRELOAD = ("monarch_recipes.replicas.preload",)
+ENVIRONMENT = {"RUST_LOG": "warn"}
+_STOP_SECONDS = 5.0
+
 
 @dataclass(frozen=True)
 class GroupPlace:
@@ -58,8 +62,8 @@ def place_groups(
         ]
     if len(places) < num_groups:
         raise ValueError(
-            f"{num_groups} groups of {_procs(procs_per_group)} need more than "
-            f"{num_hosts} host{'s' * (num_hosts > 1)} with {_procs(procs_per_host)} each: there "
+            f"{num_groups} groups of {counted(procs_per_group, 'proc')} need more than "
+            f"{counted(num_hosts, 'host')} with {counted(procs_per_host, 'proc')} each: there "
             f"is room for {len(places)}. Give fewer groups, or more procs with --procs"
         )
     return places[:num_groups]
@@ -89,25 +93,13 @@ def describe_places(places: Sequence[GroupPlace], num_procs: int) -> dict[str, A
     return rows
 
 
-def _procs(number: int) -> str:
-    return f"{number} proc{'s' * (number > 1)}"
-
-
-PRELOAD = ("monarch_recipes.replicas.preload",)
-ENVIRONMENT = {"RUST_LOG": "warn"}
-_STOP_SECONDS = 5.0
-
-
 async def end_procs(*meshes: ProcMesh | None) -> None:
     """Kill these procs, and wait up to 5 s for that, since a host that is gone does not answer."""
-    ends = []
     # No time to clean up: the state is saved, or the process hangs.
     with configured(stop_timeout_seconds=0.0):
-        for mesh in meshes:
-            if mesh is not None:
-                ends.append(mesh.stop().as_asyncio())
-    if ends:
-        await asyncio.wait(ends, timeout=_STOP_SECONDS)
-    for one in ends:
-        if one.done() and not one.cancelled():
-            one.exception()
+        stops = [mesh.stop().as_asyncio() for mesh in meshes if mesh is not None]
+    if stops:
+        await asyncio.wait(stops, timeout=_STOP_SECONDS)
+    for stop in stops:
+        if stop.done() and not stop.cancelled():
+            stop.exception()  # Otherwise asyncio would print it.

@@ -112,7 +112,7 @@ class RecoveryReport:
     @property
     def longest_stall_seconds(self) -> float:
         """The longest time without training because of one fault."""
-        return max((one.stall_seconds for one in self.incidents), default=0.0)
+        return max((incident.stall_seconds for incident in self.incidents), default=0.0)
 
     def data(self) -> dict[str, Any]:
         """Return the report as plain data for JSON."""
@@ -130,20 +130,15 @@ class RecoveryReport:
         head = ("step", "victim", "detected", "restarted", "healed", "stall", "cause")
         rows = [
             (
-                str(one.step),
-                one.victim,
-                *map(
-                    _seconds,
-                    (
-                        one.detection_seconds,
-                        one.restart_seconds,
-                        one.heal_seconds,
-                        one.stall_seconds,
-                    ),
-                ),
-                one.cause,
+                str(incident.step),
+                incident.victim,
+                _seconds(incident.detection_seconds),
+                _seconds(incident.restart_seconds),
+                _seconds(incident.heal_seconds),
+                _seconds(incident.stall_seconds),
+                incident.cause,
             )
-            for one in self.incidents
+            for incident in self.incidents
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         table = [head, *rows] if rows else []
@@ -168,10 +163,10 @@ class RecoveryBook:
         self._num_groups = num_groups
         self._started_at = now
         self._incidents: list[Incident] = []
-        self._ordered: dict[str, float] = {}
-        self._participants: dict[int, int] = {}
+        self._ordered: dict[str, float] = {}  # when a fault was injected, by victim
+        self._participants: dict[int, int] = {}  # the number of groups, by committed step
         self._commit_times: list[float] = []
-        self._num_wasted = 0
+        self._num_wasted = 0  # batches that were learned from in vain
 
     def ordered(self, victim: str, now: float) -> None:
         """Note that a fault was injected into ``victim``."""
@@ -229,8 +224,10 @@ class RecoveryBook:
             incident.stall_seconds = _length(gap)
             stalls.add(gap)
         gaps = list(itertools.pairwise(self._commit_times))
-        quiet = [gap for gap in gaps if not any(one.overlaps(gap) for one in self._incidents)]
-        usual = statistics.median(map(_length, quiet or gaps)) if gaps else 0.0
+        undisturbed = [
+            gap for gap in gaps if not any(incident.overlaps(gap) for incident in self._incidents)
+        ]
+        usual = statistics.median(map(_length, undisturbed or gaps)) if gaps else 0.0
         num_committed = sum(self._participants.values())
         # The beginning of the first step is not known.
         training = self._commit_times[-1] - self._commit_times[0] + usual if gaps else 0.0
@@ -247,7 +244,11 @@ class RecoveryBook:
         )
 
     def _open(self, victim: str) -> list[Incident]:
-        return [one for one in self._incidents if one.victim == victim and one.healed_at is None]
+        return [
+            incident
+            for incident in self._incidents
+            if incident.victim == victim and incident.healed_at is None
+        ]
 
     def _longest_gap(self, begin: float, end: float) -> _Gap:
         """Return the longest time between two commits that overlaps ``begin`` to ``end``."""

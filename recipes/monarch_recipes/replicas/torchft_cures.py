@@ -49,6 +49,7 @@ _READ_BYTES = 64 * 1024
 """Tensors of at least this size are read from the memory of the process that has them."""
 
 _log = logging.getLogger(__name__)
+_manager: "CarefulManager | None" = None  # the present one of this process
 # The parts of TorchFT that are changed or used here.
 _PARTS = (
     (torchft.manager, "ManagerServer"),
@@ -135,7 +136,8 @@ class CarefulManager(Manager):  # type: ignore[misc]
         # Gradients of parameters that this process has not used, averaged over the groups. None if
         # they are not collected.
         self.not_used: dict[torch.Tensor, torch.Tensor] | None = None
-        _CurrentManager.manager = self
+        global _manager
+        _manager = self
 
     @property
     def quorum_number(self) -> int:
@@ -248,12 +250,6 @@ def _nothing() -> None:
     """Do nothing: the wait of an average that failed to begin."""
 
 
-class _CurrentManager:
-    """Holds the present manager of this process."""
-
-    manager: CarefulManager | None = None
-
-
 class Bell(Actor):
     """An actor beside a trainer, on a thread of its own, which is reached while the trainer
     waits.
@@ -262,8 +258,8 @@ class Bell(Actor):
     @endpoint
     def lighthouse_is_gone(self) -> None:
         """End all calls of the trainer that wait for the dead lighthouse."""
-        if _CurrentManager.manager is not None:
-            _CurrentManager.manager.give_up()
+        if _manager is not None:
+            _manager.give_up()
 
 
 @dataclass(frozen=True)

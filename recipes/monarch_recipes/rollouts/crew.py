@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from monarch.actor import Future, HostMesh, ProcMesh
+from monarch.actor import Actor, Future, HostMesh, ProcMesh
 from monarch.config import configured
 from monarch.errors import ActorError, MonarchError, SupervisionError
 from monarch.runs import Record
@@ -21,27 +22,36 @@ _HOST_SECONDS = 30.0  # for a host that has just started
 
 
 class Crew:
-    """``num`` actors of one kind, each alone in a process, spread over the hosts.
+    """``num`` actors of the class ``actor``, each alone in a process, spread over the hosts.
 
-    ``make`` spawns the actor on its proc. A dead member is replaced when its answer is asked for,
-    and the call is sent again. So a call may run twice.
+    A dead member is replaced when its answer is asked for, and the call is sent again. So a call
+    may run twice.
     """
 
     def __init__(
-        self, hosts: HostMesh, name: str, num: int, make: Callable[[ProcMesh], Any],
-        record: Record, *, preload: Sequence[str],
-    ) -> None:  # fmt: skip
+        self,
+        hosts: HostMesh,
+        name: str,
+        num: int,
+        actor: type[Actor],
+        args: tuple[Any, ...],
+        *,
+        record: Record,
+        preload: Sequence[str],
+    ) -> None:
         self.name = name
         self._hosts = hosts.flatten("hosts")
-        self._make = make
+        self._actor = actor
+        self._args = args  # of the actor's constructor
         self._record = record
         self._preload = tuple(preload)
-        self._num_deaths = [0] * num  # in a row
-        self._procs: list[ProcMesh] = [self._spawned(number) for number in range(num)]
-        self._actors = [make(procs) for procs in self._procs]
+        #: How often each member died since it last answered.
+        self._num_deaths = [0] * num
+        #: The process of each member, and the actor in it.
+        self._members = [self._spawned(number) for number in range(num)]
 
     def __len__(self) -> int:
-        return len(self._procs)
+        return len(self._members)
 
     def ask(self, number: int, method: str, *args: Any) -> CrewCall[Any]:
         """Call the method of a member without waiting for its answer."""
@@ -53,7 +63,7 @@ class Crew:
 
     def close(self) -> None:
         """End the processes of all members."""
-        for procs in self._procs:
+        for procs, _ in self._members:
             self._end(procs)
 
     def replace(self, number: int, why: str) -> None:
@@ -63,38 +73,38 @@ class Crew:
         row.
         """
         self._num_deaths[number] += 1
-        who = f"{self.name} {number}"
-        self._record.event("died", f"{who} died: {why}", member=who)
+        member = f"{self.name} {number}"
+        self._record.event("died", f"{member} died: {why}", member=member)
         if self._num_deaths[number] > _MOST_DEATHS:
-            raise RunFailed(f"{who} died {self._num_deaths[number]} times in a row: {why}")
+            raise RunFailed(f"{member} died {self._num_deaths[number]} times in a row: {why}")
         try:
             self._host_of(number).initialized.get(timeout=_HOST_SECONDS)
         except (MonarchError, TimeoutError) as error:
             self._num_deaths[number] = 0
-            raise RanksLost("died", f"the host of {who} is lost: {error}") from error
-        self._end(self._procs[number])
-        self._procs[number] = self._spawned(number)
-        self._actors[number] = self._make(self._procs[number])
-        self._record.event("respawned", f"{who} has a new process", member=who)
+            raise RanksLost("died", f"the host of {member} is lost: {error}") from error
+        self._end(self._members[number][0])
+        self._members[number] = self._spawned(number)
+        self._record.event("respawned", f"{member} has a new process", member=member)
 
     def _host_of(self, number: int) -> HostMesh:
         return self._hosts.slice(hosts=number % len(self._hosts))
 
-    def _spawned(self, number: int) -> ProcMesh:
-        host = self._host_of(number)
-        return host.spawn_procs({"procs": 1}, name=f"{self.name}_{number}", preload=self._preload)
+    def _spawned(self, number: int) -> tuple[ProcMesh, Any]:
+        procs = self._host_of(number).spawn_procs(
+            {"procs": 1}, name=f"{self.name}_{number}", preload=self._preload
+        )
+        return procs, procs.spawn(self.name, self._actor, *self._args)
 
     def _end(self, procs: ProcMesh) -> None:
-        brief = configured(stop_timeout_seconds=_END_SECONDS, cleanup_timeout_seconds=_END_SECONDS)
-        with brief:
-            try:
-                procs.stop().get(timeout=10 * _END_SECONDS)
-            except (SupervisionError, ActorError, TimeoutError):
-                pass  # The process is gone already, or is being ended.
+        limits = configured(stop_timeout_seconds=_END_SECONDS, cleanup_timeout_seconds=_END_SECONDS)
+        # Such an error means that the process is gone already, or is being ended.
+        with limits, contextlib.suppress(SupervisionError, ActorError, TimeoutError):
+            procs.stop().get(timeout=10 * _END_SECONDS)
 
     def _sent(self, number: int, method: str, args: tuple[Any, ...]) -> Future[Any]:
-        sent: Future[Any] = getattr(self._actors[number], method).call_one(*args)
-        return sent
+        _, actor = self._members[number]
+        future: Future[Any] = getattr(actor, method).call_one(*args)
+        return future
 
     def _answered(self, number: int) -> None:
         self._num_deaths[number] = 0
@@ -116,10 +126,6 @@ class CrewCall(Generic[T]):
             self._future = self._crew._sent(self.number, self._method, self._args)
         except SupervisionError:  # The member is dead already: `get` replaces it.
             self._future = None
-
-    def done(self) -> bool:
-        """Return whether there is an answer or an error."""
-        return self._future is not None and self._future.done()
 
     def get(self, timeout: float | None = None) -> T:
         """Return the answer. If the member died, replace it and send the call again.

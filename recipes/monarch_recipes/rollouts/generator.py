@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ class PolicyEngine:
         self.num_slots = num_slots
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        return {name: each.data for name, each in self.policy.named_parameters()}
+        return {name: parameter.data for name, parameter in self.policy.named_parameters()}
 
     def loaded(self) -> None:
         """Do nothing: the tensors are the policy's own."""
@@ -58,11 +59,14 @@ class PolicyEngine:
     def generate(
         self, requests: Sequence[SampleRequest], *, temperature: float, max_tokens: int
     ) -> list[SampledTokens]:
-        made: list[SampledTokens] = sample(
-            self.policy, requests,
-            temperature=temperature, max_tokens=max_tokens, num_slots=self.num_slots,
-        )  # fmt: skip
-        return made
+        completions: list[SampledTokens] = sample(
+            self.policy,
+            requests,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            num_slots=self.num_slots,
+        )
+        return completions
 
 
 @dataclass(frozen=True)
@@ -97,37 +101,29 @@ class Generated:
     ended_at: float  # seconds since 1970, by the clock of the generator's machine
 
 
-@dataclass(frozen=True)
-class GeneratorSettings:
-    """The settings with which generators are made."""
-
-    task: str | None
-    problems: str
-    num_held_out: int
-    data_seed: int
-    num_threads: int
-    config: Any  # of the recipe, for the task's `build_engine`
-
-
 class Generator(Actor):
-    """One of the generators. ``engine`` samples, unless the task has its own ``build_engine``."""
+    """One of the generators. ``engine`` samples, unless the task has its own ``build_engine``.
 
-    def __init__(self, settings: GeneratorSettings, engine: SamplingEngine | None) -> None:
-        torch.set_num_threads(settings.num_threads)
-        self.settings = settings
-        load = part(settings.task, load_problems)
-        self.problems = load(settings.problems, settings.num_held_out, settings.data_seed)
-        own = own_part(settings.task, "build_engine")
-        found = own(settings.config) if own is not None else engine
-        assert found is not None, "the recipe gives an engine where the task has none"
-        self.engine: SamplingEngine = found
-        self.shared: SharedStateDict | None = None
-        self.fetched = 0
+    ``config`` is that of the recipe.
+    """
+
+    def __init__(self, config: Any, engine: SamplingEngine | None) -> None:
+        torch.set_num_threads(config.num_threads)
+        self.task: str | None = config.task
+        load = part(self.task, load_problems)
+        self.problems = load(config.problems, config.num_held_out, config.data_seed)
+        build_engine = own_part(self.task, "build_engine")
+        if build_engine is not None:
+            engine = build_engine(config)
+        assert engine is not None, "the recipe gives an engine where the task has none"
+        self.engine = engine
+        self.shared: SharedStateDict | None = None  # until the first request
+        self.fetched = 0  # the version of the weights that the engine has
         self.num_steps = torch.zeros(1, dtype=torch.long)  # that the policy has made
 
     def __reload__(self, change: ReloadReport) -> None:
         """Warn the author of an edit that removes a function of the task."""
-        tell_of_lost_parts(self.settings.task, change)
+        tell_of_lost_parts(self.task, change)
 
     @endpoint
     def generate(self, request: GenerateRequest) -> Generated:
@@ -135,7 +131,7 @@ class Generator(Actor):
         started = time.perf_counter()
         self.fetch(request.weights)
         fetched = time.perf_counter()
-        task, generation = self.settings.task, context().generation
+        task, generation = self.task, context().generation
         prompts = [
             (BEGIN, *part(task, encode)(part(task, prompt)(self.problems.of(number))))
             for number in request.problems
@@ -155,8 +151,8 @@ class Generator(Actor):
                 problem=problem,
                 prompt=tokens,
                 samples=tuple(
-                    Sample(one.tokens, one.log_probs, part(task, decode)(one.tokens))
-                    for one in (next(completions) for _ in range(request.num_samples))
+                    Sample(drawn.tokens, drawn.log_probs, part(task, decode)(drawn.tokens))
+                    for drawn in itertools.islice(completions, request.num_samples)
                 ),
                 version=int(self.num_steps),
                 generation=generation,

@@ -69,7 +69,7 @@ class SampleGroup:
     def plain(self) -> dict[str, Any]:
         """Return the group as numbers, texts, lists and dicts, for a file."""
         return {
-            **{each.name: getattr(self, each.name) for each in dataclasses.fields(self)},
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
             "prompt": list(self.prompt),
             "samples": [
                 [list(sample.tokens), list(sample.log_probs), sample.text, sample.reward]
@@ -103,11 +103,11 @@ class Rows:
 
     def micro_batches(self, size: int) -> list[Rows]:
         """Split the rows into parts of at most ``size`` sequences."""
-        parts = [getattr(self, each.name).split(size) for each in dataclasses.fields(self)]
+        parts = [getattr(self, field.name).split(size) for field in dataclasses.fields(self)]
         return [Rows(*part) for part in zip(*parts, strict=True)]
 
 
-def rows_of(groups: Sequence[SampleGroup], device: torch.device | str = "cpu") -> Rows:
+def rows_of(groups: Sequence[SampleGroup]) -> Rows:
     """Return the samples of all groups as tensors.
 
     A group with equal rewards gets advantages of 0.
@@ -128,4 +128,4 @@ def rows_of(groups: Sequence[SampleGroup], device: torch.device | str = "cpu") -
         behaviour[number, start - 1 : end - 1] = torch.tensor(sample.log_probs)
     advantages = torch.tensor([row[2] for row in rows])
     temperatures = torch.tensor([row[3] for row in rows])
-    return Rows(*(one.to(device) for one in (tokens, mask, behaviour, advantages, temperatures)))
+    return Rows(tokens, mask, behaviour, advantages, temperatures)

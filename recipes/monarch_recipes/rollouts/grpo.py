@@ -46,11 +46,15 @@ class LossParts:
     """
 
     loss: Tensor
-    num_tokens: Tensor
     num_clipped: Tensor
     kl: Tensor
     ratio: Tensor
     ratio_error: Tensor
+
+    def sums(self) -> Tensor:
+        """Return the loss, ``kl``, ``num_clipped`` and ``ratio`` as one tensor, in float64."""
+        sums = [self.loss.detach(), self.kl, self.num_clipped, self.ratio]
+        return torch.stack([value.double() for value in sums])
 
 
 def loss_of(
@@ -86,7 +90,6 @@ def loss_of(
     to_behaviour = (log_probs - behaviour).detach().exp()
     return LossParts(
         loss=loss,
-        num_tokens=mask.sum(),
         num_clipped=((clipped != ratio) * mask).sum().detach(),
         kl=(divergence * mask).sum().detach(),
         ratio=(to_behaviour * mask).sum(),

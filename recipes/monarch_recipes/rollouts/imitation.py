@@ -24,12 +24,12 @@ def demonstrations(
     rows = []
     for number in numbers:
         problem = problems.of(number)
-        shown = part(task, demonstration)(problem, random.Random(number))
-        asked = [BEGIN, *part(task, encode)(part(task, prompt)(problem))]
-        rows.append((len(asked), [*asked, *part(task, encode)(shown), END]))
+        text = part(task, demonstration)(problem, random.Random(number))
+        start = [BEGIN, *part(task, encode)(part(task, prompt)(problem))]
+        rows.append((len(start), [*start, *part(task, encode)(text), END]))
     longest = max(len(row) for _, row in rows)
     tokens = torch.tensor([row + [0] * (longest - len(row)) for _, row in rows])
     starts = torch.tensor([start for start, _ in rows])
     ends = torch.tensor([len(row) for _, row in rows])
-    places = torch.arange(1, longest)
-    return tokens, (places >= starts[:, None]) & (places < ends[:, None])
+    positions = torch.arange(1, longest)
+    return tokens, (positions >= starts[:, None]) & (positions < ends[:, None])

@@ -82,17 +82,17 @@ class Reward(Actor):
         The reward function may take ``seconds`` for each text. Raises RewardFailed.
         """
         function, generation = part(self.task, reward), context().generation
-        found = [self.problems.of(number) for number in numbers]
-        asked = [
+        problems = [self.problems.of(number) for number in numbers]
+        pairs = [
             (problem, text)
-            for problem, texts in zip(found, completions, strict=True)
+            for problem, texts in zip(problems, completions, strict=True)
             for text in texts
         ]
-        values = iter(rewards_within(seconds, function, asked))
+        values = iter(rewards_within(seconds, function, pairs))
         rewards = [[next(values) for _ in texts] for texts in completions]
         solved = [
             [bool(part(self.task, is_solved)(problem, text)) for text in texts]
-            for problem, texts in zip(found, completions, strict=True)
+            for problem, texts in zip(problems, completions, strict=True)
         ]
         return Judged(rewards, solved, generation, code_digest(function))
 
@@ -100,7 +100,7 @@ class Reward(Actor):
 def rewards_within(
     seconds: float,
     function: Callable[[RewardedProblem, str], float],
-    asked: Sequence[tuple[RewardedProblem, str]],
+    pairs: Sequence[tuple[RewardedProblem, str]],
 ) -> list[float]:
     """Call the reward function for each pair of problem and completion, and return the rewards.
 
@@ -116,23 +116,23 @@ def rewards_within(
     def work() -> None:
         nonlocal now_judged
         try:
-            for number, (problem, completion) in enumerate(asked):
+            for number, (problem, completion) in enumerate(pairs):
                 now_judged = (number, time.monotonic())
                 values.append(_finite(function, function(problem, completion)))
         except BaseException as error:
             errors.append(error)
 
     def where(number: int) -> str:
-        problem, completion = asked[number]
+        problem, completion = pairs[number]
         return f"the reward of {completion!r} for {problem.question!r}"
 
     thread = threading.Thread(target=work, name="reward", daemon=True)
     thread.start()
     while thread.is_alive():
         number, began = now_judged
-        left = began + seconds - time.monotonic()
-        if left > 0:
-            thread.join(left)
+        seconds_left = began + seconds - time.monotonic()
+        if seconds_left > 0:
+            thread.join(seconds_left)
             continue
         # The thread may just have begun the next pair; this pair was too slow all the same.
         text = f"{where(number)} took longer than reward_timeout_seconds = {seconds:g}"
@@ -156,8 +156,9 @@ def rewards_within(
 def _finite(function: Callable[..., Any], value: object) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         code = getattr(function, "__code__", None)
-        place = (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)
-        raise _NotFinite(repr(value), place)
+        raise _NotFinite(
+            repr(value), ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
+        )
     return float(value)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from monarch_recipes.rollouts.groups import Rows
@@ -54,19 +57,24 @@ class Learner:
     """
 
     def __init__(
-        self, build: Callable[[], nn.Module],
+        self,
+        build: Callable[[], nn.Module],
         optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
-        *, parallelism: Parallelism, device: torch.device, rank: int = 0, world_size: int = 1,
-    ) -> None:  # fmt: skip
+        *,
+        parallelism: Parallelism,
+        device: torch.device,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         self.parallelism, self.device = parallelism, device
         self.rank, self.world_size = rank, world_size
         self._build, self._optimizer_of = build, optimizer_of
-        self.policy = self._made()
+        self.policy = self._new_policy()
         self.optimizer = optimizer_of(self.policy)
         self.reference: nn.Module | None = None
         self.wrap()
 
-    def _made(self) -> nn.Module:
+    def _new_policy(self) -> nn.Module:
         policy = self._build().to(self.device)
         if self.parallelism == "fsdp":
             for block in policy.blocks:
@@ -93,7 +101,7 @@ class Learner:
         loss = -(log_probs * mask).sum()
         (loss * self.world_size / total).backward()
         norm = self._update(learning_rate, 1.0)
-        return {"loss": float(self._sums([loss])[0]) / total, "grad_norm": norm}
+        return {"loss": self._sums(loss.detach().double())[0] / total, "grad_norm": norm}
 
     def begin_reinforcing(self) -> None:
         """Copy the policy as the reference, and make a new optimizer."""
@@ -102,7 +110,7 @@ class Learner:
         self.optimizer = self._optimizer_of(self.policy)
 
     def _set_reference(self, state: dict[str, Any]) -> None:
-        self.reference = self._made().requires_grad_(False)
+        self.reference = self._new_policy().requires_grad_(False)
         set_model_state_dict(self.reference, state, options=StateDictOptions(full_state_dict=True))
 
     def learn(self, rows: Rows, settings: LearnSettings) -> dict[str, float]:
@@ -113,31 +121,33 @@ class Learner:
         total = float(rows.mask.sum())
         parts = self._parts(rows, settings.micro_batch_size)
         references = [self._reference_of(part, settings.loss.kl) for part in parts]
-        # With a single update, `before` would equal the log-probabilities of that update.
-        before: list[Tensor] | None = None
+        # With a single update, these would equal the log-probabilities of that update.
+        old_log_probs: list[Tensor] | None = None
         if settings.num_updates > 1:
             with torch.no_grad():
-                before = [self._log_probs(self.parallel, part) for part in parts]
+                old_log_probs = [self._log_probs(self.parallel, part) for part in parts]
         numbers: dict[str, float] = {}
         for update in range(settings.num_updates):
-            sums: list[Tensor] = []
+            sums = torch.zeros(4, dtype=torch.double, device=self.device)
             largest = torch.zeros((), device=self.device)
             for number, part in enumerate(parts):
                 with self._accumulating(is_last=number == len(parts) - 1):
                     log_probs = self._log_probs(self.parallel, part)
-                    found = loss_of(
-                        log_probs, log_probs.detach() if before is None else before[number],
-                        part.behaviour, references[number], part.advantages, part.mask,
+                    loss_parts = loss_of(
+                        log_probs,
+                        log_probs.detach() if old_log_probs is None else old_log_probs[number],
+                        part.behaviour,
+                        references[number],
+                        part.advantages,
+                        part.mask,
                         settings.loss,
-                    )  # fmt: skip
-                    (found.loss * self.world_size / total).backward()
-                sums.append(
-                    torch.stack([found.loss.detach(), found.kl, found.num_clipped, found.ratio])
-                )
-                largest = torch.maximum(largest, found.ratio_error)
+                    )
+                    (loss_parts.loss * self.world_size / total).backward()
+                sums += loss_parts.sums()
+                largest = torch.maximum(largest, loss_parts.ratio_error)
             norm = self._update(settings.learning_rate, settings.clip_norm)
+            loss, kl, num_clipped, ratio = self._sums(sums)
             if update == 0:
-                loss, kl, num_clipped, ratio = self._sums(list(torch.stack(sums).sum(0)))
                 if self.parallelism != "none":
                     dist.all_reduce(largest, dist.ReduceOp.MAX)
                 numbers = {
@@ -146,17 +156,14 @@ class Learner:
                     "ratio": ratio / total,
                     "ratio_error": float(largest),
                 }
-            if update == settings.num_updates - 1:
-                clipped = num_clipped if update == 0 else self._sums([sum_of(sums, 2)])[0]
-                numbers |= {"clipped_share": clipped / total, "grad_norm": norm}
-        return numbers
+        return numbers | {"clipped_share": num_clipped / total, "grad_norm": norm}
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return the parameters by name. With fsdp they are this rank's shards.
 
         A parameter that two modules share appears once.
         """
-        return {name: each.detach() for name, each in self.policy.named_parameters()}
+        return {name: tensor.detach() for name, tensor in self.policy.named_parameters()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state on rank 0. All ranks must call it together."""
@@ -192,16 +199,13 @@ class Learner:
             filling = torch.zeros_like(tensor[:1]).expand(missing, *tensor.shape[1:])
             return self._share(torch.cat([tensor, filling]) if missing else tensor)
 
-        temperatures = share(rows.temperatures).clamp(min=1e-6)
-        shared = Rows(
-            share(rows.tokens), share(rows.mask), share(rows.behaviour), share(rows.advantages),
-            temperatures,
-        )  # fmt: skip
+        shared = Rows(*(share(getattr(rows, field.name)) for field in dataclasses.fields(rows)))
         return shared.micro_batches(size)
 
     def _log_probs(self, model: nn.Module, rows: Rows) -> Tensor:
         logits = model(rows.tokens[:, :-1])
-        return log_probs_of(logits, rows.tokens[:, 1:], rows.temperatures[:, None, None])
+        temperatures = rows.temperatures.clamp(min=1e-6)
+        return log_probs_of(logits, rows.tokens[:, 1:], temperatures[:, None, None])
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _reference_of(self, rows: Rows, weight: float) -> Tensor | None:
@@ -216,8 +220,8 @@ class Learner:
         """
         if self.parallelism == "fsdp":
             self.policy.set_requires_gradient_sync(is_last)
-        quiet = self.parallelism == "ddp" and not is_last
-        with self.parallel.no_sync() if quiet else contextlib.nullcontext():
+        is_local = self.parallelism == "ddp" and not is_last
+        with self.parallel.no_sync() if is_local else contextlib.nullcontext():
             yield
 
     def _update(self, learning_rate: float, clip_norm: float | None) -> float:
@@ -225,10 +229,12 @@ class Learner:
 
         Raises NotFinite.
         """
-        largest = float("inf") if clip_norm is None else clip_norm
-        found = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)
-        norm = float(found.full_tensor() if hasattr(found, "full_tensor") else found)
-        if norm != norm or norm == float("inf"):
+        largest = math.inf if clip_norm is None else clip_norm
+        total_norm = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)
+        if isinstance(total_norm, DTensor):
+            total_norm = total_norm.full_tensor()
+        norm = float(total_norm)
+        if not math.isfinite(norm):
             self.optimizer.zero_grad()
             raise NotFinite(f"the norm of the gradient is {norm}")
         for group in self.optimizer.param_groups:
@@ -237,15 +243,9 @@ class Learner:
         self.optimizer.zero_grad()
         return norm
 
-    def _sums(self, values: Sequence[Tensor]) -> list[float]:
-        """Return the sums of these values over all ranks."""
-        packed = torch.stack([value.detach().double() for value in values])
+    def _sums(self, values: Tensor) -> list[float]:
+        """Add up these values over all ranks, in place, and return the sums."""
         if self.parallelism != "none":
-            dist.all_reduce(packed)
-        sums: list[float] = packed.tolist()
+            dist.all_reduce(values)
+        sums: list[float] = values.reshape(-1).tolist()
         return sums
-
-
-def sum_of(parts: Sequence[Tensor], place: int) -> Tensor:
-    """Return the sum over the parts of the number at ``place``."""
-    return torch.stack([part[place] for part in parts]).sum()

@@ -55,13 +55,16 @@ class PolicyBlock(nn.Module):  # type: ignore[misc]
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None,
-        cache: tuple[Tensor, Tensor] | None = None, place: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        cache: tuple[Tensor, Tensor] | None = None,
+        at: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Return the outputs for ``x`` (N, T, width).
 
         Without a cache, attention is causal within ``x``. With one, the keys and values of ``x``
-        are put into it at ``place`` (slots, positions), and attention goes to the positions that
+        are put into it at ``at`` (slots, positions), and attention goes to the positions that
         ``mask`` allows.
         """
         q, k, v = self.to_qkv(self.norm_1(x)).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
@@ -70,9 +73,9 @@ class PolicyBlock(nn.Module):  # type: ignore[misc]
                 q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
             )
         else:
-            assert place is not None
+            assert at is not None
             keys, values = cache
-            slots, positions = place
+            slots, positions = at
             keys[slots[:, None], :, positions] = k
             values[slots[:, None], :, positions] = v
             most = int(positions.max()) + 1
@@ -128,8 +131,8 @@ class Policy(nn.Module):  # type: ignore[misc]
         most = int(positions.max()) + 1
         mask = torch.arange(most, device=tokens.device) <= positions[:, :, None]
         for number, block in enumerate(self.blocks):
-            kept = cache.keys[number], cache.values[number]
-            x = block(x, mask[:, None], kept, (slots, positions))
+            block_cache = cache.keys[number], cache.values[number]
+            x = block(x, mask[:, None], block_cache, (slots, positions))
         cache.lengths[slots] = start + lengths
         last = x[torch.arange(len(slots), device=x.device), lengths - 1]
         return self.head(self.norm(last))

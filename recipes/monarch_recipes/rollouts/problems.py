@@ -84,12 +84,12 @@ def prompt(problem: RewardedProblem) -> str:
 
 def demonstration(problem: RewardedProblem, draw: random.Random) -> str:
     """Return a completion to imitate. It may be wrong."""
-    kept: list[str] = []
+    shown: list[str] = []
     for character in problem.answer:
-        is_repeated = kept and kept[-1] == character and problem.data.get("may_forget")
+        is_repeated = shown and shown[-1] == character and problem.data.get("may_forget")
         if not (is_repeated and draw.random() < _FORGETS):
-            kept.append(character)
-    return f"<{''.join(kept)}>"
+            shown.append(character)
+    return f"<{''.join(shown)}>"
 
 
 def reward(problem: RewardedProblem, completion: str) -> float:
@@ -98,15 +98,15 @@ def reward(problem: RewardedProblem, completion: str) -> float:
     It is 0 without brackets around the answer, 0.1 with them, up to 0.4 more for characters in
     their places, and 1 for the right answer.
     """
-    given = answer_in(completion)
-    if given is None:
+    answer = answer_in(completion)
+    if answer is None:
         return 0.0
     if "score" in problem.data:
-        return float(problem.data["score"](given))
-    if given == problem.answer:
+        return float(problem.data["score"](answer))
+    if answer == problem.answer:
         return 1.0
-    num_right = sum(map(str.__eq__, given, problem.answer))
-    share = num_right / max(len(given), len(problem.answer))
+    num_right = sum(map(str.__eq__, answer, problem.answer))
+    share = num_right / max(len(answer), len(problem.answer))
     return _IS_WELL_FORMED + _FOR_PLACES * share
 
 
@@ -115,10 +115,10 @@ def is_solved(problem: RewardedProblem, completion: str) -> bool:
 
     The reward does not matter.
     """
-    given = answer_in(completion)
-    if given is not None and "score" in problem.data:
-        return bool(problem.data["score"](given) >= 1)
-    return given == problem.answer
+    answer = answer_in(completion)
+    if answer is not None and "score" in problem.data:
+        return bool(problem.data["score"](answer) >= 1)
+    return answer == problem.answer
 
 
 def answer_in(completion: str) -> str | None:

@@ -65,14 +65,14 @@ class Replay:
         del self.groups[:num_dropped]
         return num_dropped
 
-    def take(self, step: int, version: int, most: int, max_staleness: int) -> Taken:
-        """Remove and return the oldest ``most`` groups, for a step of a policy with this version.
+    def take(self, step: int, most: int, max_staleness: int) -> Taken:
+        """Remove and return the oldest ``most`` groups, for a policy that has made ``step`` steps.
 
         Groups whose policy is more than ``max_staleness`` steps older are dropped.
         """
         if self._taken is not None and self._taken[0] == step:
             return self._taken[1]
-        fresh = [group for group in self.groups if version - group.version <= max_staleness]
+        fresh = [group for group in self.groups if step - group.version <= max_staleness]
         num_stale = len(self.groups) - len(fresh)
         self.groups = fresh[most:]
         taken = Taken(fresh[:most], num_stale, len(self.groups))
@@ -81,9 +81,9 @@ class Replay:
 
     def drop(self, is_dropped: Callable[[SampleGroup], bool]) -> int:
         """Remove the groups for which ``is_dropped`` returns true; return how many."""
-        before = len(self.groups)
+        old_num = len(self.groups)
         self.groups = [group for group in self.groups if not is_dropped(group)]
-        return before - len(self.groups)
+        return old_num - len(self.groups)
 
     def state(self) -> dict[str, Any]:
         """Return the whole state as numbers, texts, lists and dicts."""
@@ -128,9 +128,9 @@ class ReplayBuffer(Actor):
         return num_dropped
 
     @endpoint
-    def take(self, step: int, version: int, most: int, max_staleness: int) -> Taken:
+    def take(self, step: int, most: int, max_staleness: int) -> Taken:
         """Call `Replay.take`, and write the state."""
-        taken = self.replay.take(step, version, most, max_staleness)
+        taken = self.replay.take(step, most, max_staleness)
         self.write()
         return taken
 

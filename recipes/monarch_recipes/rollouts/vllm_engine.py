@@ -43,7 +43,9 @@ class VLLMEngine:
         self, llm: Any, params: Callable[..., Any], tensors: Mapping[str, torch.Tensor]
     ) -> None:
         self.llm, self.params = llm, params
-        self._tensors = {name: torch.empty_like(one.detach()) for name, one in tensors.items()}
+        self._tensors = {
+            name: torch.empty_like(tensor.detach()) for name, tensor in tensors.items()
+        }
 
     @classmethod
     def of(cls, model: str, tensors: Mapping[str, torch.Tensor], **settings: Any) -> VLLMEngine:
@@ -53,9 +55,11 @@ class VLLMEngine:
         """
         vllm = importlib.import_module("vllm")
         llm = vllm.LLM(
-            model=model, worker_extension_cls=_WORKER, logprobs_mode="processed_logprobs",
+            model=model,
+            worker_extension_cls=_WORKER,
+            logprobs_mode="processed_logprobs",
             **settings,
-        )  # fmt: skip
+        )
         return cls(llm, vllm.SamplingParams, tensors)
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -71,16 +75,21 @@ class VLLMEngine:
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         params = [
             self.params(
-                temperature=temperature, max_tokens=max_tokens, logprobs=0,
+                temperature=temperature,
+                max_tokens=max_tokens,
+                logprobs=0,
                 seed=request.seed if temperature else None,
             )
             for request in requests
-        ]  # fmt: skip
+        ]
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
         return [_completion(output.outputs[0]) for output in outputs]
 
 
 def _completion(output: Any) -> SampledTokens:
     tokens = tuple(output.token_ids)
-    chosen = zip(tokens, output.logprobs, strict=True)
-    return SampledTokens(tokens, tuple(float(found[token].logprob) for token, found in chosen))
+    log_probs = (
+        float(by_token[token].logprob)
+        for token, by_token in zip(tokens, output.logprobs, strict=True)
+    )
+    return SampledTokens(tokens, tuple(log_probs))

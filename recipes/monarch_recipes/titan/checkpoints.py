@@ -26,7 +26,7 @@ from monarch_recipes.checkpoint import CheckpointError
 
 from .config import Degrees, TitanConfig, value_at
 from .versions import titan
-from .versions.interface import Engine
+from .versions.engine import Engine
 
 # The parts of a checkpoint besides the model's parameters, which have no prefix.
 _OTHERS = ("optimizer", "lr_scheduler", "dataloader", "train_state")
@@ -67,22 +67,22 @@ class Checkpointer:
         """Load the newest complete checkpoint, or the one that the config names."""
         if not self._inner.enable:
             return Resumed(None)
-        found = find_checkpoint(self._folder, self._config.load_step)
-        if found is None:
+        newest = find_checkpoint(self._folder, self._config.load_step)
+        if newest is None:
             # This run has no checkpoint, but the config may name initial weights.
             begins = self._inner.load()
             return Resumed(Path(self._config.initial_load_path) if begins else None)
         state = self._inner.states["model"].state_dict()
-        check_model(found.path, found.metadata, state, is_whole=self._degrees.pp == 1)
-        notes = [f"passed over a checkpoint: {why}" for why in found.passed_over]
-        notes += self._leave_out_data_of_other_degrees(found)
+        check_model(newest.path, newest.metadata, state, is_whole=self._degrees.pp == 1)
+        notes = [f"passed over a checkpoint: {why}" for why in newest.passed_over]
+        notes += self._leave_out_data_of_other_degrees(newest)
         try:
-            self._inner.load(step=found.step)
+            self._inner.load(step=newest.step)
         except CheckpointException as error:  # It is not a subclass of Exception.
             raise CheckpointError(
-                f"{found.path} cannot be loaded: {_first_failure(error)}"
+                f"{newest.path} cannot be loaded: {_first_failure(error)}"
             ) from None
-        return Resumed(found.path, tuple(notes))
+        return Resumed(newest.path, tuple(notes))
 
     def is_due(self, step: int, is_last: bool) -> bool:
         """Return whether `save_if_due` would save, or report a finished save, after `step`."""
@@ -155,15 +155,17 @@ class Checkpointer:
         dist.all_reduce(is_finite, dist.ReduceOp.MIN)
         return bool(is_finite)
 
-    def _leave_out_data_of_other_degrees(self, found: Found) -> list[str]:
-        saved, here = num_data_ranks(found.metadata), self._degrees.data
-        inner = self._inner
-        if saved in (0, here) or "dataloader" in inner.exclude_from_loading:
+    def _leave_out_data_of_other_degrees(self, newest: NewestCheckpoint) -> list[str]:
+        names = newest.metadata.state_dict_metadata
+        # The number of ranks that had their own data; 0 if it is not known.
+        num_saved = sum(name.startswith("dataloader.dp_rank_") for name in names)
+        num_ranks, inner = self._degrees.data, self._inner
+        if num_saved in (0, num_ranks) or "dataloader" in inner.exclude_from_loading:
             return []
         inner.exclude_from_loading = [*inner.exclude_from_loading, "dataloader"]
         return [
-            f"the data begins again from its start: {found.path} was saved by {saved} "
-            f"data-parallel ranks, here there are {here}, and TorchTitan cannot reshard data"
+            f"the data begins again from its start: {newest.path} was saved by {num_saved} "
+            f"data-parallel ranks, here there are {num_ranks}, and TorchTitan cannot reshard data"
         ]
 
     def _path(self, step: int) -> Path:
@@ -175,7 +177,7 @@ def _first_failure(error: CheckpointException) -> str:
     return f"rank {rank}: {type(cause).__name__}: {cause}"
 
 
-class Found(NamedTuple):
+class NewestCheckpoint(NamedTuple):
     """The newest complete checkpoint of a folder, and why newer ones cannot be used."""
 
     step: int
@@ -184,7 +186,7 @@ class Found(NamedTuple):
     passed_over: tuple[str, ...]
 
 
-def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
+def find_checkpoint(folder: Path, step: int = -1) -> NewestCheckpoint | None:
     """Return the checkpoint after ``step`` in ``folder``; with -1 the newest complete one.
 
     The newest is the one written last, not the one of the highest step: a run that resumed from an
@@ -202,12 +204,14 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
     }
     if step != -1:
         if step not in saved:
-            known = ", ".join(map(str, sorted(saved))) or "none"
-            raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {known}")
-        return Found(step, saved[step], read_checkpoint(saved[step]), ())
+            steps = ", ".join(map(str, sorted(saved))) or "none"
+            raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {steps}")
+        return NewestCheckpoint(step, saved[step], read_checkpoint(saved[step]), ())
     broken: list[str] = []
-    newest = sorted(saved, key=lambda number: (_saved_at(saved[number]), number), reverse=True)
-    for number in newest:
+    newest_first = sorted(
+        saved, key=lambda number: (_saved_at(saved[number]), number), reverse=True
+    )
+    for number in newest_first:
         try:
             metadata = read_checkpoint(saved[number])
         except CheckpointError as error:
@@ -219,7 +223,7 @@ def find_checkpoint(folder: Path, step: int = -1) -> Found | None:
                 f"{saved[number]} holds the weights alone (checkpoint.last_save_model_only)"
             )
             continue
-        return Found(number, saved[number], metadata, tuple(broken))
+        return NewestCheckpoint(number, saved[number], metadata, tuple(broken))
     if broken:
         raise CheckpointError(
             f"no checkpoint in {folder} can be loaded: " + "; ".join(broken) + ". "
@@ -276,29 +280,20 @@ def check_model(
         for name, stored in metadata.state_dict_metadata.items()
         if isinstance(stored, TensorStorageMetadata) and name.partition(".")[0] not in _OTHERS
     }
-    wanted = {
+    shapes = {
         name: tuple(value.shape) for name, value in state.items() if isinstance(value, torch.Tensor)
     }
     differences = [
         f"{name} is {sizes[name]} there and {size} here"
-        for name, size in wanted.items()
+        for name, size in shapes.items()
         if name in sizes and sizes[name] != size
     ]
-    differences += [f"{name} is only here" for name in wanted if name not in sizes]
+    differences += [f"{name} is only here" for name in shapes if name not in sizes]
     if is_whole:
-        differences += [f"{name} is only there" for name in sizes if name not in wanted]
+        differences += [f"{name} is only there" for name in sizes if name not in shapes]
     if differences:
         more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise CheckpointError(
             f"{path} is a checkpoint of another model: {'; '.join(differences[:3])}{more}. "
             "Change [model] back, or give the run another folder"
         )
-
-
-def num_data_ranks(metadata: Metadata) -> int:
-    """Return how many ranks had their own data when a checkpoint was saved.
-
-    Returns 0 if it is not known.
-    """
-    names = metadata.state_dict_metadata
-    return sum(name.startswith("dataloader.dp_rank_") for name in names)

@@ -41,6 +41,17 @@ def from_flags(flags: Sequence[str]) -> TitanConfig:
     return titan.from_flags(flags)
 
 
+_SHARD = "data_parallel_shard_degree"
+# TorchTitan's keys of the degrees, in the order of `Degrees`, with our names for people.
+_DEGREES = {
+    "pipeline_parallel_degree": "pipeline",
+    "data_parallel_replicate_degree": "DDP",
+    _SHARD: "FSDP",
+    "context_parallel_degree": "context",
+    "tensor_parallel_degree": "tensor",
+}
+
+
 @dataclass(frozen=True)
 class Degrees:
     """The number of ranks in each kind of parallelism. Their product is the world size."""
@@ -58,39 +69,26 @@ class Degrees:
         `data_parallel_shard_degree = -1` takes the ranks that are left. Raises ConfigError if the
         product is not the world size.
         """
-        wanted = config.parallelism
-        given = {
-            "pipeline_parallel_degree": wanted.pipeline_parallel_degree,
-            "data_parallel_replicate_degree": wanted.data_parallel_replicate_degree,
-            "data_parallel_shard_degree": wanted.data_parallel_shard_degree,
-            "context_parallel_degree": wanted.context_parallel_degree,
-            "tensor_parallel_degree": wanted.tensor_parallel_degree,
-        }
-        shard = given.pop("data_parallel_shard_degree")
-        for key, degree in given.items():
+        others = {key: getattr(config.parallelism, key) for key in _DEGREES}
+        shard = others.pop(_SHARD)
+        for key, degree in others.items():
             if degree < 1:
                 raise ConfigError(f"= {degree}: it must be at least 1", key=f"parallelism.{key}")
-        others = math.prod(given.values())
+        product = math.prod(others.values())
         if shard == -1:
-            shard = world_size // others
-        if shard < 1 or others * shard != world_size:
-            given["data_parallel_shard_degree"] = max(shard, 1)
-            factors = {key: degree for key, degree in given.items() if degree > 1}
+            shard = world_size // product
+        degrees = {**others, _SHARD: max(shard, 1)}
+        if shard < 1 or product * shard != world_size:
+            factors = {key: degree for key, degree in degrees.items() if degree > 1}
             shown = " x ".join(f"{key} {degree}" for key, degree in factors.items()) or "1"
             # The largest is most likely wrong, so the error shows its line.
-            largest = max(factors or given, key=given.__getitem__)
+            largest = max(factors or degrees, key=degrees.__getitem__)
             raise ConfigError(
-                f"does not fit: {shown} needs {math.prod(given.values())} ranks, and there are "
+                f"does not fit: {shown} needs {math.prod(degrees.values())} ranks, and there are "
                 f"{world_size} procs. Change a degree, or the number of procs with --procs",
                 key=f"parallelism.{largest}",
             )
-        return Degrees(
-            wanted.pipeline_parallel_degree,
-            wanted.data_parallel_replicate_degree,
-            shard,
-            wanted.context_parallel_degree,
-            wanted.tensor_parallel_degree,
-        )
+        return Degrees(*(degrees[key] for key in _DEGREES))
 
     @property
     def data(self) -> int:
@@ -98,19 +96,10 @@ class Degrees:
         return self.dp_replicate * self.dp_shard
 
     def __str__(self) -> str:
-        names = {
-            "pp": "pipeline",
-            "dp_replicate": "DDP",
-            "dp_shard": "FSDP",
-            "cp": "context",
-            "tp": "tensor",
-        }
-        parts = [
-            f"{names[key]} {degree}"
-            for key, degree in dataclasses.asdict(self).items()
-            if degree > 1
-        ]
-        return " x ".join(parts) or "one rank"
+        degrees = zip(_DEGREES.values(), dataclasses.astuple(self), strict=True)
+        return (
+            " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one rank"
+        )
 
 
 def check_config(config: TitanConfig, world_size: int) -> Degrees:

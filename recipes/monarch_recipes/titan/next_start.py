@@ -11,7 +11,7 @@ from monarch_reload import ReloadReport, at_start
 
 from .config import TitanConfig
 from .versions import titan
-from .versions.interface import Engine
+from .versions.engine import Engine
 
 
 class TitanNextStart:
@@ -48,19 +48,19 @@ class TitanNextStart:
                 for_next_start=True,
             )
         parts, optimizers = self._engine.model_parts, self._engine.optimizers
+        is_whole = len(parts) == 1 and not self._engine.parallel_dims.pp_enabled
         self._next_start.look(
-            change, builders, parts[0] if len(parts) == 1 and not self._has_stages else None,
-            optimizers[0], generation=generation,
-        )  # fmt: skip
-
-    @property
-    def _has_stages(self) -> bool:
-        return bool(self._engine.parallel_dims.pp_enabled)
+            change,
+            builders,
+            parts[0] if is_whole else None,
+            optimizers[0],
+            generation=generation,
+        )
 
     def _builders(self) -> Builders:
         others = tuple(titan.start_functions(self._config))
-        for one in others:
-            at_start(one)
+        for function in others:
+            at_start(function)
         return Builders(self._config, titan.build_model, self._optimizer, others)
 
     def _optimizer(self, config: TitanConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -41,8 +41,8 @@ class Dimension:
         if self.ranks[1] - self.ranks[0] == 1 and len(self.ranks) > 3:
             shown = f"{self.ranks[0]} to {self.ranks[-1]}"
         hosts = {rank // procs_per_host for rank in self.ranks}
-        where = "within a host" if len(hosts) == 1 else f"across {len(hosts)} hosts"
-        return f"{len(self.ranks)} ranks, {where}: rank 0 is with {shown}"
+        reach = "within a host" if len(hosts) == 1 else f"across {len(hosts)} hosts"
+        return f"{len(self.ranks)} ranks, {reach}: rank 0 is with {shown}"
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,15 @@ class TitanPlan:
         stage = " in the first stage" if self.degrees.pp > 1 else ""
         state = "unknown" if self.optimizer_bytes is None else _size(self.optimizer_bytes)
         passes = "1 pass" if self.num_micro_batches == 1 else f"{self.num_micro_batches} passes"
-        known = self.parameter_bytes + self.gradient_bytes + (self.optimizer_bytes or 0)
+        num_bytes = self.parameter_bytes + self.gradient_bytes + (self.optimizer_bytes or 0)
         return {
             "parallelism": str(self.degrees),
-            **{each.name: each.text(self.procs_per_host) for each in self.dimensions},
+            **{
+                dimension.name: dimension.text(self.procs_per_host) for dimension in self.dimensions
+            },
             "model": self.model,
             "parameters": f"{self.num_parameters:,}{stage}",
-            "memory of a rank": f"{_size(known)}: parameters {_size(self.parameter_bytes)}, "
+            "memory of a rank": f"{_size(num_bytes)}: parameters {_size(self.parameter_bytes)}, "
             f"gradients {_size(self.gradient_bytes)}, optimizer {state}; activations come on top",
             "a step": f"{self.global_batch_size} x {self.seq_len} = {self.tokens_per_step:,} "
             f"tokens, in {passes}",
@@ -120,10 +122,10 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
     answer = next((line for line in lines if line.startswith(_ANSWER)), None)
     if answer is None:
         raise ConfigError(f"TorchTitan cannot build this:\n{done.stderr.decode().strip()[-2000:]}")
-    found = json.loads(answer.removeprefix(_ANSWER))
-    if "error" in found:
-        raise ConfigError(found["error"], key=found.get("key"))
-    dimensions = [Dimension(name, tuple(ranks)) for name, ranks in found.pop("dimensions")]
+    sizes = json.loads(answer.removeprefix(_ANSWER))
+    if "error" in sizes:
+        raise ConfigError(sizes["error"], key=sizes.get("key"))
+    dimensions = [Dimension(name, tuple(ranks)) for name, ranks in sizes.pop("dimensions")]
     return TitanPlan(
         procs_per_host,
         degrees,
@@ -131,7 +133,7 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
         titan.model_text(config),
         seq_len=config.training.seq_len,
         num_steps=config.training.steps,
-        **found,
+        **sizes,
     )
 
 
@@ -166,13 +168,13 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     """Read a config from stdin, build it, print the result, and end this process."""
     config: TitanConfig = pickle.loads(sys.stdin.buffer.read())
-    found: Mapping[str, Any]
+    sizes: Mapping[str, Any]
     try:
-        found = _build(config)
+        sizes = _build(config)
     except ConfigError as error:
-        found = {"error": str(error), "key": error.key}
+        sizes = {"error": str(error), "key": error.key}
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
-        found = {"error": f"TorchTitan cannot build this: {error}"}
-    print(_ANSWER + json.dumps(found), flush=True)  # noqa: T201
+        sizes = {"error": f"TorchTitan cannot build this: {error}"}
+    print(_ANSWER + json.dumps(sizes), flush=True)  # noqa: T201
     # A normal exit would try to shut down the fake process groups.
     os._exit(0)

@@ -79,13 +79,13 @@ def meeting(device_number: int) -> Iterator[str]:
     store, _, _ = next(iter(dist.rendezvous("env://", rank, num_ranks)))
     backend, why = agree_on_backend(dist.PrefixStore("backend", store), rank, num_ranks, device)
     backends = dist.Backend.default_device_backend_map
-    before = dict(backends)
+    old_backends = dict(backends)
     if device is not None and backend == ON_CPUS:
         backends["cuda"] = ON_CPUS
     try:
         yield why
     finally:
-        backends.update(before)
+        backends.update(old_backends)
         del store
 
 
@@ -95,8 +95,8 @@ def _leave_group() -> None:
 
 
 def _fair_num_threads() -> int:
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, len(os.sched_getaffinity(0)) // here)
+    num_ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, len(os.sched_getaffinity(0)) // num_ranks_here)
 
 
 @contextlib.contextmanager

@@ -99,12 +99,12 @@ class TitanTrainer(Actor):
         """Make one step of training. Call `save_if_due` after it is recorded."""
         training = self.running()
         result = training.step()
-        before, self.generation = self.generation, context().generation
+        old_generation, self.generation = self.generation, context().generation
         fingerprint: dict[str, str] = {}
         # New code is compared after its first step.
-        if training.is_comparison_due(result.step) or self.generation != before:
-            sums = training.sums()
-            fingerprint = {group: digest_of(one) for group, one in sums.items()}
+        if training.is_comparison_due(result.step) or self.generation != old_generation:
+            by_group = training.sums()
+            fingerprint = {group: digest_of(sums) for group, sums in by_group.items()}
         return dataclasses.replace(result, generation=self.generation, fingerprint=fingerprint)
 
     @endpoint
@@ -189,10 +189,15 @@ class Driver:
         self.alike: Alike | None = None
         if record is not None:
             self.holding = Holding(
-                procs, self.trainers, record,
-                rejoin=self._rejoin, alike=self._difference, memory=memory, save=save,
-            )  # fmt: skip
-            self.alike = Alike(record, self.holding, self._fingerprints, self._take)
+                procs,
+                self.trainers,
+                record,
+                rejoin=self._rejoin,
+                alike=lambda: alike.difference(),
+                memory=memory,
+                save=save,
+            )
+            self.alike = alike = Alike(record, self.holding, self._fingerprints, self._take)
         self.witnesses = (
             procs.spawn("witness", Witness) if self.holding is None else self.holding.witnesses
         )
@@ -220,10 +225,15 @@ class Driver:
             first.open_store, doing="meeting", seconds=math.inf, unless=unless, in_place=False
         )
         setups: list[Setup] = self.ask(
-            self.trainers.setup, config, store, copies,
-            doing="setting up", unless=unless, in_place=False,
-        )  # fmt: skip
-        setup = min(setups, key=lambda each: each.rank)
+            self.trainers.setup,
+            config,
+            store,
+            copies,
+            doing="setting up",
+            unless=unless,
+            in_place=False,
+        )
+        setup = min(setups, key=lambda setup: setup.rank)
         self.step_now = setup.first_step
         self._compare()
         return setup
@@ -234,14 +244,11 @@ class Driver:
     def _take(self, rank: int) -> None:
         self.ask(self.trainers.take, rank, doing="taking the state of one rank")
 
-    def _difference(self) -> str:
-        return "" if self.alike is None else self.alike.difference()
-
     def _rejoin(self) -> None:
         first = self.trainers.flatten("rank").slice(rank=0)
         store = first.open_store.call_one().get()
-        kept = self.trainers.rejoin.call(store).get().values()
-        if holders := sorted({holder for some in kept for holder in some}):
+        holders_by_rank = self.trainers.rejoin.call(store).get().values()
+        if holders := sorted({holder for holders in holders_by_rank for holder in holders}):
             raise BeginAgain(f"the process group that is gone is held by {', '.join(holders)}")
 
     def _compare(self) -> None:
@@ -262,7 +269,7 @@ class Driver:
         self.seconds_of_last = time.monotonic() - started
         self.step_now = results[0].step
         if self.alike is not None:
-            self.alike.look(self.step_now, [each.fingerprint for each in results])
+            self.alike.look(self.step_now, [result.fingerprint for result in results])
         return results
 
     def save_if_due(self) -> Saved:
@@ -321,9 +328,13 @@ class Driver:
                     endpoint, *args, doing=doing, unless=unless, in_place=in_place, seconds=patience
                 )
             return ask_all(
-                endpoint, *args, seconds=patience,
-                witnesses=self.witnesses, doing=doing, unless=unless,
-            )  # fmt: skip
+                endpoint,
+                *args,
+                seconds=patience,
+                witnesses=self.witnesses,
+                doing=doing,
+                unless=unless,
+            )
         except ActorError as error:
             if isinstance(error.exception, ConfigError):
                 raise RunFailed(in_words(error.exception)) from error
@@ -366,10 +377,14 @@ def run(config: TitanConfig, hosts: HostMesh, record: Record) -> TitanOutcome:
     check(config, len(hosts), record.procs_per_host)
     return with_attempts(
         lambda attempt: train(record.live(config), record, attempt),
-        hosts, record.procs_per_host, record,
-        name="titan", preload=PRELOAD, max_restarts=config.fault_tolerance.max_restarts,
+        hosts,
+        record.procs_per_host,
+        record,
+        name="titan",
+        preload=PRELOAD,
+        max_restarts=config.fault_tolerance.max_restarts,
         has_shards=True,
-    )  # fmt: skip
+    )
 
 
 def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> TitanOutcome:
@@ -401,25 +416,24 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
     )
 
     def save_new_steps() -> None:
-        now = driver.step_now
-        if now not in (setup.first_step, saving.saved_step):
-            tell_saved(saving, now, driver.save_if_possible())
+        if driver.step_now not in (setup.first_step, saving.saved_step):
+            tell_saved(saving, driver.step_now, driver.save_if_possible())
 
     step = setup.first_step
     last = {"loss": math.nan, "validation_loss": math.nan}
     generation = -1
     while step < setup.num_steps and not record.is_stopping:
-        wanted = record.live(config)
-        if wanted != config:
-            driver.configure(wanted)
-            config = wanted
+        live_config = record.live(config)
+        if live_config != config:
+            driver.configure(live_config)
+            config = live_config
         results = driver.step()
-        result = next(each for each in results if each.rank == setup.metrics_rank)
+        result = next(result for result in results if result.rank == setup.metrics_rank)
         step, values = result.step, dict(result.values)
         attempt.step_made(step)
-        slowest = min(each.generation for each in results)
-        if values or slowest != generation:
-            generation = slowest
+        oldest = min(result.generation for result in results)
+        if values or oldest != generation:
+            generation = oldest
             record.metrics(step, setup.num_steps, {**values, "generation": generation})
         if not math.isfinite(values.get("loss", 0.0)):
             raise RunFailed(
@@ -428,7 +442,7 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
             )
         last.update((key, values[key]) for key in last if key in values)
         # The metrics are recorded first: a run that resumes from the checkpoint does not.
-        if any(each.is_save_due for each in results):
+        if any(result.is_save_due for result in results):
             tell_saved(saving, step, driver.save_if_due(), must=result.is_last)
         elif record.take_save_wanted() and (path := driver.save()):
             saving.saved(step, path)

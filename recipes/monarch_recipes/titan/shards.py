@@ -16,8 +16,9 @@ from torch.distributed.tensor import DTensor
 from monarch.runs.hold.run_memory import HostCopies
 from monarch_recipes.checkpoint import CheckpointError, random_state, set_random_state
 from monarch_recipes.collective import from_all_ranks
+from monarch_recipes.host_copies import read_place
 
-from .versions.interface import Engine
+from .versions.engine import Engine
 
 _SHARD = "shard"  # the key of a tensor that is a rank's part of a DTensor
 
@@ -45,13 +46,7 @@ def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, 
 
     Returns None on all ranks if one of them has no copy, or one of another layout.
     """
-    state: Any = None
-    place = None if copies is None else copies.whole.get(rank)
-    if place is not None:
-        try:
-            state = place.read()
-        except (OSError, ValueError):
-            state = None
+    state = read_place(None if copies is None else copies.whole.get(rank))
     is_right = state is not None and state["layout"] == layout
     return state if all(from_all_ranks(is_right)) else None
 
@@ -62,16 +57,15 @@ def go_on_from(state: dict[str, Any], engine: Engine) -> None:
     Raises CheckpointError if it is of another model.
     """
     for part, values in zip(engine.model_parts, state["model"], strict=True):
-        own = part.state_dict()
-        if {name: value.shape for name, value in _locals(own)} != {
-            name: value.shape for name, value in _tensors(values)
-        }:
+        ours = list(_tensors({key: _local(value) for key, value in part.state_dict().items()}))
+        shapes = {name: tensor.shape for name, tensor in ours}
+        if shapes != {name: tensor.shape for name, tensor in _tensors(values)}:
             raise CheckpointError(
                 "the copy in the host's memory is of another model than the code makes now"
             )
         with torch.no_grad():
-            for name, value in _locals(own):
-                value.copy_(_unpacked(values[name]))
+            for name, tensor in ours:
+                tensor.copy_(_unpacked(values[name]))
     for optimizer, values in zip(engine.optimizers, state["optimizer"], strict=True):
         _put_into(optimizer, values)
     engine.schedules.load_state_dict(state["lr_scheduler"])
@@ -89,10 +83,6 @@ def _local(value: Any) -> Any:
 
 def _unpacked(value: Any) -> Any:
     return value[_SHARD] if isinstance(value, dict) and value.keys() == {_SHARD} else value
-
-
-def _locals(state: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
-    return list(_tensors({name: _local(value) for name, value in state.items()}))
 
 
 def _tensors(values: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -126,8 +116,8 @@ def _put_into(optimizer: torch.optim.Optimizer, values: dict[str, Any]) -> None:
             optimizer.state[parameter] = {
                 key: _made_like(parameter, value) for key, value in state.items()
             }
-    for group, before in zip(optimizer.param_groups, values["groups"], strict=True):
-        group.update(before)
+    for group, settings in zip(optimizer.param_groups, values["groups"], strict=True):
+        group.update(settings)
 
 
 def _made_like(parameter: Any, value: Any) -> Any:
@@ -139,13 +129,17 @@ def _made_like(parameter: Any, value: Any) -> Any:
         return tensor
     # Counters of steps may be on the CPU when everything else is not.
     is_part = tensor is not value
-    own = tensor.to(parameter.device, copy=True) if is_part or tensor.dim() else tensor.clone()
+    copy = tensor.to(parameter.device, copy=True) if is_part or tensor.dim() else tensor.clone()
     if not is_part:
-        return own
+        return copy
     return DTensor.from_local(
-        own, parameter.device_mesh, parameter.placements, run_check=False,
-        shape=parameter.shape, stride=parameter.stride(),
-    )  # fmt: skip
+        copy,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def _position_of(loader: Any) -> dict[str, Any]:

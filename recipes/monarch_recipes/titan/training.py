@@ -38,7 +38,7 @@ from .process import borrowed_process, meeting
 from .shards import go_on_from, read_shards, state_of_rank
 from .versions import titan
 from .versions.cpu import sum_plainly
-from .versions.interface import Engine
+from .versions.engine import Engine
 
 _A_DAY_SECONDS = 24 * 60 * 60
 _METRIC_NAMES = {
@@ -100,28 +100,31 @@ class Training:
 
     def __init__(self, config: TitanConfig, copies: HostCopies | None = None) -> None:
         started = time.perf_counter()
+        #: With the present values of the live keys, and this machine's paths.
         self.config = config = _with_later_timeouts(with_paths_here(config))
-        self.world_size = int(os.environ["WORLD_SIZE"])
         self.rank = int(os.environ["RANK"])
-        self.degrees = check_config(config, self.world_size)
+        world_size = int(os.environ["WORLD_SIZE"])
+        self.degrees = check_config(config, world_size)
         check_machine(config, self.degrees)
         self._validates = section(config, "validation").enable
+        #: Restores the process at the end of the training.
         self._exits = contextlib.ExitStack()
         self._exits.enter_context(borrowed_process())
         try:
+            #: Why the ranks' GPUs do not use NCCL; "" if they do, and without GPUs.
             with meeting(int(os.environ["LOCAL_RANK"])) as self.why_not_nccl:
                 check_shared_gpus(self.degrees, self.why_not_nccl)
-                self.engine = titan.make(config)
+                self.engine = engine = titan.make(config)
             if self.why_not_nccl:
-                sum_plainly(self.engine)
-            engine = self.engine
-            self._metrics = MetricsBuffer(engine.metrics_logger, self.world_size)
+                sum_plainly(engine)
+            self._metrics = MetricsBuffer(engine.metrics_logger, world_size)
             engine.metrics_logger = self._metrics
             self._checkpointer = Checkpointer(engine, config, self.degrees)
             state = read_shards(copies, self.rank, str(self.degrees))
             self._is_from_memory = state is not None
             if state is not None:
                 go_on_from(state, engine)
+            #: The checkpoint that was loaded, if any.
             self._resumed = Resumed(None) if state is not None else self._checkpointer.load()
             self.configure(config)
             self.next_start = TitanNextStart(config, engine)
@@ -129,38 +132,42 @@ class Training:
                 self._exits.enter_context(profiler) for profiler in engine.profilers()
             ]
             self._batches = Batches(engine, self.rank, value_at(config, titan.keys.data))
+            #: The parts of the model that DDP averages.
             self._replicas = [
                 _Replica(replicate.state(part))
                 for part in engine.model_parts
                 if isinstance(part, DDP)
             ]
-            self._stage = self._stage_name()
+            #: The name of this rank's pipeline stage; "" without a pipeline.
+            self._stage = ""
+            if self.degrees.pp > 1:
+                mesh = engine.parallel_dims.get_mesh("pp")
+                self._stage = f"pp {mesh.get_local_rank()}"
         except BaseException:
             self.close()
             raise
+        #: The steps made before this training.
         self.first_step = engine.step
+        #: How long it took to build the trainer and resume.
         self._seconds = time.perf_counter() - started
-
-    @property
-    def trainer(self) -> Any:
-        """TorchTitan's trainer object."""
-        return self.engine.trainer
 
     def setup(self) -> Setup:
         """Return the size and layout of the run, and the step from which it continues."""
-        parts = self.engine.model_parts
-        count = torch.tensor(sum(p.numel() for part in parts for p in part.parameters()))
+        engine = self.engine
+        count = torch.tensor(
+            sum(p.numel() for part in engine.model_parts for p in part.parameters())
+        )
         if self.degrees.pp > 1:
-            count = count.to(self.engine.device)
-            dist.all_reduce(count, group=self.engine.parallel_dims.get_mesh("pp").get_group())
+            count = count.to(engine.device)
+            dist.all_reduce(count, group=engine.parallel_dims.get_mesh("pp").get_group())
         return Setup(
             rank=self.rank,
             first_step=self.first_step,
             num_steps=self.config.training.steps,
             num_parameters=int(count),
             layout=str(self.degrees),
-            metrics_rank=self.engine.metrics_rank,
-            device=str(self.engine.device),
+            metrics_rank=engine.metrics_rank,
+            device=str(engine.device),
             seconds=self._seconds,
             resumed_from=self._resumed.path,
             notes=self._resumed.notes,
@@ -204,7 +211,7 @@ class Training:
         """
         by_group: dict[str, dict[str, Any]] = {}
         for name, value in self._by_name().items():
-            group, local = _replica_of(value)
+            group, local = _shard_of(value)
             by_group.setdefault(f"{self._stage} {group}".strip(), {})[name] = local
         return {group: sums_of(values) for group, values in by_group.items()}
 
@@ -222,26 +229,22 @@ class Training:
     def take(self, rank: int) -> None:
         """Copy the parameters and the optimizer's state of ``rank``'s replica to all ranks."""
         meshes = self.engine.parallel_dims.get_all_one_dimensional_meshes()
-        places = [{name: mesh.get_local_rank() for name, mesh in meshes.items()}]
-        dist.broadcast_object_list(places, src=rank)
-        plain = [meshes[name].get_group() for name in ("dp_replicate", "tp") if name in meshes]
-        there = [places[0][name] for name in ("dp_replicate", "tp") if name in meshes]
+        # The position of `rank` in each dimension.
+        positions = [{name: mesh.get_local_rank() for name, mesh in meshes.items()}]
+        dist.broadcast_object_list(positions, src=rank)
+        source = positions[0]
         for value in self._by_name().values():
             if isinstance(value, DTensor):
                 mesh = value.device_mesh
                 for dim, (name, placement) in enumerate(
                     zip(mesh.mesh_dim_names or (), value.placements, strict=True)
                 ):
-                    if isinstance(placement, Replicate) and name in places[0]:
-                        _broadcast(value.to_local(), mesh.get_group(dim), places[0][name])
+                    if isinstance(placement, Replicate) and name in source:
+                        _broadcast(value.to_local(), mesh.get_group(dim), source[name])
             elif isinstance(value, torch.Tensor):
-                for group, place in zip(plain, there, strict=True):
-                    _broadcast(value, group, place)
-
-    def _stage_name(self) -> str:
-        if self.degrees.pp == 1:
-            return ""
-        return f"pp {self.engine.parallel_dims.get_mesh('pp').get_local_rank()}"
+                for name in ("dp_replicate", "tp"):
+                    if name in meshes:
+                        _broadcast(value, meshes[name].get_group(), source[name])
 
     def roots(self) -> dict[str, object]:
         """Return the objects of libraries that contain the state, by name, for copies of the state.
@@ -361,10 +364,10 @@ class _Replica:
 
         All ranks must have the same weights.
         """
-        state, before = self._state, getattr(self._state, "_ddp", None)
-        if before is not None:
+        state, wrapper = self._state, getattr(self._state, "_ddp", None)
+        if wrapper is not None:
             # Something may still refer to the old wrapper: its hooks would use the old group.
-            before.reducer._remove_autograd_hooks()
+            wrapper.reducer._remove_autograd_hooks()
             del state._ddp
         DistributedDataParallel._active_ddp_module = None
         state.has_initialized = False
@@ -372,7 +375,7 @@ class _Replica:
         state._init_args, state._init_kwargs = self._args, {**self._kwargs, "init_sync": False}
 
 
-def _replica_of(value: Any) -> tuple[str, Any]:
+def _shard_of(value: Any) -> tuple[str, Any]:
     """Return the group of ranks that should have the same value, and this rank's part of it.
 
     For a sharded tensor, the group is named by its shard; else it is "".
@@ -380,20 +383,20 @@ def _replica_of(value: Any) -> tuple[str, Any]:
     if not isinstance(value, DTensor):
         return "", value
     mesh = value.device_mesh
-    places = mesh.get_coordinate() or ()
+    coordinate = mesh.get_coordinate() or ()
     names = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim)))
     group = [
-        f"{name} {place}"
-        for name, place, placement in zip(names, places, value.placements, strict=False)
+        f"{name} {position}"
+        for name, position, placement in zip(names, coordinate, value.placements, strict=False)
         if not isinstance(placement, Replicate)
     ]
     return ", ".join(group), value.to_local()
 
 
-def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, place: int) -> None:
-    """Copy the tensor of the rank at ``place`` in the group to all ranks of the group."""
+def _broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, source: int) -> None:
+    """Copy the tensor of the group's rank ``source`` to all ranks of the group."""
     values = tensor.detach().contiguous()
-    dist.broadcast(values, src=dist.get_global_rank(group, place), group=group)
+    dist.broadcast(values, src=dist.get_global_rank(group, source), group=group)
     with torch.no_grad():
         tensor.copy_(values)
 
@@ -419,11 +422,13 @@ class MetricsBuffer(_Logger):  # type: ignore[misc]
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         for theirs, value in metrics.items():
-            ours = _METRIC_NAMES.get(theirs) or _name_of_rate(theirs)
-            if ours is None:
-                if theirs.startswith(_METRICS_LEFT_OUT):
-                    continue
-                ours = theirs
+            ours = _METRIC_NAMES.get(theirs, theirs)
+            if ours == theirs and theirs.startswith(_METRICS_LEFT_OUT):
+                continue
+            # TorchTitan 0.3 names the rate by its optimizer. If parameter groups have several
+            # rates, their names have a number, and stay as they are.
+            if re.fullmatch(r"lr/[^/]+", theirs):
+                ours = "learning_rate"
             number = float(value)
             if ours == "tokens_per_second":
                 number *= self._world_size  # TorchTitan's number is of one rank
@@ -433,15 +438,6 @@ class MetricsBuffer(_Logger):  # type: ignore[misc]
 
     def close(self) -> None:
         self._inner.close()
-
-
-def _name_of_rate(theirs: str) -> str | None:
-    """Return "learning_rate" for TorchTitan 0.3's name of it, which has the optimizer's name; else
-    None.
-
-    If parameter groups have several rates, their names have a number, and stay as they are.
-    """
-    return "learning_rate" if re.fullmatch(r"lr/[^/]+", theirs) else None
 
 
 def _with_later_timeouts(config: TitanConfig) -> TitanConfig:

@@ -1,16 +1,15 @@
 """Everything that the recipe uses of TorchTitan: one adapter for each of its versions.
 
-The rest of the recipe uses `interface`, and imports TorchTitan nowhere. The installed version
-decides which adapter is used. The files:
+The rest of the recipe uses `interface` and `engine`, and imports TorchTitan nowhere. The installed
+version decides which adapter is used. The files:
 
-    interface   the interface of an adapter
-    engine      a trainer: the part that 0.2 and 0.3 share
+    interface   what an adapter does, and the parts that both share
+    engine      a training: the part that 0.2 and 0.3 share
     titan_0_2   TorchTitan 0.2.2: its trainer, its models
     config_0_2  its config: `JobConfig`
     titan_0_3   TorchTitan 0.3: its trainer, its models
     config_0_3  its config: the result of a config function, changed by TOML
     overlay     makes config classes from an object of dataclasses, and sets values in the object
-    flags       calls TorchTitan's parser of command-line flags
     sections    keys of the recipe's own; checks of sections
     older_torch lets TorchTitan 0.3 run on a torch before 2.14
     cpu         lets TorchTitan run without a GPU

@@ -86,9 +86,8 @@ class FunctionConfig:
 
     def __post_init__(self) -> None:
         config: Any = self
-        for section, key in (
-            ("metrics", "log_freq"), ("checkpoint", "interval"), ("validator", "freq"),
-        ):  # fmt: skip
+        keys = {"metrics": "log_freq", "checkpoint": "interval", "validator": "freq"}
+        for section, key in keys.items():
             _at_key(config, section, lambda part, key=key: check_at_least_1(part, key))
         _at_key(config, "validator", check_validation_steps)
         self.trainer_config()
@@ -100,22 +99,22 @@ class FunctionConfig:
     def trainer_config(self) -> Any:
         """Return TorchTitan's own config, with all values of this one. Raises ConfigError."""
         config: Any = self
-        made = call_function(config.module, config.config)
-        lay_over(made, self)
-        for key, value in (
-            ("lr", config.optimizer.lr), ("weight_decay", config.optimizer.weight_decay),
-        ):  # fmt: skip
-            for group in made.optimizer.param_groups if value is not None else ():
+        trainer_config = call_function(config.module, config.config)
+        lay_over(trainer_config, self)
+        for key in ("lr", "weight_decay"):
+            value = getattr(config.optimizer, key)
+            for group in trainer_config.optimizer.param_groups if value is not None else ():
                 group.optimizer_kwargs = {**group.optimizer_kwargs, key: value}
-        check_again(made, [key for key, _ in leaves(self)], _OF_THE_FUNCTION)
-        return made
+        check_again(trainer_config, [key for key, _ in leaves(self)], _OF_THE_FUNCTION)
+        return trainer_config
 
     def __reduce__(self) -> tuple[Any, ...]:
         config: Any = self
-        return made_again, (config.module, config.config, dict(leaves(self)))
+        return config_of, (config.module, config.config, dict(leaves(self)))
 
 
-def made_again(module: str, function: str, values: Mapping[str, Any]) -> Any:
+def config_of(module: str, function: str, values: Mapping[str, Any]) -> Any:
+    """Return the config for a config function, with these values by dotted key."""
     return build(config_class(module, function), "", values, {}, None)
 
 
@@ -126,7 +125,7 @@ def call_function(module: str, function: str) -> Any:
     """
     flags = ["--module", module, "--config", function]
     try:
-        made, _ = ConfigManager()._load_config(flags)
+        trainer_config, _ = ConfigManager()._load_config(flags)
     except ImportError as error:
         _raise_from_within(module)
         raise ConfigError(
@@ -136,29 +135,29 @@ def call_function(module: str, function: str) -> Any:
         ) from None
     except ValueError as error:
         raise ConfigError(f"= {function!r}: {error}", key="config") from error
-    if not isinstance(made, Trainer.Config) or made.model_spec is None:
+    if not isinstance(trainer_config, Trainer.Config) or trainer_config.model_spec is None:
         raise ConfigError(
             f"= {function!r}: what it returns is no config of a `Trainer` with a model",
             key="config",
         )
-    if hasattr(made, "fault_tolerance"):
+    if hasattr(trainer_config, "fault_tolerance"):
         raise ConfigError(
             f"= {function!r}: TorchTitan's experimental part in TorchFT is not driven here. The "
             "recipe fault_tolerant has replica groups",
             key="config",
         )
-    fit(made)
-    return made
+    fit(trainer_config)
+    return trainer_config
 
 
-def fit(made: Any) -> None:
+def fit(trainer_config: Any) -> None:
     """Change a config of TorchTitan so that runs can take edits, and for an older torch."""
     # A captured graph would keep the old code. A run has its own record, so no structured log.
-    made.training.disable_cuda_graphs = True
-    made.debug.enable_structured_logging = False
+    trainer_config.training.disable_cuda_graphs = True
+    trainer_config.debug.enable_structured_logging = False
     # An older torch cannot wrap its typed parameters.
-    if IS_OLDER_TORCH and made.parallelism.spmd_backend == "spmd_types":
-        made.parallelism.spmd_backend = "partial_dtensor"
+    if IS_OLDER_TORCH and trainer_config.parallelism.spmd_backend == "spmd_types":
+        trainer_config.parallelism.spmd_backend = "partial_dtensor"
 
 
 def _raise_from_within(module: str) -> None:
@@ -179,20 +178,22 @@ def config_class(module: str, function: str) -> type[Any]:
 
     The same class is returned again, unless the function returns other values by now.
     """
-    made = call_function(module, function)
-    section = section_of(made, _LIVE, _OF_THE_FUNCTION)
-    groups = [group.optimizer_kwargs for group in made.optimizer.param_groups]
-    own = [
+    trainer_config = call_function(module, function)
+    section = section_of(trainer_config, _LIVE, _OF_THE_FUNCTION)
+    groups = [group.optimizer_kwargs for group in trainer_config.optimizer.param_groups]
+    rates = [
         Key(name, float | None, _common(groups, name), is_live=True)
         for name in ("lr", "weight_decay")
     ]
     section = section._replace(
-        keys=tuple(_with_more(key, own) if key.name == "optimizer" else key for key in section.keys)
+        keys=tuple(
+            _with_more(key, rates) if key.name == "optimizer" else key for key in section.keys
+        )
     )
-    spec = made.model_spec
-    known = module, function, spec.name, spec.flavor, repr(section)
-    if known not in _classes:
-        made_class = dataclasses.make_dataclass(
+    spec = trainer_config.model_spec
+    class_key = module, function, spec.name, spec.flavor, repr(section)
+    if class_key not in _classes:
+        new_class = dataclasses.make_dataclass(
             "TitanConfig",
             [
                 ("module", str, module),
@@ -207,9 +208,9 @@ def config_class(module: str, function: str) -> type[Any]:
             bases=(FunctionConfig,),
             namespace={"MODEL": f"{spec.name} {spec.flavor}", "__module__": __name__},
         )
-        made_class.__doc__ = "The keys of what a config function of TorchTitan returns."
-        _classes[known] = made_class
-    return _classes[known]
+        new_class.__doc__ = "The keys of what a config function of TorchTitan returns."
+        _classes[class_key] = new_class
+    return _classes[class_key]
 
 
 def _with_more(key: Key, more: Sequence[Key]) -> Key:

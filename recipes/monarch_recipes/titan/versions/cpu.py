@@ -33,11 +33,6 @@ _KERNELS = (
 )
 
 
-def is_cpu_only() -> bool:
-    """Return whether torch finds no accelerator."""
-    return not torch.accelerator.is_available()
-
-
 def import_torchtitan() -> None:
     """Import TorchTitan's trainer. Without an accelerator, let it train on the CPU.
 
@@ -45,7 +40,7 @@ def import_torchtitan() -> None:
     """
     if "torchtitan.train" in sys.modules:
         return
-    if not is_cpu_only():
+    if torch.accelerator.is_available():
         with quiet_imports():
             importlib.import_module("torchtitan.train")
         return
@@ -61,12 +56,12 @@ def import_torchtitan() -> None:
 def quiet_imports() -> Iterator[None]:
     """Hide messages below warnings within the block, such as those of imported libraries."""
     root = logging.getLogger()
-    before = root.level
-    root.setLevel(max(before, logging.WARNING))
+    old_level = root.level
+    root.setLevel(max(old_level, logging.WARNING))
     try:
         yield
     finally:
-        root.setLevel(before)
+        root.setLevel(old_level)
 
 
 def _summing(init: Any) -> Any:
@@ -101,14 +96,16 @@ def sum_plainly(trainer: Any) -> None:
 def _device_is_cpu() -> Iterator[None]:
     """Make TorchTitan take the CPU as its device, if it is imported within the block."""
     internals: Any = importlib.import_module("torch._utils")
-    found = internals._get_available_device_type, internals._get_device_module
+    originals = internals._get_available_device_type, internals._get_device_module
     device_module = _CPUDeviceModule("torch.cpu with memory")
     internals._get_available_device_type = lambda: "cpu"
-    internals._get_device_module = lambda name: device_module if name == "cpu" else found[1](name)
+    internals._get_device_module = lambda name: (
+        device_module if name == "cpu" else originals[1](name)
+    )
     try:
         yield
     finally:
-        internals._get_available_device_type, internals._get_device_module = found
+        internals._get_available_device_type, internals._get_device_module = originals
 
 
 class _CPUDeviceModule(ModuleType):

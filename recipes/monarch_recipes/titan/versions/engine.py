@@ -1,4 +1,4 @@
-"""A trainer of TorchTitan, driven step by step: the part that 0.2 and 0.3 share."""
+"""A training of TorchTitan on one rank, driven step by step: the part that 0.2 and 0.3 share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from torch import nn
 from torch.optim import Optimizer
 
 
-class TrainerEngine:
+class Engine:
     """Makes the single steps of TorchTitan's `train()`, which is one call from first to last step.
 
-    See `interface.Engine`.
+    This should fit TorchTitan 0.4, as far as that is announced. Its `TrainingEngine` has the
+    trainer's parts, and leaves the loop to others: `train_step`, `batches`, `validate` and
+    `profilers` are one call each here, and everything else is an attribute. Version 0.4 could not
+    be installed when this was written, so nothing was run with it; its budgets of tokens instead of
+    batch sizes (`num_tokens_per_...`), its data loaders and its `checkpointer` section need an
+    adapter of their own.
     """
 
     def __init__(self, trainer: Any) -> None:
+        #: TorchTitan's trainer.
         self.trainer = trainer
 
     @property
     def step(self) -> int:
+        """The number of steps made."""
         return int(self.trainer.step)
 
     @step.setter
@@ -52,6 +59,7 @@ class TrainerEngine:
 
     @property
     def schedules(self) -> Any:
+        """The learning rate schedules, with `state_dict` and `load_state_dict`."""
         return self.trainer.lr_schedulers
 
     @property
@@ -80,29 +88,45 @@ class TrainerEngine:
 
     @property
     def metrics_rank(self) -> int:
+        """The rank that knows the loss."""
         raise NotImplementedError
 
     def batches(self) -> Iterator[Any]:
+        """Return an iterator over batches, from the loader's position.
+
+        At the end of the data it raises `DataEnded`, or just ends.
+        """
         batches: Iterator[Any] = self.trainer.batch_generator(self.trainer.dataloader)
         return batches
 
     def train_step(self, batches: Iterator[Any]) -> None:
+        """Make one optimizer step, number `step`.
+
+        Metrics go to the logger. May raise `DataEnded`.
+        """
         self.trainer.gc_handler.run(self.trainer.step)
         self.trainer.train_step(batches)
 
     def should_validate(self) -> bool:
+        """Return whether the model should be validated after this step."""
         return bool(self.trainer.validator.should_validate(self.trainer.step))
 
     def validate(self) -> None:
         self.trainer.validator.validate(self.trainer.model_parts, self.trainer.step)
 
     def profilers(self) -> list[AbstractContextManager[Any]]:
+        """Return contexts to keep around all steps.
+
+        Each yields an object with `step()`, or None.
+        """
         raise NotImplementedError
 
     def set_timeouts(self, timeout: timedelta) -> None:
+        """Set the timeout of all process groups from now on."""
         raise NotImplementedError
 
     def configure(self, config: Any) -> None:
+        """Apply TorchTitan's live keys of a config."""
         if self.trainer.checkpointer.enable:
             self.trainer.checkpointer.interval = config.checkpoint.interval
         rate, decay = config.optimizer.lr, config.optimizer.weight_decay
@@ -113,13 +137,14 @@ class TrainerEngine:
                 schedule.base_lrs = [rate] * len(optimizer.param_groups)
                 rates = [rate * factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
                 schedule._last_lr = rates
-                for group, now in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"], group["initial_lr"] = now, rate
+                for group, group_rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"], group["initial_lr"] = group_rate, rate
             if decay is not None:
                 for group in optimizer.param_groups:
                     group["weight_decay"] = decay
 
     def roots(self) -> dict[str, object]:
+        """Return the objects that contain the state of the training, by name."""
         trainer = self.trainer
         roots = {"trainer": trainer, "metrics": trainer.metrics_processor}
         if hasattr(trainer, "validator"):

@@ -1,14 +1,20 @@
-"""The interface that the recipe uses of each version of TorchTitan."""
+"""The adapter of a version of TorchTitan, as the recipe uses it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from datetime import timedelta
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from types import FunctionType
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 from torch.optim import Optimizer
+
+from monarch.config_file import ConfigError
+
+from .engine import Engine
 
 
 class VersionKeys(NamedTuple):
@@ -24,83 +30,6 @@ class VersionKeys(NamedTuple):
     validation: str  # the section
     validation_path: str
     profiler: str  # the section
-
-
-class Engine(Protocol):
-    """A training on one rank, which the recipe drives step by step.
-
-    This should fit TorchTitan 0.4, as far as that is announced. Its `TrainingEngine` has the
-    trainer's parts, and leaves the loop to others: `train_step`, `batches`, `validate` and
-    `profilers` are one call each here, and everything else is an attribute. Version 0.4 could not
-    be installed when this was written, so nothing was run with it; its budgets of tokens instead of
-    batch sizes (`num_tokens_per_...`), its data loaders and its `checkpointer` section need an
-    adapter of their own.
-    """
-
-    step: int  # the number of steps made
-    tokens_seen: int
-    trainer: Any  # TorchTitan's trainer, for `roots`
-
-    @property
-    def device(self) -> Any: ...
-    @property
-    def model_parts(self) -> list[nn.Module]: ...
-    @property
-    def optimizers(self) -> list[Optimizer]: ...
-    @property
-    def schedules(self) -> Any:
-        """The learning rate schedules, with `state_dict` and `load_state_dict`."""
-
-    @property
-    def checkpointer(self) -> Any: ...
-    @property
-    def dataloader(self) -> Any: ...
-    @property
-    def parallel_dims(self) -> Any: ...
-    @property
-    def num_micro_batches(self) -> int: ...
-    @property
-    def metrics_rank(self) -> int:
-        """The rank that knows the loss."""
-
-    @property
-    def metrics_logger(self) -> Any: ...
-    @metrics_logger.setter
-    def metrics_logger(self, logger: Any) -> None: ...
-
-    def batches(self) -> Iterator[Any]:
-        """Return an iterator over batches, from the loader's position.
-
-        At the end of the data it raises `DataEnded`, or just ends.
-        """
-
-    def train_step(self, batches: Iterator[Any]) -> None:
-        """Make one optimizer step, number `step`.
-
-        Metrics go to the logger. May raise `DataEnded`.
-        """
-
-    def should_validate(self) -> bool:
-        """Return whether the model should be validated after this step."""
-
-    def validate(self) -> None: ...
-
-    def profilers(self) -> list[AbstractContextManager[Any]]:
-        """Return contexts to keep around all steps.
-
-        Each yields an object with `step()`, or None.
-        """
-
-    def set_timeouts(self, timeout: timedelta) -> None:
-        """Set the timeout of all process groups from now on."""
-
-    def configure(self, config: Any) -> None:
-        """Apply TorchTitan's live keys of a config."""
-
-    def roots(self) -> dict[str, object]:
-        """Return the objects that contain the state of the training, by name."""
-
-    def close(self) -> None: ...
 
 
 class TitanVersion(Protocol):
@@ -157,3 +86,33 @@ class TitanVersion(Protocol):
 
     def relocated(self, config: Any) -> Any:
         """Return the config with values of older keys for paths moved to the present keys."""
+
+
+def parsed(parse: Callable[[list[str]], Any], flags: Sequence[str]) -> Any:
+    """Return the result of TorchTitan's parser of command-line flags.
+
+    Raises ConfigError for flags at which TorchTitan's command line would end the program.
+    """
+    text = io.StringIO()
+    try:
+        with redirect_stderr(text), redirect_stdout(text):
+            return parse(list(flags))
+    except SystemExit:
+        raise ConfigError(_plain(text.getvalue())) from None
+    except (AssertionError, ImportError, OSError, ValueError) as error:
+        raise ConfigError(f"TorchTitan refuses its config: {error}") from error
+
+
+def _plain(text: str) -> str:
+    """Return a text that tyro printed, without its frame and colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    lines = (line.strip("│╭╮╰╯─ ") for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def python_functions(functions: Iterable[Any]) -> Iterator[Callable[..., Any]]:
+    """Yield those of ``functions`` that are written in Python, and those in partials."""
+    for function in functions:
+        whole = getattr(function, "func", function)  # of a partial
+        if isinstance(whole, FunctionType):
+            yield whole

@@ -43,16 +43,16 @@ class Section(NamedTuple):
 
 
 def section_of(
-    made: Any, live_keys: Collection[str], leave_out: Collection[str] = (), above: str = ""
+    source: Any, live_keys: Collection[str], leave_out: Collection[str] = (), above: str = ""
 ) -> Section:
     """Return the section of an object: its fields that a file can hold, with nested sections.
 
     ``leave_out`` and ``live_keys`` are dotted keys.
     """
-    hints = get_type_hints(type(made))
+    hints = get_type_hints(type(source))
     keys: list[Key] = []
-    for field in dataclasses.fields(made):
-        key, value = f"{above}{field.name}", getattr(made, field.name)
+    for field in dataclasses.fields(source):
+        key, value = f"{above}{field.name}", getattr(source, field.name)
         if key in leave_out or field.name.startswith("_"):
             continue
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -61,7 +61,7 @@ def section_of(
                 keys.append(Key(field.name, inner, None))
         elif _fits_a_file(value, hints[field.name]):
             keys.append(Key(field.name, hints[field.name], value, key in live_keys))
-    return Section(type(made).__qualname__, type(made), tuple(keys))
+    return Section(type(source).__qualname__, type(source), tuple(keys))
 
 
 def fields_for(section: Section) -> list[tuple[str, Any, Any]]:
@@ -76,30 +76,30 @@ def fields_for(section: Section) -> list[tuple[str, Any, Any]]:
         elif key.is_live:
             fields.append((key.name, key.kind, live(key.default)))
         else:
-            made = dataclasses.field(default_factory=functools.partial(copy.deepcopy, key.default))
-            fields.append((key.name, key.kind, made))
+            copied = functools.partial(copy.deepcopy, key.default)
+            fields.append((key.name, key.kind, dataclasses.field(default_factory=copied)))
     return fields
 
 
-def lay_over(made: Any, values: Any) -> None:
+def lay_over(source: Any, values: Any) -> None:
     """Set the values of a config in the object that its class was made from."""
     for field in dataclasses.fields(values):
-        if not hasattr(made, field.name):
+        if not hasattr(source, field.name):
             continue  # A key of the recipe, not of TorchTitan.
         value = getattr(values, field.name)
         if dataclasses.is_dataclass(value):
-            lay_over(getattr(made, field.name), value)
+            lay_over(getattr(source, field.name), value)
         else:
-            setattr(made, field.name, copy.deepcopy(value))
+            setattr(source, field.name, copy.deepcopy(value))
 
 
-def check_again(made: Any, keys: Collection[str], leave_out: Collection[str] = ()) -> None:
+def check_again(source: Any, keys: Collection[str], leave_out: Collection[str] = ()) -> None:
     """Run the checks of an object's dataclasses again, the inner ones first.
 
     Raises ConfigError, for the first of ``keys`` that the message contains.
     """
-    for each in _inside(made, leave_out):
-        check = getattr(each, "__post_init__", None)
+    for part in _inside(source, leave_out):
+        check = getattr(part, "__post_init__", None)
         try:
             if check is not None:
                 check()
@@ -108,17 +108,14 @@ def check_again(made: Any, keys: Collection[str], leave_out: Collection[str] = (
             raise ConfigError(f"TorchTitan refuses it: {error}", key=key) from error
 
 
-def _inside(made: Any, leave_out: Collection[str]) -> Iterator[Any]:
-    for field in dataclasses.fields(made):
-        value = getattr(made, field.name)
-        for each in value if isinstance(value, list) else [value]:
-            if (
-                field.name not in leave_out
-                and dataclasses.is_dataclass(each)
-                and not isinstance(each, type)
-            ):
-                yield from _inside(each, ())
-    yield made
+def _inside(source: Any, leave_out: Collection[str]) -> Iterator[Any]:
+    for field in dataclasses.fields(source):
+        value = getattr(source, field.name)
+        for part in value if isinstance(value, list) else [value]:
+            is_object = dataclasses.is_dataclass(part) and not isinstance(part, type)
+            if is_object and field.name not in leave_out:
+                yield from _inside(part, ())
+    yield source
 
 
 def _fits_a_file(value: Any, hint: Any) -> bool:

@@ -8,7 +8,6 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -18,9 +17,8 @@ from monarch.config_file import ConfigError, with_keys
 
 from .config_0_2 import TitanConfig
 from .cpu import import_torchtitan, take_storage_away
-from .engine import TrainerEngine
-from .flags import parsed
-from .interface import VersionKeys
+from .engine import Engine
+from .interface import VersionKeys, parsed, python_functions
 
 import_torchtitan()
 
@@ -36,7 +34,7 @@ from torchtitan.tools.utils import device_type
 from torchtitan.train import Trainer
 
 
-class Titan02Engine(TrainerEngine):
+class Titan02Engine(Engine):
     """A trainer of TorchTitan 0.2.2, whose parts share the config that it was made with."""
 
     @property
@@ -58,10 +56,10 @@ class Titan02Engine(TrainerEngine):
         set_pg_timeouts(timeout, self.parallel_dims)
 
     def configure(self, config: Any) -> None:
-        own = self.trainer.job_config
-        own.training.max_norm = config.training.max_norm
-        own.metrics.log_freq = config.metrics.log_freq
-        own.validation.freq = config.validation.freq
+        job_config = self.trainer.job_config
+        job_config.training.max_norm = config.training.max_norm
+        job_config.metrics.log_freq = config.metrics.log_freq
+        job_config.validation.freq = config.validation.freq
         super().configure(config)
 
 
@@ -163,16 +161,16 @@ class Titan02:
         return sizes
 
     def build_model(self, config: Any) -> nn.Module:
-        made: nn.Module = self.look_up_model(config).model_cls(self.sizes(config))
-        return made
+        model: nn.Module = self.look_up_model(config).model_cls(self.sizes(config))
+        return model
 
     def build_optimizer(self, config: Any, model: nn.Module, parallel_dims: Any) -> Optimizer:
         # Fused optimizers need tensors with storage.
-        plain = with_keys(config, {"optimizer.implementation": "for-loop"}).optimizer
+        section = with_keys(config, {"optimizer.implementation": "for-loop"}).optimizer
         build = self.look_up_model(config).build_optimizers_fn
-        made: Optimizer
-        [made] = build([model], plain, parallel_dims).optimizers
-        return made
+        optimizer: Optimizer
+        [optimizer] = build([model], section, parallel_dims).optimizers
+        return optimizer
 
     def optimizer_names(self, config: Any) -> set[str]:
         return {config.optimizer.name}
@@ -180,18 +178,21 @@ class Titan02:
     def start_functions(self, config: Any) -> Iterator[Callable[..., Any]]:
         spec = self.look_up_model(config)
         functions = [
-            spec.parallelize_fn, spec.pipelining_fn, spec.build_optimizers_fn,
-            spec.build_lr_schedulers_fn, spec.build_dataloader_fn, spec.build_tokenizer_fn,
-            spec.build_loss_fn, spec.build_validator_fn, spec.build_metrics_processor_fn,
+            spec.parallelize_fn,
+            spec.pipelining_fn,
+            spec.build_optimizers_fn,
+            spec.build_lr_schedulers_fn,
+            spec.build_dataloader_fn,
+            spec.build_tokenizer_fn,
+            spec.build_loss_fn,
+            spec.build_validator_fn,
+            spec.build_metrics_processor_fn,
             spec.model_cls.init_weights,
-        ]  # fmt: skip
+        ]
         for name in (config.training.dataset, config.validation.dataset):
             if name in DATASETS:
                 functions.append(DATASETS[name].loader)
-        for function in functions:
-            whole = getattr(function, "func", function)  # of a partial
-            if isinstance(whole, FunctionType):
-                yield whole
+        return python_functions(functions)
 
     def prepared_files(self) -> Mapping[str, str]:
         return {

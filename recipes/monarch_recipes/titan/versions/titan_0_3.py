@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -21,9 +20,8 @@ from monarch.config_file.keys import build, leaves
 
 from .config_0_3 import TitanConfig, call_function, config_class, fit
 from .cpu import import_torchtitan, take_storage_away
-from .engine import TrainerEngine
-from .flags import parsed
-from .interface import VersionKeys
+from .engine import Engine
+from .interface import VersionKeys, parsed, python_functions
 from .older_torch import IS_OLDER_TORCH, WholeBatches, name_set_timeout
 
 import_torchtitan()
@@ -44,7 +42,7 @@ logging.getLogger(structured_logger.structured_logging.__name__).setLevel(loggin
 _NOT_FINITE = "Loss is not finite"
 
 
-class Titan03Engine(TrainerEngine):
+class Titan03Engine(Engine):
     """A trainer of TorchTitan 0.3, whose parts have copies of their sections of the config."""
 
     @property
@@ -99,11 +97,11 @@ class Titan03:
 
     def from_flags(self, flags: Sequence[str]) -> Any:
         """Return the config for these flags, which must include ``--module`` and ``--config``."""
-        made = parsed(ConfigManager().parse_args, flags)
-        fit(made)
-        known = config_class(_flag(flags, "--module"), _flag(flags, "--config"))
-        values = {key: _value_at(made, key, value) for key, value in leaves(known())}
-        return build(known, "", values, {}, None)
+        parsed_config = parsed(ConfigManager().parse_args, flags)
+        fit(parsed_config)
+        our_class = config_class(_flag(flags, "--module"), _flag(flags, "--config"))
+        values = {key: _value_at(parsed_config, key, value) for key, value in leaves(our_class())}
+        return build(our_class, "", values, {}, None)
 
     def model_text(self, config: Any) -> str:
         return str(config.MODEL)
@@ -116,14 +114,14 @@ class Titan03:
         """Do nothing: a config is checked when it is made."""
 
     def make(self, config: Any) -> Titan03Engine:
-        made = config.trainer_config()
-        _fit_to_device(made)
+        trainer_config = config.trainer_config()
+        _fit_to_device(trainer_config)
         structured_logger.init_structured_logger(
             source="training",
-            output_dir=made.dump_folder,
-            enable=made.debug.enable_structured_logging,
+            output_dir=trainer_config.dump_folder,
+            enable=trainer_config.debug.enable_structured_logging,
         )
-        trainer = made.build()
+        trainer = trainer_config.build()
         if IS_OLDER_TORCH and trainer.parallel_dims.pp_enabled:
             trainer.pp_schedule = schedule = WholeBatches(trainer.pp_schedule)
             if hasattr(trainer, "validator"):
@@ -131,60 +129,60 @@ class Titan03:
         return Titan03Engine(trainer)
 
     def make_without_storage(self, config: Any) -> Titan03Engine:
-        made = config.trainer_config()
-        _fit_to_device(made)
-        made.comm.mode = "fake_backend"
-        made.checkpoint.enable = made.validator.enable = False
-        made.metrics.enable_tensorboard = made.metrics.enable_wandb = False
+        trainer_config = config.trainer_config()
+        _fit_to_device(trainer_config)
+        trainer_config.comm.mode = "fake_backend"
+        trainer_config.checkpoint.enable = trainer_config.validator.enable = False
+        metrics = trainer_config.metrics
+        metrics.enable_tensorboard = metrics.enable_wandb = False
         # The fused optimizer refuses tensors without storage; its state is the same.
-        made.optimizer.implementation = "for-loop"
-        made.tokenizer, made.dataloader = NothingConfig(), NothingConfig()
-        take_storage_away(made.model_spec.model._owner)
-        return Titan03Engine(made.build())
+        trainer_config.optimizer.implementation = "for-loop"
+        trainer_config.tokenizer, trainer_config.dataloader = NothingConfig(), NothingConfig()
+        take_storage_away(trainer_config.model_spec.model._owner)
+        return Titan03Engine(trainer_config.build())
 
     def sizes(self, config: Any) -> Any:
         # The text contains functions with their addresses, which must not be compared.
         return re.sub(r" at 0x[0-9a-f]+", "", repr(self.look_up_model(config).model))
 
     def build_model(self, config: Any) -> nn.Module:
-        made = config.trainer_config()
-        _fit_to_device(made)
-        sizes = made.model_spec.model
-        sizes.update_from_config(config=made)
+        trainer_config = config.trainer_config()
+        _fit_to_device(trainer_config)
+        sizes = trainer_config.model_spec.model
+        sizes.update_from_config(config=trainer_config)
         model: nn.Module = sizes.build()
         return model
 
     def build_optimizer(self, config: Any, model: nn.Module, parallel_dims: Any) -> Optimizer:
-        wanted = copy.deepcopy(config.trainer_config().optimizer)
-        wanted.implementation = "for-loop"  # Fused optimizers need tensors with storage.
-        made: Optimizer = wanted.build(model_parts=[model]).optimizers[0]
-        return made
+        section = copy.deepcopy(config.trainer_config().optimizer)
+        section.implementation = "for-loop"  # Fused optimizers need tensors with storage.
+        optimizer: Optimizer = section.build(model_parts=[model]).optimizers[0]
+        return optimizer
 
     def optimizer_names(self, config: Any) -> set[str]:
         groups = config.trainer_config().optimizer.param_groups
         return {group.optimizer_name for group in groups}
 
     def start_functions(self, config: Any) -> Iterator[Callable[..., Any]]:
-        made = config.trainer_config()
-        spec = made.model_spec
+        whole = config.trainer_config()
+        spec = whole.model_spec
         functions = [
             _function_of(config.module, config.config),
-            spec.parallelize_fn, spec.pipelining_fn, spec.post_optimizer_build_fn,
+            spec.parallelize_fn,
+            spec.pipelining_fn,
+            spec.post_optimizer_build_fn,
             *(
                 getattr(type(part), "build", None)
-                for part in (made.lr_scheduler, made.optimizer, made.loss, made.dataloader)
+                for part in (whole.lr_scheduler, whole.optimizer, whole.loss, whole.dataloader)
             ),
             getattr(spec.model._owner, "init_weights", None),
             getattr(spec.model._owner, "init_states", None),
-        ]  # fmt: skip
-        for loader in (made.dataloader, made.validator.dataloader):
+        ]
+        for loader in (whole.dataloader, whole.validator.dataloader):
             name = getattr(loader, "dataset", None)
             if name in DATASETS:
                 functions.append(DATASETS[name].loader)
-        for function in functions:
-            whole = getattr(function, "func", function)  # of a partial
-            if isinstance(whole, FunctionType):
-                yield whole
+        return python_functions(functions)
 
     def prepared_files(self) -> Mapping[str, str]:
         return {
@@ -208,14 +206,14 @@ class NothingConfig(Configurable.Config):  # type: ignore[misc]
         return None
 
 
-def _fit_to_device(made: Any) -> None:
+def _fit_to_device(trainer_config: Any) -> None:
     """On a CPU, replace FlexAttention, which has no backward pass there, by causal attention.
 
     That also attends across documents.
     """
     if device_type != "cpu":
         return
-    for _, _, parent, name in list(made.model_spec.model.traverse(FlexAttention.Config)):
+    for _, _, parent, name in list(trainer_config.model_spec.model.traverse(FlexAttention.Config)):
         plain = ScaledDotProductAttention.Config()
         if isinstance(parent, list):
             parent[name] = plain
@@ -240,14 +238,15 @@ def _flag(flags: Sequence[str], name: str) -> str:
     raise ConfigError(f"{name} is needed: --module llama3 --config llama3_debugmodel")
 
 
-def _value_at(made: Any, key: str, default: Any) -> Any:
+def _value_at(trainer_config: Any, key: str, default: Any) -> Any:
     """Return the value at a dotted key of TorchTitan's object.
 
     ``default`` for the recipe's own keys.
     """
+    value = trainer_config
     for name in key.split("."):
-        made = getattr(made, name, NothingConfig)
-    return default if made is NothingConfig else made
+        value = getattr(value, name, NothingConfig)
+    return default if value is NothingConfig else value
 
 
 ADAPTER = Titan03()
