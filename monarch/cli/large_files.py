@@ -45,12 +45,12 @@ class LargeFiles:
 
     def __init__(
         self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
-        may_ask: bool = True, known: Path = KNOWN,
+        may_ask: bool = True, file: Path = KNOWN,
     ) -> None:  # fmt: skip
         self._tell = tell
         self._is_agreed = is_agreed
         self.asks = may_ask and is_somebody_there()
-        self._file = known
+        self._file = file
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
         """Return the report of ``push``, which is repeated if a person was asked in between, and
@@ -60,13 +60,14 @@ class LargeFiles:
         """
 
         def review(files: Sequence[Entry]) -> None:
-            known = self._known()
-            new = [entry for entry in files if entry.path not in known]
+            remembered = self._known()
+            new = [entry for entry in files if entry.path not in remembered]
             if not new or self._is_agreed:
                 return
             if self.asks:
                 raise _Ahead(new)
-            self._tell(f"{_listed(new)}\n{_advice(workspace, new)}", [one.path for one in new])
+            paths = [entry.path for entry in new]
+            self._tell(f"{_listed(new)}\n{_advice(workspace, new)}", paths)
             self._remember(new)
 
         while True:
@@ -110,34 +111,36 @@ class LargeFiles:
 
 
 def _listed(files: Sequence[Entry]) -> str:
-    shown = [f"  {byte_size(one.size):>8}  {printable(one.path)}" for one in files[:_MAX_SHOWN]]
+    shown = [
+        f"  {byte_size(entry.size):>8}  {printable(entry.path)}" for entry in files[:_MAX_SHOWN]
+    ]
     if more := len(files) - len(shown):
         shown.append(f"  and {more:,} more")
-    what = "a large file goes" if len(files) == 1 else f"{len(files)} large files go"
-    return "\n".join([f"{what} to every host:", *shown])
+    heading = "a large file goes" if len(files) == 1 else f"{len(files)} large files go"
+    return "\n".join([f"{heading} to every host:", *shown])
 
 
 def _advice(workspace: Workspace, files: Sequence[Entry]) -> str:
-    them = "it" if len(files) == 1 else "them"
+    pronoun = "it" if len(files) == 1 else "them"
     parts = []
     for file, patterns in _ways_out(workspace, files).items():
         lines = [f"    {printable(pattern)}" for pattern in patterns[:_MAX_SHOWN]]
         if len(patterns) > _MAX_SHOWN:
             lines.append("    ...")
         adds = "\n".join(lines)
-        parts.append(f"To keep {them} here, add\n{adds}\nto {printable(str(file))}")
+        parts.append(f"To keep {pronoun} here, add\n{adds}\nto {printable(str(file))}")
     return "\n".join(parts)
 
 
 def _ways_out(workspace: Workspace, files: Sequence[Entry]) -> dict[Path, list[str]]:
     """Return the patterns that leave these files out, by the ignore file for each."""
-    found: dict[Path, list[str]] = {}
-    whole = Surroundings(workspace).whole()  # It may be a package's that comes along.
+    patterns_by_file: dict[Path, list[str]] = {}
+    all_folders = Surroundings(workspace).whole()  # It may be a package's that comes along.
     for entry in files:
-        for folder in whole.folders:
+        for folder in all_folders.folders:
             inside = folder.relative_of(entry.path)
             if inside is not None and (folder.local / inside).exists():
-                patterns = found.setdefault(folder.local / _IGNORE_FILE, [])
+                patterns = patterns_by_file.setdefault(folder.local / _IGNORE_FILE, [])
                 patterns.append(exact_pattern(inside))
                 break
-    return found
+    return patterns_by_file

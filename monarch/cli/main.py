@@ -21,24 +21,24 @@ _OUR_FOLDER = ".monarch"
 def main() -> None:
     """Run the command; our errors end it with a message and status 1, not a traceback."""
     open_missing()
-    with WatchedStdout() as told:
+    with WatchedStdout() as stdout:
         try:
             _run()
             status: str | int | None = 0
         except SystemExit as end:
             status = end.code
         except OSError as error:
-            if not told.fault and not _is_ours(error):
+            if not stdout.fault and not _is_ours(error):
                 raise
-            if not told.fault:
+            if not stdout.fault:
                 _say(
                     f"{error.filename}: {error.strerror}. There is noted which hosts are up, so "
                     "it has to be a file in a folder that you may read and write"
                 )
             status = 1
-        told.end()
-    if told.fault:
-        _say(f"cannot write to standard output: {told.fault}")
+        stdout.end()
+    if stdout.fault:
+        _say(f"cannot write to standard output: {stdout.fault}")
         status = status or 1
     sys.exit(status)
 

@@ -62,8 +62,8 @@ class Powers(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return lines for a person, with a stranger's text escaped."""
-        told = [f"    {name} = {json.dumps(value)}" for name, value in self.keys.items()]
-        return told + [f"    with the file {json.dumps(name)}" for name in self.files]
+        lines = [f"    {name} = {json.dumps(value)}" for name, value in self.keys.items()]
+        return lines + [f"    with the file {json.dumps(name)}" for name in self.files]
 
 
 def powers_of(project: ProjectLike) -> Powers:
@@ -132,10 +132,10 @@ def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
         return
     file = _file_of(project)
     powers = powers_of(project)
-    what = f"{file} has monarch run what its author chose, and you have not agreed to that"
+    problem = f"{file} has monarch run what its author chose, and you have not agreed to that"
     if not (may_ask and is_somebody_there()):
-        raise JobError("\n".join([f"{what}:", *powers.lines(), how_to_trust(project)]))
-    click.echo("\n".join([f"{what}:", *powers.lines()]))
+        raise JobError("\n".join([f"{problem}:", *powers.lines(), how_to_trust(project)]))
+    click.echo("\n".join([f"{problem}:", *powers.lines()]))
     if not click.confirm("Trust it, until one of these lines is edited?"):
         raise JobError(f"{file} is not trusted, so nothing of it was run")
     _note(file, powers)

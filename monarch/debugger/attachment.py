@@ -85,8 +85,8 @@ class Attachment:
                 self._is_reading = False
             if line.strip() in _DETACH:
                 return
-            if line.strip() == "redo" and (why := self._why_no_redo([self._hold])):
-                self._screen.write(f"{why}\n")
+            if line.strip() == "redo" and (refusal := self._why_no_redo([self._hold])):
+                self._screen.write(f"{refusal}\n")
                 continue
             self.waits_for_code = line.strip() == "redo"
             with self._state:
@@ -139,13 +139,13 @@ class Attachment:
     def _show(self, text: str, *, is_waiting: bool) -> None:
         """Show output without the debugger's prompt; the console prints its own when the debugger
         waits."""
-        own = f"[{self._visit.who}] "
-        lines = [line for line in text.splitlines(keepends=True) if not _is_echo(line, own)]
-        shown = "".join(lines)
+        own_mark = f"[{self._visit.who}] "
+        lines = [line for line in text.splitlines(keepends=True) if not _is_echo(line, own_mark)]
+        text_shown = "".join(lines)
         if is_waiting:
-            shown = shown.removesuffix(PDB_PROMPT)
-        if shown:
-            self._screen.write(shown.replace(PDB_PROMPT, ""))
+            text_shown = text_shown.removesuffix(PDB_PROMPT)
+        if text_shown:
+            self._screen.write(text_shown.replace(PDB_PROMPT, ""))
         with self._state:
             self._is_waiting = is_waiting
             self._state.notify_all()
@@ -160,6 +160,6 @@ class Attachment:
             self._screen.interrupt()
 
 
-def _is_echo(line: str, own: str) -> bool:
+def _is_echo(line: str, own_mark: str) -> bool:
     """Whether the line was typed at this console; lines of other consoles are shown."""
-    return line.removeprefix(PDB_PROMPT).startswith(own)
+    return line.removeprefix(PDB_PROMPT).startswith(own_mark)

@@ -124,8 +124,9 @@ class Console:
         self._screen.write(holds_table(holds, self._screen.width))
         errors = {hold.error for hold in holds if hold.error}
         for error in sorted(errors):
-            who = [hold for hold in holds if hold.error == error]
-            self._screen.write(f"{named(who)} stand{'s' if len(who) == 1 else ''} at: {error}\n")
+            alike = [hold for hold in holds if hold.error == error]
+            verb = "stands" if len(alike) == 1 else "stand"
+            self._screen.write(f"{named(alike)} {verb} at: {error}\n")
         if not holds:
             self._screen.write("no call stands at this moment\n")
         for lost in self._visit.lost:
@@ -147,15 +148,15 @@ class Console:
         return partial(self._attach_to, hold)
 
     def _attach_to(self, hold: HoldNote) -> None:
-        if others := self._running.others(hold):
-            self._screen.write(f"{others}\n")
+        if running_text := self._running.others(hold):
+            self._screen.write(f"{running_text}\n")
         attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
         attachment.run()
-        still = [one for one in self._standing() if one.id != hold.id]
-        if attachment.waits_for_code and still:
-            verb = "stands" if len(still) == 1 else "stand"
+        standing = [other for other in self._standing() if other.id != hold.id]
+        if attachment.waits_for_code and standing:
+            verb = "stands" if len(standing) == 1 else "stand"
             self._screen.write(
-                f"{named(still)} still {verb}, and no new code can come before that goes on: "
+                f"{named(standing)} still {verb}, and no new code can come before that goes on: "
                 "`redo` here takes all\n"
             )
         if attachment.is_over:
@@ -166,15 +167,17 @@ class Console:
 
     def _one(self, actor: str, rank: int) -> HoldNote:
         of_actor = [hold for hold in self._holds() if hold.actor == actor]
-        found = [hold for hold in of_actor if hold.rank == rank]
-        died = [one for one in self._visit.lost if (one.hold.actor, one.hold.rank) == (actor, rank)]
-        if died and not found:
-            raise NotAnswered(_lost(died[-1]))
+        holds = [hold for hold in of_actor if hold.rank == rank]
+        lost = [
+            note for note in self._visit.lost if (note.hold.actor, note.hold.rank) == (actor, rank)
+        ]
+        if lost and not holds:
+            raise NotAnswered(_lost(lost[-1]))
         if not of_actor:
             raise NotAnswered(f"No debug sessions for actor {actor}")
-        if not found:
+        if not holds:
             raise NotAnswered(f"No debug session for rank {rank} for actor {actor}")
-        return next((hold for hold in found if hold.is_waiting), found[0])
+        return next((hold for hold in holds if hold.is_waiting), holds[0])
 
     def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
         """Return the held calls of ``actor`` and ``ranks``. Raises ``NotAnswered`` if there are
@@ -182,18 +185,18 @@ class Console:
         standing = self._standing()
         of_actor = [hold for hold in standing if actor in ("", hold.actor)]
         if not of_actor:
-            what = f"No debug sessions for actor {actor}" if actor else "no call stands"
-            raise NotAnswered(what)
-        found = []
+            problem = f"No debug sessions for actor {actor}" if actor else "no call stands"
+            raise NotAnswered(problem)
+        holds = []
         for hold in of_actor:
             sizes = dict(zip(hold.labels, hold.sizes, strict=True))
             if unknown := unknown_dims(ranks, sizes):
                 raise NotAnswered(f"{hold.actor} has no dimension {unknown[0]!r}, but {sizes}")
             if is_in(ranks, hold.rank, hold.labels, hold.sizes):
-                found.append(hold)
-        if not found:
+                holds.append(hold)
+        if not holds:
             raise NotAnswered(f"that is no rank of those that stand: {named(of_actor)}")
-        return found
+        return holds
 
     def _cast(self, typed: Typed) -> None:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
@@ -203,15 +206,15 @@ class Console:
 
         Calls that have not stopped again in time are named too.
         """
-        if line.strip() == "redo" and (why := self._why_no_redo(holds)):
-            raise NotAnswered(why)
+        if line.strip() == "redo" and (refusal := self._why_no_redo(holds)):
+            raise NotAnswered(refusal)
         answers = self.type_all(holds, line)
         stopped = {key: text for key, text in answers.items() if text is not None}
         for actor in dict.fromkeys(hold.actor for hold in holds):
             of_actor = {rank: text for (name, rank), text in stopped.items() if name == actor}
-            shown = {rank: text for rank, text in of_actor.items() if text}
-            for one in group(shown):
-                self._screen.write(_answer(actor, one))
+            texts = {rank: text for rank, text in of_actor.items() if text}
+            for ranks in group(texts):
+                self._screen.write(_answer(actor, ranks))
         missing = [h for h in holds if answers[h.actor, h.rank] is None]
         if missing and line.split()[0] not in ("c", "cont", "continue", "q", "quit"):
             self._running.tell_missing(missing)
@@ -230,19 +233,19 @@ class Console:
         for hold in holds:
             visit.begin(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
         deadline = time.monotonic() + seconds
-        found: dict[tuple[str, int], str | None] = {}
+        answers: dict[tuple[str, int], str | None] = {}
         for hold in holds:
-            found[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
-        return found
+            answers[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
+        return answers
 
     def _answer_of(
         self, hold: HoldNote, begun: tuple[int, bool], line: str, deadline: float
     ) -> str | None:
         number, text = begun[0], ""
         while True:
-            left = max(0.0, deadline - time.monotonic())
+            seconds_left = max(0.0, deadline - time.monotonic())
             try:
-                output = self._ask_text(hold, number, left)
+                output = self._ask_text(hold, number, seconds_left)
             except NotAnswered:
                 return ""
             number, text = output.number, text + output.text
@@ -250,7 +253,7 @@ class Console:
                 return ""
             if output.is_waiting and text.endswith(PDB_PROMPT):
                 return text.removesuffix(PDB_PROMPT).removeprefix(f"{line}\n").rstrip("\n")
-            if left <= 0:
+            if seconds_left <= 0:
                 return None
 
     def _text(self, hold: HoldNote, number: int, seconds: float) -> tuple[int, bool]:
@@ -268,11 +271,11 @@ class Console:
             for hold in self._standing() if line == "clear" else self._seen:
                 try:
                     visit.ask(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
-                except NotAnswered as error:
-                    failed[named([hold])] = error
+                except NotAnswered as refusal:
+                    failed[named([hold])] = refusal
         self._seen = [hold for hold in self._seen if named([hold]) in failed]
-        for who, why in failed.items():
-            self._screen.write(f"Error processing command: {who}: {why}\n")
+        for name, error in failed.items():
+            self._screen.write(f"Error processing command: {name}: {error}\n")
 
     def _why_no_redo(self, holds: Sequence[HoldNote]) -> str:
         """Return why `redo` is refused, or "": new code is taken only when all ranks are between
@@ -286,8 +289,8 @@ class Console:
 
     def _redo(self, typed: Typed) -> None:
         holds = self._chosen("", typed.ranks)
-        if not typed.is_flagged and (why := self._why_no_redo(holds)):
-            raise NotAnswered(why)
+        if not typed.is_flagged and (refusal := self._why_no_redo(holds)):
+            raise NotAnswered(refusal)
         line = "redo now" if typed.is_flagged else "redo"
         answers = self.type_all(holds, line, _REDO_SECONDS)
         refused = {key: text for key, text in answers.items() if text}
@@ -304,8 +307,8 @@ class Console:
             if len(actors) > 1:
                 self._screen.write(f"{actor}:\n")
             answers = self.type_all([h for h in holds if h.actor == actor], line)
-            said = {rank: text or "(no answer)" for (_, rank), text in answers.items()}
-            self._screen.write("\n".join(table(group(said))) + "\n")
+            texts = {rank: text or "(no answer)" for (_, rank), text in answers.items()}
+            self._screen.write("\n".join(table(group(texts))) + "\n")
 
     def _set_together(self, is_together: bool) -> None:
         self._is_together = is_together
@@ -321,10 +324,10 @@ class Console:
         if words[0] in ("attach", "a", "cast"):
             if len(words) == 2:
                 return sorted({h.actor for h in self._seen if h.actor.startswith(words[1])})
-            of = [h for h in self._seen if h.actor == words[1]]
+            holds = [h for h in self._seen if h.actor == words[1]]
             if words[0] == "cast":
-                return [f"ranks({h.rank})" for h in of]
-            return [str(h.rank) for h in of if str(h.rank).startswith(words[2])]
+                return [f"ranks({h.rank})" for h in holds]
+            return [str(h.rank) for h in holds if str(h.rank).startswith(words[2])]
         if words[0] == "diff" and self._seen:
             return self._names_in(self._seen[0], " ".join(words[1:]))
         return []
@@ -338,8 +341,8 @@ class Console:
         return list(names)
 
 
-def _answer(actor: str, one: SameAnswer[str]) -> str:
-    lines = [f"{actor} {one.who}: {line}" for line in one.answer.splitlines()]
+def _answer(actor: str, ranks: SameAnswer[str]) -> str:
+    lines = [f"{actor} {ranks.who}: {line}" for line in ranks.answer.splitlines()]
     return "\n".join(lines) + "\n"
 
 

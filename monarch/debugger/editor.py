@@ -62,11 +62,11 @@ class EditorBridge:
         self._tunnels: dict[str, socket.socket] = {}
         self._procs: dict[str, SeenProc] = {}
         visit.node.handle(DapBytes, self._on_bytes)
-        with socket.create_server(("127.0.0.1", 0)) as told:
-            told.settimeout(_ADAPTER_SECONDS)
-            self._adapter = _Adapter(told.getsockname()[1], self._token)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(_ADAPTER_SECONDS)
+            self._adapter = _Adapter(listener.getsockname()[1], self._token)
             try:
-                connection, _ = told.accept()
+                connection, _ = listener.accept()
                 with connection, connection.makefile("rb") as file:
                     endpoints = json.loads(file.read())
             except (OSError, ValueError):
@@ -100,13 +100,13 @@ class EditorBridge:
     def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
         """Return pairs of folders: the workspace's here, and the same on the hosts of these
         procs."""
-        found = [
+        pairs = [
             (str(here), f"{proc.workspace}/{there}".rstrip("/"))
             for proc in procs
             for here, there in self._folders.items()
             if proc.workspace
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(pairs))
 
     def _join_children(self) -> None:
         self._may_join.wait()
@@ -151,14 +151,14 @@ class EditorBridge:
                 self._visit.node.send(proc.address, DapBytes(channel), b"")
                 return
             was_attached = request.has_passed
-            if passed := request.pass_on(data):
-                self._visit.node.send(proc.address, DapBytes(channel), passed)
+            if to_pass := request.pass_on(data):
+                self._visit.node.send(proc.address, DapBytes(channel), to_pass)
             if request.has_passed and not was_attached:
                 threading.Thread(target=self._join_children, daemon=True).start()
 
     def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
-        told = envelope.message
-        tunnel = self._tunnels.get(told.channel)
+        message = envelope.message
+        tunnel = self._tunnels.get(message.channel)
         if tunnel is None:
             return
         with contextlib.suppress(OSError):
@@ -253,13 +253,15 @@ def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
     unchanged.
     """
     path = folder / ".vscode" / "launch.json"
-    kept: dict[str, Any] = {"version": "0.2.0", "configurations": []}
+    settings: dict[str, Any] = {"version": "0.2.0", "configurations": []}
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    others = [one for one in kept.get("configurations", ()) if one.get("name") != entry["name"]]
-    kept["configurations"] = [*others, entry]
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    other_entries = [
+        other for other in settings.get("configurations", ()) if other.get("name") != entry["name"]
+    ]
+    settings["configurations"] = [*other_entries, entry]
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(kept, indent=4) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
     return path
 
 
@@ -271,9 +273,9 @@ class AttachRequest:
     rank's paths; ``known`` are those of all ranks. Other mappings of the editor are kept.
     """
 
-    def __init__(self, own: Roots, known: Roots) -> None:
-        self._own = [path_mapping(*root) for root in own if root[0] != root[1]]
-        self._known = [path_mapping(*root) for root in known]
+    def __init__(self, own_roots: Roots, all_roots: Roots) -> None:
+        self._own_mappings = [path_mapping(*root) for root in own_roots if root[0] != root[1]]
+        self._known = [path_mapping(*root) for root in all_roots]
         self._kept = b""
         self.has_passed = False
 
@@ -284,27 +286,29 @@ class AttachRequest:
         self._kept += data
         passed = b""
         while (body := self._take()) is not None:
-            told = json.loads(body)
-            if told.get("type") == "request" and told.get("command") == "attach":
+            message = json.loads(body)
+            if message.get("type") == "request" and message.get("command") == "attach":
                 self.has_passed = True
-                told["arguments"] = self._mapped(told.get("arguments") or {})
-                rest, self._kept = self._kept, b""
-                return passed + _framed(json.dumps(told).encode()) + rest
+                message["arguments"] = self._mapped(message.get("arguments") or {})
+                unread, self._kept = self._kept, b""
+                return passed + _framed(json.dumps(message).encode()) + unread
             passed += _framed(body)
         return passed
 
     def _take(self) -> bytes | None:
         """Return the body of the first message; ``None`` if it has not arrived completely."""
-        head, end, rest = self._kept.partition(_HEAD_END)
-        found = _LENGTH.search(head)
-        if not end or found is None or len(rest) < int(found[1]):
+        head, end, content = self._kept.partition(_HEAD_END)
+        length = _LENGTH.search(head)
+        if not end or length is None or len(content) < int(length[1]):
             return None
-        body, self._kept = rest[: int(found[1])], rest[int(found[1]) :]
+        body, self._kept = content[: int(length[1])], content[int(length[1]) :]
         return body
 
     def _mapped(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        others = [one for one in arguments.get("pathMappings") or () if one not in self._known]
-        return {**arguments, "pathMappings": [*others, *self._own]}
+        other_mappings = [
+            mapping for mapping in arguments.get("pathMappings") or () if mapping not in self._known
+        ]
+        return {**arguments, "pathMappings": [*other_mappings, *self._own_mappings]}
 
 
 def _framed(body: bytes) -> bytes:

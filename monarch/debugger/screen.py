@@ -88,9 +88,9 @@ class EditingScreen:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-        kept = InMemoryHistory() if history is None else FileHistory(str(history))
+        history_kept = InMemoryHistory() if history is None else FileHistory(str(history))
         self._session: PromptSession[str] = PromptSession(
-            history=kept, bottom_toolbar=toolbar, refresh_interval=1.0
+            history=history_kept, bottom_toolbar=toolbar, refresh_interval=1.0
         )
 
     @property
@@ -127,11 +127,11 @@ def _completer(complete: Complete) -> Any:
     class Words(Completer):
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
-            at = len(text)
-            while at and (text[at - 1].isalnum() or text[at - 1] in "_.-"):
-                at -= 1
+            start = len(text)
+            while start and (text[start - 1].isalnum() or text[start - 1] in "_.-"):
+                start -= 1
             for word in complete(text):
-                yield Completion(word, start_position=at - len(text))
+                yield Completion(word, start_position=start - len(text))
 
     return ThreadedCompleter(Words())
 

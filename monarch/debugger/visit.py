@@ -60,11 +60,11 @@ def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
     missing = [unknown_dims(ranks, shape) for shape in shapes]
     if missing and all(missing):
         raise NotAnswered(f"{procs[0].mesh} has no dimension {missing[0][0]!r}, but {shapes[0]}")
-    found = [proc for proc in procs if is_in(ranks, proc.rank, proc.labels, proc.sizes)]
-    if not found:
-        there = in_ranges(sorted({proc.rank for proc in procs}))
-        raise NotAnswered(f"that is no rank of those that run: {there or 'none does'}")
-    return found
+    chosen_procs = [proc for proc in procs if is_in(ranks, proc.rank, proc.labels, proc.sizes)]
+    if not chosen_procs:
+        running = in_ranges(sorted({proc.rank for proc in procs}))
+        raise NotAnswered(f"that is no rank of those that run: {running or 'none does'}")
+    return chosen_procs
 
 
 class Visit:
@@ -102,38 +102,38 @@ class Visit:
 
     def places(self) -> list[ProcAddress]:
         """Return the processes that know what runs: the hosts, and this user's programs here."""
-        found = {address.uid: address for address in self._hosts()}
+        by_uid = {address.uid: address for address in self._hosts()}
         programs = programs_here()
         self._programs = {address.uid for address in programs}
         for address in programs:
             if address.uid != self._node.uid:
-                found.setdefault(address.uid, address)
-        return list(found.values())
+                by_uid.setdefault(address.uid, address)
+        return list(by_uid.values())
 
     def holds(self) -> list[HoldNote]:
         """Return all held calls, by actor and rank; those whose process has ended go into
         ``lost``."""
-        found: dict[str, HoldNote] = {}
+        holds: dict[str, HoldNote] = {}
         lost: dict[str, LostHold] = {}
         for calls in self.ask_places(self.places(), HoldsAsked()):
             for uid, address in calls.procs.items():
                 self._met.setdefault(uid, address)
             for hold in calls.holds:
-                found.setdefault(hold.id, hold)
-            for one in calls.lost:
-                lost.setdefault(one.hold.id, one)
-        self.lost = sorted(lost.values(), key=lambda one: one.when)
-        return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
+                holds.setdefault(hold.id, hold)
+            for lost_hold in calls.lost:
+                lost.setdefault(lost_hold.hold.id, lost_hold)
+        self.lost = sorted(lost.values(), key=lambda lost_hold: lost_hold.when)
+        return sorted(holds.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
 
     def procs(self) -> list[SeenProc]:
         """Return all running procs, by mesh and rank."""
-        found: dict[Uid, SeenProc] = {}
+        procs: dict[Uid, SeenProc] = {}
         for host in self.ask_places(self.places(), Inspect()):
             for proc in host.procs:
                 if proc.address is None:
                     continue
                 self._met[proc.uid] = proc.address
-                found[proc.uid] = SeenProc(
+                procs[proc.uid] = SeenProc(
                     uid=proc.uid,
                     mesh=proc.name,
                     rank=proc.rank,
@@ -144,20 +144,20 @@ class Visit:
                     sizes=proc.sizes,
                     workspace=host.workspace,
                 )
-        return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
+        return sorted(procs.values(), key=lambda proc: (proc.mesh, proc.rank))
 
     def ask_places(self, places: Iterable[ProcAddress], request: Request[A]) -> list[A]:
         """Return the answers of hosts and programs, without those that do not answer."""
         answers = self._ask_all(places, request, self._seconds).values()
-        return [told.answer for told in answers if not told.error]
+        return [response.answer for response in answers if not response.error]
 
     def env_notes(self) -> dict[str, str]:
         """Return the variables that were set for later procs, each with a note of the user and the
         time."""
-        found: dict[str, str] = {}
+        notes_by_name: dict[str, str] = {}
         for notes in self.ask_places(self.places(), EnvSet({}, "", ())):
-            found.update(notes)
-        return found
+            notes_by_name.update(notes)
+        return notes_by_name
 
     def ask(self, proc: Uid, request: Request[A], more_seconds: float = 0.0) -> A:
         """Return the answer of one proc, which may take ``more_seconds`` than usual.
@@ -190,15 +190,15 @@ class Visit:
         self, places: Iterable[ProcAddress], request: Request[A], seconds: float
     ) -> dict[Uid, Response[A]]:
         began = time.monotonic()
-        asked = {place.uid: self._request(place, request) for place in places}
+        promises = {address.uid: self._request(address, request) for address in places}
         # A program here that was silent before may be one of another version.
-        silent = [asked[uid] for uid in asked if uid in self._silent]
-        wait_for([asked[uid] for uid in asked if uid not in self._silent], seconds)
+        silent = [promises[uid] for uid in promises if uid in self._silent]
+        wait_for([promises[uid] for uid in promises if uid not in self._silent], seconds)
         wait_for(silent, began + min(seconds, _PROGRAM_SECONDS) - time.monotonic())
-        answered = {uid for uid, answer in asked.items() if answer.is_set}
+        answered = {uid for uid, answer in promises.items() if answer.is_set}
         self._silent -= answered
-        self._silent |= self._programs & (asked.keys() - answered)
-        return collect(asked, 0.0, NO_ANSWER)
+        self._silent |= self._programs & (promises.keys() - answered)
+        return collect(promises, 0.0, NO_ANSWER)
 
     def _request(self, address: ProcAddress, request: Request[A]) -> Promise[Response[A]]:
         book = self._node.address_book
@@ -218,12 +218,12 @@ def _user() -> str:
 def programs_here() -> list[ProcAddress]:
     """Return the other programs of this user on this machine that use the runtime."""
     base, machine = runtime_dir(), machine_id()
-    found = []
+    programs = []
     for name in sorted(os.listdir(base)):
-        prefix, _, rest = name.partition("-")
-        pid, _, uid = rest.partition("-")
+        prefix, _, pid_and_uid = name.partition("-")
+        pid, _, uid = pid_and_uid.partition("-")
         path = os.path.join(base, name, uid)
         is_of_here = prefix == machine[:6] and pid.isdigit()
         if is_of_here and int(pid) != os.getpid() and is_there(int(pid)) and os.path.exists(path):
-            found.append(ProcAddress(uid, (f"ipc://{path}",), machine))
-    return found
+            programs.append(ProcAddress(uid, (f"ipc://{path}",), machine))
+    return programs

@@ -50,32 +50,44 @@ class HangReport:
     def late(self) -> set[tuple[str, int]]:
         """Return collectives, by group and number, that match so far: some ranks have not reached
         them yet."""
-        return {(one.group, one.seq) for one in self.mismatches if len(one.by_kind) == 1}
+        return {
+            (mismatch.group, mismatch.seq)
+            for mismatch in self.mismatches
+            if len(mismatch.by_kind) == 1
+        }
 
-    def keep_late(self, before: Collection[tuple[str, int]]) -> None:
-        """Drop mismatches of `late` collectives that are not in ``before``: those ranks may be on
-        their way."""
-        gone = self.late.difference(before)
-        self.mismatches = [one for one in self.mismatches if (one.group, one.seq) not in gone]
+    def keep_late(self, late_before: Collection[tuple[str, int]]) -> None:
+        """Drop mismatches of `late` collectives that are not in ``late_before``.
+
+        Their ranks may be on their way.
+        """
+        passing = self.late.difference(late_before)
+        self.mismatches = [
+            mismatch
+            for mismatch in self.mismatches
+            if (mismatch.group, mismatch.seq) not in passing
+        ]
 
     @property
     def lines(self) -> list[str]:
         """Return the report as lines for people."""
-        found = [f"collectives do not match: {one.text}" for one in self.mismatches]
+        lines = [f"collectives do not match: {mismatch.text}" for mismatch in self.mismatches]
         for ring in self.rings:
             chain = " -> ".join(str(member) for member in [*ring, ring[0]])
-            found.append(f"actors wait for each other and will never answer: {chain}")
-        found += [f"does not answer: {text}" for text in self.stuck]
-        found += [f"held: {text}" for text in self.held]
-        found += self.told
-        found += in_lines(self.waits)
-        alike: dict[str, list[Member]] = defaultdict(list)
+            lines.append(f"actors wait for each other and will never answer: {chain}")
+        lines += [f"does not answer: {text}" for text in self.stuck]
+        lines += [f"held: {text}" for text in self.held]
+        lines += self.told
+        lines += in_lines(self.waits)
+        members_by_text: dict[str, list[Member]] = defaultdict(list)
         for member, text in self.doing.items():
-            alike[text].append(member)
-        found += [f"{members_in_words(members)}: {text}" for text, members in alike.items()]
-        found += [f"under way: {text}" for text in self.under_way]
-        found += [f"could not be asked: {text}" for text in self.unseen]
-        return found or ["nobody waits for anybody"]
+            members_by_text[text].append(member)
+        lines += [
+            f"{members_in_words(members)}: {text}" for text, members in members_by_text.items()
+        ]
+        lines += [f"under way: {text}" for text in self.under_way]
+        lines += [f"could not be asked: {text}" for text in self.unseen]
+        return lines or ["nobody waits for anybody"]
 
     def to_data(self) -> dict[str, Any]:
         """Return the report as plain data, for programs."""
@@ -150,9 +162,9 @@ def settled_report(
     if not report.late:
         return report
     pause()
-    again = hang_report(look())
-    again.keep_late(report.late)
-    return again
+    second = hang_report(look())
+    second.keep_late(report.late)
+    return second
 
 
 def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
@@ -160,8 +172,8 @@ def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], H
     return {
         (hold.proc, hold.actor, hold.rank): hold
         for look in looks
-        for told in look.get("holds", ())
-        for hold in [msgspec.convert(told, HoldNote)]
+        for note in look.get("holds", ())
+        for hold in [msgspec.convert(note, HoldNote)]
     }
 
 
@@ -181,14 +193,14 @@ def _notices(looks: Iterable[Mapping[str, Any]], kind: str) -> dict[str, str]:
 
 
 def _held_in_words(holds: Iterable[HoldNote], looks: Sequence[Mapping[str, Any]]) -> list[str]:
-    alike: dict[tuple[str, str, str], list[HoldNote]] = defaultdict(list)
+    holds_by_place: dict[tuple[str, str, str], list[HoldNote]] = defaultdict(list)
     for hold in holds:
-        alike[hold.place, hold.function, hold.error or hold.reason].append(hold)
-    found = [
-        f"{named(same)} at {place} in {function} ({why}); `monarch debug` opens it"
-        for (place, function, why), same in alike.items()
+        holds_by_place[hold.place, hold.function, hold.error or hold.reason].append(hold)
+    lines = [
+        f"{named(holds_there)} at {place} in {function} ({reason}); `monarch debug` opens it"
+        for (place, function, reason), holds_there in holds_by_place.items()
     ]
-    return found + [text.partition("\n")[0] for text in edit_holds_of(looks)]
+    return lines + [text.partition("\n")[0] for text in edit_holds_of(looks)]
 
 
 _Members = dict[tuple[str, str], Member]
@@ -204,14 +216,14 @@ def _members(states: Iterable[Mapping[str, Any]]) -> _Members:
 
 
 def _edges(uid: str, state: Mapping[str, Any], members: _Members) -> list[WaitEdge]:
-    found = []
+    edges = []
     for call in state.get("calls", ()):
         waiter = members.get((uid, call["mesh"]), CLIENT) if call["mesh"] else CLIENT
         for target in call["missing"]:
             awaited = members.get((target, call["to_mesh"]))
             if awaited is not None:
-                found.append(WaitEdge(waiter, awaited, call["method"], call["seconds"]))
-    return found
+                edges.append(WaitEdge(waiter, awaited, call["method"], call["seconds"]))
+    return edges
 
 
 def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
@@ -226,21 +238,23 @@ def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list
 
 
 def _doing(
-    wanted: Sequence[Member], procs: Mapping[str, Mapping[str, Any]], members: _Members
+    members: Sequence[Member], procs: Mapping[str, Mapping[str, Any]], member_of: _Members
 ) -> dict[Member, str]:
     actors = {
-        members[uid, actor["mesh"]]: actor
+        member_of[uid, actor["mesh"]]: actor
         for uid, proc in procs.items()
         for actor in proc.get("actors", ())
     }
-    found = {}
-    for member in wanted:
+    texts = {}
+    for member in members:
         actor = actors.get(member)
         if actor is not None:
             queue = f", {_messages_wait(actor['queue'])}" if actor["queue"] else ""
-            doing = [f"runs {one['method']} for {one['seconds']:.1f} s" for one in actor["doing"]]
-            found[member] = (", ".join(doing) or f"is {actor['status']}") + queue
-    return found
+            doing = [
+                f"runs {call['method']} for {call['seconds']:.1f} s" for call in actor["doing"]
+            ]
+            texts[member] = (", ".join(doing) or f"is {actor['status']}") + queue
+    return texts
 
 
 def _messages_wait(num: int) -> str:
@@ -265,24 +279,23 @@ def _match_collectives(
             if proc["uid"] in held:
                 held_ranks[proc["mesh"]].add(flight["rank"])
     for mesh, records in meshes.items():
-        found = mismatches(records)
-        for mismatch in found:
+        mismatches_of_mesh = mismatches(records)
+        for mismatch in mismatches_of_mesh:
             if len(mismatch.by_kind) == 1 and held_ranks[mesh].issuperset(mismatch.missing):
-                why = "it is held" if len(mismatch.missing) == 1 else "they are held"
-                report.under_way.append(f"{mismatch.text}: {why}")
+                reason = "it is held" if len(mismatch.missing) == 1 else "they are held"
+                report.under_way.append(f"{mismatch.text}: {reason}")
             else:
                 report.mismatches.append(mismatch)
-        known = {one.group for one in found}
-        last: dict[tuple[str, int, str, str], list[int]] = defaultdict(list)
+        groups = {mismatch.group for mismatch in mismatches_of_mesh}
+        pending: dict[tuple[str, int, str, str], list[int]] = defaultdict(list)
         for rank, record in records.items():
-            for one in record:
-                if not one.is_done and one.group not in known:
-                    last[one.group, one.seq, one.op, one.place].append(rank)
-        for (group, seq, op, place), ranks in sorted(last.items()):
-            at = f" at {place}" if place else ""
-            report.under_way.append(
-                f"group {group}, collective #{seq} {op} on {len(ranks)} of {len(records)} ranks{at}"
-            )
+            for c in record:
+                if not c.is_done and c.group not in groups:
+                    pending[c.group, c.seq, c.op, c.place].append(rank)
+        for (group, seq, op, place), ranks in sorted(pending.items()):
+            where = f" at {place}" if place else ""
+            num_ranks = f"{len(ranks)} of {len(records)} ranks"
+            report.under_way.append(f"group {group}, collective #{seq} {op} on {num_ranks}{where}")
 
 
 def collective_of(entry: Mapping[str, Any]) -> Collective:

@@ -19,11 +19,11 @@ def exposition(
     def family(
         name: str, about: str, kind: str, samples: Iterable[tuple[dict[str, Any], Any]]
     ) -> None:
-        found = [(labels, value) for labels, value in samples if value is not None]
-        if found:
+        present = [(labels, value) for labels, value in samples if value is not None]
+        if present:
             lines.append(f"# HELP monarch_{name} {about}")
             lines.append(f"# TYPE monarch_{name} {kind}")
-            lines.extend(f"monarch_{name}{_labels(labels)} {value}" for labels, value in found)
+            lines.extend(f"monarch_{name}{_labels(labels)} {value}" for labels, value in present)
 
     hosts = [host for host in snapshot["hosts"] if "error" not in host]
     family("host_up", "Whether a host answers.", "gauge",

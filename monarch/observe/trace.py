@@ -144,10 +144,10 @@ class MeshTrace:
         self._slice(name, "call", begin, row["run"] / 1000, pid, self._tid(row), args)
 
     def _slice(
-        self, name: str, kind: str, begin: float, took: float, pid: int, tid: int, args: Any
+        self, name: str, kind: str, begin: float, duration: float, pid: int, tid: int, args: Any
     ) -> None:
         self._events.append(
-            {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": took, "pid": pid,
+            {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": duration, "pid": pid,
              "tid": tid, "args": args}
         )  # fmt: skip
 
@@ -228,13 +228,13 @@ _MAKERS = {
 def _integer_threads(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Replace thread names by numbers, which the format needs; add an event with each name."""
     numbers: dict[tuple[int, str], int] = {}
-    made = []
+    numbered = []
     for event in events:
         key = event["pid"], event["tid"]
         number = numbers.setdefault(key, _TORCH_TID + len(numbers))
-        made.append({**event, "tid": number})
+        numbered.append({**event, "tid": number})
     names = [
         {"ph": "M", "pid": pid, "tid": number, "name": "thread_name", "args": {"name": name}}
         for (pid, name), number in numbers.items()
     ]
-    return names + made
+    return names + numbered

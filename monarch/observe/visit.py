@@ -110,8 +110,8 @@ def program_at(pid: int) -> ProcAddress | None:
     asked."""
     base = runtime_dir()
     for name in os.listdir(base):
-        machine, _, rest = name.partition("-")
-        number, _, uid = rest.partition("-")
+        machine, _, pid_and_uid = name.partition("-")
+        number, _, uid = pid_and_uid.partition("-")
         if machine == machine_id()[:6] and number == str(pid) and uid:
             return ProcAddress(uid, (f"ipc://{base}/{name}/{uid}",), machine_id())
     return None
@@ -147,11 +147,11 @@ class MeshVisit:
 
     def go_to(self, hosts: Mapping[str, ProcAddress]) -> None:
         """Visit these hosts from now on. Any thread may call it; questions in progress go on."""
-        node, before = self._node, dict(self._known)
+        node, known_before = self._node, dict(self._known)
         self._known.update(hosts)
         self._hosts = dict(hosts)
         for url, address in hosts.items():
-            is_new = before.get(url) != address and address.uid != node.uid
+            is_new = known_before.get(url) != address and address.uid != node.uid
             if is_new and node.failure_of(address.uid) is None:
                 node.address_book.reach(address)
 
@@ -182,33 +182,33 @@ class MeshVisit:
 
     def drain(self) -> Drained:
         """Return the last events of all processes: the procs, their hosts, and their client."""
-        found = Drained()
+        drained = Drained()
         clients: set[str] = set()
         for url, response in ask_hosts(
             self._node, self._hosts, DrainHost(), seconds=self.host_seconds
         ).items():
             if response.error:
-                found.silent.append(f"{url}: {response.error}")
+                drained.silent.append(f"{url}: {response.error}")
                 continue
-            told = response.answer
-            found.rows += told.rows
-            found.about.append(pack_lines([*told.about, self._clock_row(url, told.host)]))
-            found.silent += [f"{label}: no answer in time" for label in told.silent]
-            client = told.client
+            answer = response.answer
+            drained.rows += answer.rows
+            drained.about.append(pack_lines([*answer.about, self._clock_row(url, answer.host)]))
+            drained.silent += [f"{label}: no answer in time" for label in answer.silent]
+            client = answer.client
             if client is not None and client.uid not in clients:
                 clients.add(client.uid)
-                self._drain_client(client, found)
-        return found
+                self._drain_client(client, drained)
+        return drained
 
-    def _drain_client(self, client: ProcAddress, found: Drained) -> None:
-        asked = self._ask(client, DrainProc(), self.client_seconds)
+    def _drain_client(self, client: ProcAddress, drained: Drained) -> None:
+        response = self._ask(client, DrainProc(), self.client_seconds)
         now = time.monotonic_ns()
         about = {
             "k": "proc", "p": client.uid, "t": now, "offset": time.time_ns() - now,
             "name": "client", "mesh": "", "rank": 0, "life": 0,
         }  # fmt: skip
-        found.about.append(pack_lines([about]))
-        found.rows.append((client.uid, asked.or_else(b"")))
+        drained.about.append(pack_lines([about]))
+        drained.rows.append((client.uid, response.or_else(b"")))
 
     def keep(self, seconds: float) -> None:
         """Make the hosts keep the records of their procs for ``seconds``, so that dead procs' exist
@@ -218,20 +218,20 @@ class MeshVisit:
     def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
         """Return torch's trace of each of ``procs``, by uid, compressed with zstd, or why there is
         none."""
-        asked = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
-        answers = collect(asked, seconds + 60.0, _LATE)
-        return {uid: (told.or_else(b""), told.error) for uid, told in answers.items()}
+        questions = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
+        answers = collect(questions, seconds + 60.0, _LATE)
+        return {uid: (response.or_else(b""), response.error) for uid, response in answers.items()}
 
     def stacks(self, procs: Iterable[Mapping[str, Any]]) -> list[ProcStacks]:
         """Return the stacks of the actors and threads of each of ``procs`` (see `procs_of`)."""
         up = {proc["uid"]: proc for proc in procs if proc.get("address")}
-        asked = {
+        questions = {
             uid: self._node.ask(proc["address"], StacksAsked(False)) for uid, proc in up.items()
         }
-        answers = collect(asked, self.stacks_seconds, "does not answer")
+        answers = collect(questions, self.stacks_seconds, "does not answer")
         return [
-            ProcStacks.of(uid, up[uid]["name"], up[uid]["rank"], up[uid]["pid"], told)
-            for uid, told in answers.items()
+            ProcStacks.of(uid, up[uid]["name"], up[uid]["rank"], up[uid]["pid"], response)
+            for uid, response in answers.items()
         ]
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -241,16 +241,16 @@ class MeshVisit:
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])
-        asked = {
+        questions = {
             url: self._node.ask(self._known[url], PySpyAsked(tuple(uids), False))
             for url, uids in by_host.items()
         }
-        found: dict[str, tuple[str, str]] = {}
-        for url, told in collect(asked, _PY_SPY_SECONDS, _LATE).items():
-            seen = told.or_else(PySpyDumps({}, {}))
+        stacks: dict[str, tuple[str, str]] = {}
+        for url, response in collect(questions, _PY_SPY_SECONDS, _LATE).items():
+            dumps = response.or_else(PySpyDumps({}, {}))
             for uid in by_host[url]:
-                found[uid] = seen.dumps.get(uid, ""), seen.errors.get(uid, told.error)
-        return found
+                stacks[uid] = dumps.dumps.get(uid, ""), dumps.errors.get(uid, response.error)
+        return stacks
 
     def _clock_row(self, url: str, host: str) -> dict[str, Any]:
         """Return the row that converts a host's clock to time since 1970 by this machine's
@@ -264,15 +264,15 @@ class MeshVisit:
             return SAME
         if url not in self._clocks:
             pings = [self._ping(url) for _ in range(_NUM_PINGS)]
-            found = offset_from(ping for ping in pings if ping is not None)
-            self._clocks[url] = found or SAME
+            offset = offset_from(ping for ping in pings if ping is not None)
+            self._clocks[url] = offset or SAME
         return self._clocks[url]
 
     def _ping(self, url: str) -> Ping | None:
         sent = time.monotonic_ns()
-        asked = self._ask(self._known[url], AskClock(), self.client_seconds)
+        response = self._ask(self._known[url], AskClock(), self.client_seconds)
         answered = time.monotonic_ns()
-        return None if asked.error else Ping(sent, asked.answer, answered)
+        return None if response.error else Ping(sent, response.answer, answered)
 
     def _ask_hosts(self, request: Request[A]) -> dict[str, Response[A]]:
         return ask_hosts(self._node, self._hosts, request, seconds=self.host_seconds)

@@ -77,12 +77,12 @@ class MeshView:
 
 def _only(looks: Sequence[Mapping[str, Any]], uids: Collection[str]) -> list[dict[str, Any]]:
     """Return the looks of hosts that have some of these procs, without other procs."""
-    found = []
+    kept_looks = []
     for look in looks:
         procs = [proc for proc in look.get("procs", ()) if proc["uid"] in uids]
         if procs:
-            found.append({**look, "procs": procs})
-    return found
+            kept_looks.append({**look, "procs": procs})
+    return kept_looks
 
 
 def table_of(title: str, snapshot: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ def table_of(title: str, snapshot: Mapping[str, Any]) -> str:
         )
         for group in snapshot["groups"]
     ]  # fmt: skip
-    told = f"{title}: {snapshot['counters']['rate']:.0f} calls/s"
+    heading = f"{title}: {snapshot['counters']['rate']:.0f} calls/s"
     waits = [line for line in snapshot["waits"] if line != "nobody waits for anybody"]
     under = html.table("", (), [(line,) for line in waits[:6]]) if waits else ""
-    return html.table(told if rows else f"{title}: has ended", _COLUMNS, rows) + under
+    return html.table(heading if rows else f"{title}: has ended", _COLUMNS, rows) + under

@@ -65,7 +65,7 @@ def _in_words(value: Any) -> str:
 
 def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
     """Return the last lines of each rank's log, or of one rank's."""
-    found: dict[str, list[str]] = {}
+    lines_by_name: dict[str, list[str]] = {}
     for path in sorted((run.path / "logs").glob("*.log")):
         if rank is None or path.stem == f"rank{rank}":
             try:
@@ -76,8 +76,8 @@ def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
                     text = file.read().decode(errors="replace")
             except OSError:
                 continue  # It was taken away, or is none of the run's.
-            found[path.stem] = text.splitlines()[-_MOST_LINES:]
-    return found
+            lines_by_name[path.stem] = text.splitlines()[-_MOST_LINES:]
+    return lines_by_name
 
 
 def summaries(runs: Sequence[RunFolder], most: int = _MOST_RUNS) -> list[dict[str, Any]]:
@@ -136,10 +136,10 @@ class RunViews:
 
     def _summary(self, run: RunFolder) -> dict[str, Any]:
         key = run.path, _stamp(run.path / METRICS), _stamp(run.path / EVENTS)
-        kept = self._summaries.get(key, lambda: run_summary(run))
-        if kept["status"] in ("running", "held"):
-            kept["status"] = run.status  # It may have been killed, which no file tells.
-        return kept
+        summary = self._summaries.get(key, lambda: run_summary(run))
+        if summary["status"] in ("running", "held"):
+            summary["status"] = run.status  # It may have been killed, which no file tells.
+        return summary
 
 
 def _stamp(path: Path) -> tuple[int, int]:

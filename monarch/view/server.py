@@ -97,8 +97,8 @@ class PageGate:
         return _same(cookie or "", self._cookie) or _same(bearer, self.token)
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def _same(text: str, other: str) -> bool:
+    return hmac.compare_digest(text.encode(), other.encode())
 
 
 @dataclass(frozen=True)
@@ -248,12 +248,12 @@ class PageServer:
         async def events() -> AsyncIterator[str]:
             while not self._ending.is_set() and not await request.is_disconnected():
                 try:
-                    told = await self._unless_ending(self._look())
+                    snapshot = await self._unless_ending(self._look())
                 except Exception as error:
-                    told = {"error": str(error)}
-                if told is None:
+                    snapshot = {"error": str(error)}
+                if snapshot is None:
                     return
-                yield f"data: {json_text(told)}\n\n"
+                yield f"data: {json_text(snapshot)}\n\n"
                 await self._unless_ending(asyncio.sleep(_EVERY_SECONDS))
 
         return StreamingResponse(events(), media_type="text/event-stream")
@@ -280,8 +280,8 @@ class PageServer:
         run = await asyncio.to_thread(self._find, request)
         if run is None:
             return _json({"error": "there is no such run"}, 404)
-        known = _number(request.query_params.get("events"))
-        return _json(await asyncio.to_thread(self._run_views.data, run, known))
+        num_events = _number(request.query_params.get("events"))
+        return _json(await asyncio.to_thread(self._run_views.data, run, num_events))
 
     async def _log(self, request: Request) -> Response:
         run = await asyncio.to_thread(self._find, request)
@@ -299,15 +299,15 @@ class PageServer:
 
         def answer() -> dict[str, Any]:
             with self._source.tables(sql) as tables:
-                found = tables.query(sql, most_rows=_MOST_ROWS, seconds=self.sql_seconds)
-            rows = [{name: _shown(value) for name, value in row.items()} for row in found]
-            return {"columns": found.columns, "rows": rows, "num_rows": len(found)}
+                table = tables.query(sql, most_rows=_MOST_ROWS, seconds=self.sql_seconds)
+            rows = [{name: _shown(value) for name, value in row.items()} for row in table]
+            return {"columns": table.columns, "rows": rows, "num_rows": len(table)}
 
         return _json(await asyncio.to_thread(answer))
 
     async def _act(self, request: Request) -> Response:
-        what = request.path_params["what"]
-        if self._source.is_read_only and what not in LOOKS:
+        action = request.path_params["what"]
+        if self._source.is_read_only and action not in LOOKS:
             return _json({"error": "this page is read-only"}, 403)
         if "application/json" not in request.headers.get("content-type", ""):
             return _json({"error": "not a request of the page"}, 400)
@@ -316,7 +316,7 @@ class PageServer:
         except (ValueError, TypeError):
             return _json({"error": "send a list of procs, or of a run"}, 400)
         try:
-            text = await asyncio.to_thread(self._source.act, what, uids)
+            text = await asyncio.to_thread(self._source.act, action, uids)
         except MonarchError as error:
             return _json({"error": str(error)}, 400)
         return _json({"text": text})
@@ -359,7 +359,7 @@ def _shown(value: Any) -> Any:
     return value[:_MOST_TEXT] if isinstance(value, str) else value
 
 
-def serve(server: PageServer, told: Callable[[str], None]) -> None:
+def serve(server: PageServer, on_url: Callable[[str], None]) -> None:
     """Report the URL, and serve until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
-        server.run(lambda: told(server.url))
+        server.run(lambda: on_url(server.url))

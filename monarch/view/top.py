@@ -31,9 +31,9 @@ Act = Callable[[str, Sequence[str]], str]
 
 def bars(values: Sequence[float], width: int) -> str:
     """Return values as a bar chart of one line."""
-    shown = values[-width:]
-    top = max(shown, default=0.0)
-    return "".join(_BARS[int(value / top * 7) if top > 0 else 0] for value in shown)
+    recent = values[-width:]
+    top = max(recent, default=0.0)
+    return "".join(_BARS[int(value / top * 7) if top > 0 else 0] for value in recent)
 
 
 class _Answer(ModalScreen[None]):
@@ -143,15 +143,15 @@ class MonarchTop(App[None]):
     def _head(self, snapshot: Mapping[str, Any]) -> Text:
         counters = snapshot["counters"]
         clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
-        rates = [one["rate"] for one in self._view.history]
+        rates = [counters_then["rate"] for counters_then in self._view.history]
         head = Text(f"monarch top  {self._name}  ", style="bold")
         head.append(
             f"{counted(len(snapshot['hosts']), 'host')}  {counted(snapshot['num_ranks'], 'rank')}  "
             f"{counters['rate']:.0f} calls/s ", style="not bold",
         )  # fmt: skip
         end = f"  queue {counters['queue']}  {clock}"
-        left = self.size.width - _PADDING - head.cell_len - len(end)
-        head.append(bars(rates, max(1, min(16, left))), style="not bold cyan")
+        room = self.size.width - _PADDING - head.cell_len - len(end)
+        head.append(bars(rates, max(1, min(16, room))), style="not bold cyan")
         head.append(end, style="not bold")
         for host in snapshot["hosts"][: max(1, self.size.height // 4)]:
             head.append("\n")
@@ -160,7 +160,7 @@ class MonarchTop(App[None]):
 
     def _fill(self, snapshot: Mapping[str, Any]) -> None:
         table = self._below.query_one(DataTable)
-        at, top = table.cursor_row, table.scroll_y
+        row_before, top = table.cursor_row, table.scroll_y
         table.clear()
         self._uids = []
         rows = snapshot["ranks"] if self._is_by_rank else snapshot["groups"]
@@ -171,7 +171,7 @@ class MonarchTop(App[None]):
             self._uids.append(tuple(row.get("uids", ())) or (row["uid"],))
             table.add_row(*_cells(row))
         if self._uids:
-            table.move_cursor(row=min(at, len(self._uids) - 1), scroll=False)
+            table.move_cursor(row=min(row_before, len(self._uids) - 1), scroll=False)
             table.scroll_to(y=top, animate=False)
 
     def action_toggle_ranks(self) -> None:
@@ -191,15 +191,15 @@ class MonarchTop(App[None]):
         if self._snapshot is not None:
             self._fill(self._snapshot)
 
-    def action_ask(self, what: str) -> None:
-        at = self.query_one(DataTable).cursor_row
-        uids = self._uids[at] if 0 <= at < len(self._uids) else ()
-        self._ask_aside(what, uids)
+    def action_ask(self, action: str) -> None:
+        row = self.query_one(DataTable).cursor_row
+        uids = self._uids[row] if 0 <= row < len(self._uids) else ()
+        self._ask_aside(action, uids)
 
     @work(thread=True, group="ask")
-    def _ask_aside(self, what: str, uids: Sequence[str]) -> None:
+    def _ask_aside(self, action: str, uids: Sequence[str]) -> None:
         try:
-            text = self._act(what, uids)
+            text = self._act(action, uids)
         except Exception as error:
             text = str(error)
         self.call_from_thread(self._open, text)

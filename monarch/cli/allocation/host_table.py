@@ -19,7 +19,7 @@ _NOTHING = "-"
 
 
 def show_hosts(
-    found: Mapping[str, Response[HostState]],
+    responses: Mapping[str, Response[HostState]],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Print the host agents' answers, by URL, or why they have not answered.
@@ -30,16 +30,16 @@ def show_hosts(
     for column in ("host", "pid", "generation", "procs"):
         table.add_column(column, overflow="fold")
     users: dict[str, str] = {}
-    for url, answer in found.items():
-        if answer.error:
+    for url, response in responses.items():
+        if response.error:
             table.add_row(
                 Text(names.get(url, url)),
                 _NOTHING,
                 _NOTHING,
-                Text(answer.error, style="red"),
+                Text(response.error, style="red"),
             )
             continue
-        state = answer.answer
+        state = response.answer
         # A host without a user's name is free.
         users[state.host] = named(state)
         procs = in_short([proc.label for proc in state.procs])
@@ -59,14 +59,14 @@ def in_short(names: Iterable[str]) -> str:
     ranks: dict[str, list[int] | None] = {}
     for name in names:
         stem, _, rank = name.rpartition(" ")
-        known = ranks.setdefault(stem, []) if stem and rank.isdecimal() else None
-        if known is None:
+        ranks_of_stem = ranks.setdefault(stem, []) if stem and rank.isdecimal() else None
+        if ranks_of_stem is None:
             ranks[name] = None
         else:
-            known.append(int(rank))
+            ranks_of_stem.append(int(rank))
     return ", ".join(
-        stem if found is None else f"{stem} {ranges_in_words(found)}"
-        for stem, found in ranks.items()
+        stem if numbers is None else f"{stem} {ranges_in_words(numbers)}"
+        for stem, numbers in ranks.items()
     )
 
 

@@ -55,15 +55,15 @@ def edit(mesh: str, ranks: str) -> None:
     from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
 
     try:
-        wanted = parse_set(ranks)
+        rank_set = parse_set(ranks)
     except BadRanks as error:
         raise click.UsageError(str(error)) from None
     if importlib.util.find_spec("debugpy") is None:
         raise JobError("--vscode needs debugpy: pip install 'monarch-loop[debug]'")
     visit = visit_here()
-    everybody = visit.procs()
-    procs = [p for p in everybody if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
-    if not everybody:
+    all_procs = visit.procs()
+    procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
+    if not all_procs:
         raise nothing_runs()
     if not procs:
         raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
@@ -73,15 +73,15 @@ def edit(mesh: str, ranks: str) -> None:
         failed = bridge.join(procs)
         if len(failed) == len(procs):
             raise JobError("no rank takes an editor: " + "; ".join(failed))
-        for why in failed:
-            click.echo(why, err=True)
+        for reason in failed:
+            click.echo(reason, err=True)
         entry = launch_entry(bridge.port, bridge.roots(procs))
         try:
-            told = f"in {write_launch(Path.cwd(), entry)}"
+            where = f"in {write_launch(Path.cwd(), entry)}"
         except (OSError, ValueError):
-            told = f"for your launch.json:\n{json.dumps(entry, indent=4)}"
+            where = f"for your launch.json:\n{json.dumps(entry, indent=4)}"
         click.echo(
-            f"{counted(len(procs) - len(failed), 'rank')} at 127.0.0.1:{bridge.port}, {told}"
+            f"{counted(len(procs) - len(failed), 'rank')} at 127.0.0.1:{bridge.port}, {where}"
         )
         click.echo(f"choose {entry['name']!r}, and F5; Ctrl-C here lets all ranks go on")
         bridge.wait()
@@ -113,13 +113,13 @@ def debug(name: str | None, rank: int | None) -> None:
 def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
     """Print the stacks of these ranks; equal ones are printed once."""
     try:
-        wanted = parse_set(ranks)
+        rank_set = parse_set(ranks)
     except BadRanks as error:
         raise click.UsageError(str(error)) from None
     visit = visit_here()
-    everybody = visit.procs()
-    procs = [proc for proc in everybody if mesh in ("", proc.mesh) and is_in(wanted, proc.rank)]
-    if not everybody:
+    all_procs = visit.procs()
+    procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
+    if not all_procs:
         raise nothing_runs()
     if not procs:
         raise JobError("that is none of the procs that run")
@@ -127,31 +127,36 @@ def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
         for proc in procs:
             click.echo(_native(proc))
         return
-    for heading, some in by_program(procs, {one.uid for one in hosts_here().values()}, _folder_of):
+    for heading, procs_of_program in by_program(
+        procs, {address.uid for address in hosts_here().values()}, _folder_of
+    ):
         if heading:
             click.echo(heading)
-        click.echo("\n".join(stacks_lines(visit, some, with_locals=with_locals)))
+        click.echo("\n".join(stacks_lines(visit, procs_of_program, with_locals=with_locals)))
 
 
 def by_program(
     procs: Sequence[SeenProc],
     hosts: Collection[Uid],
     folder_of: Callable[[SeenProc], str],
-    here: str | None = None,
+    folder: str | None = None,
 ) -> list[tuple[str, list[SeenProc]]]:
-    """Return this folder's procs, which are on these ``hosts`` or run in ``here``, without a
+    """Return this folder's procs, which are on these ``hosts`` or run in ``folder``, without a
     heading; if there are none, those of each other program of this user, with a heading.
     """
-    here = os.getcwd() if here is None else here
-    own = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == here]
-    if own:
-        return [("", own)]
+    folder = os.getcwd() if folder is None else folder
+    procs_here = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == folder]
+    if procs_here:
+        return [("", procs_here)]
     programs: dict[Uid, list[SeenProc]] = {}
     for proc in procs:
         programs.setdefault(proc.address.host_uid, []).append(proc)
     return [
-        (f"of the program in {folder_of(some[0]) or some[0].host}:", some)
-        for some in programs.values()
+        (
+            f"of the program in {folder_of(procs_of_program[0]) or procs_of_program[0].host}:",
+            procs_of_program,
+        )
+        for procs_of_program in programs.values()
     ]
 
 
@@ -176,9 +181,9 @@ def _native(proc: SeenProc) -> str:
     program = Path(sys.executable).with_name("py-spy")
     if not program.exists():
         raise JobError("--native needs py-spy: pip install 'monarch-loop[debug]'")
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "dump", "--native", "--pid", str(proc.pid)],
         capture_output=True, text=True, timeout=_PY_SPY_SECONDS, check=False,
     )  # fmt: skip
-    said = done.stdout if done.returncode == 0 else done.stderr.strip()
-    return f"{head}\n{said}"
+    output = process.stdout if process.returncode == 0 else process.stderr.strip()
+    return f"{head}\n{output}"

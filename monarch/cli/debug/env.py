@@ -40,58 +40,58 @@ def versions(ranks: str, mesh: str) -> None:
     visit, procs = _procs(ranks, mesh)
     for name, of_mesh in _by_mesh(procs):
         _head(name, procs)
-        found = _ask(visit, of_mesh, (), versions=True)
-        click.echo("\n".join(lines_of(rows_of(found))))
+        answers = _ask(visit, of_mesh, (), versions=True)
+        click.echo("\n".join(lines_of(rows_of(answers))))
 
 
-def diff(wanted: Sequence[str], mesh: str, against: str | None) -> None:
+def diff(pair: Sequence[str], mesh: str, against: str | None) -> None:
     """Print the variables that differ between ranks, between two, or from this shell's."""
-    ranks = [one for one in wanted if one]
-    if len(ranks) not in (0, 2) or not all(one.isdigit() for one in ranks):
+    ranks = [rank for rank in pair if rank]
+    if len(ranks) not in (0, 2) or not all(map(str.isdigit, ranks)):
         raise click.UsageError("give two ranks, as in `monarch env diff 0 3`, or none for all")
     visit, procs = _procs(",".join(ranks) or "all", mesh)
-    if missing := {int(one) for one in ranks} - {proc.rank for proc in procs}:
+    if missing := set(map(int, ranks)) - {proc.rank for proc in procs}:
         raise JobError(f"no proc of rank {min(missing)} runs: {_named(visit.procs())}")
     salt = secrets.token_hex(8)
     for name, of_mesh in _by_mesh(procs):
         _head(name, procs)
-        found = _ask(visit, of_mesh, (), salt=salt)
+        answers = _ask(visit, of_mesh, (), salt=salt)
         if against:
-            ours = shown(os.environ, (), salt)
-            rows = [row for row in rows_of({**found, -1: ours}) if row.differs]
+            environment = shown(os.environ, (), salt)
+            rows = [row for row in rows_of({**answers, -1: environment}) if row.differs]
             lines = [line.replace("ranks -1", "local") for line in _against(rows)]
         else:
-            lines = lines_of([row for row in rows_of(found) if row.differs])
+            lines = lines_of([row for row in rows_of(answers) if row.differs])
         click.echo("\n".join(lines) if lines else "no variable differs")
 
 
 def _against(rows: Iterable[EnvRow]) -> list[str]:
     lines = []
     for row in rows:
-        for index, one in enumerate(row.values):
-            theirs = [rank for rank in one.ranks if rank >= 0]
-            who = [*(["here"] if -1 in one.ranks else []), *(["ranks"] if theirs else [])]
-            text = " and ".join(who) + (f" {in_ranges(theirs)}" if theirs else "")
-            lines.append(f"{row.name if index == 0 else '':<28}   {one.answer:<48}   {text}")
+        for index, answer in enumerate(row.values):
+            ranks = [rank for rank in answer.ranks if rank >= 0]
+            sides = [*(["here"] if -1 in answer.ranks else []), *(["ranks"] if ranks else [])]
+            text = " and ".join(sides) + (f" {in_ranges(ranks)}" if ranks else "")
+            lines.append(f"{row.name if index == 0 else '':<28}   {answer.answer:<48}   {text}")
     return lines
 
 
 def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -> None:
     """Set variables, or unset them, in procs that run, and in those that start later."""
     ranks = words[-1] if len(words) > 1 and _RANKS.fullmatch(words[-1]) else "all"
-    given = words[:-1] if ranks is words[-1] else words
+    assignments = words[:-1] if ranks is words[-1] else words
     values: dict[str, str | None] = {}
-    for word in given:
+    for word in assignments:
         name, equals, value = word.partition("=")
         if not _VARIABLE.fullmatch(name) or bool(equals) == is_unset:
-            wanted = "NAME..." if is_unset else "NAME=VALUE..."
-            raise click.UsageError(f"{word!r}: give {wanted}, and then, if you like, RANKS")
+            usage = "NAME..." if is_unset else "NAME=VALUE..."
+            raise click.UsageError(f"{word!r}: give {usage}, and then, if you like, RANKS")
         values[name] = None if is_unset else value
     visit, procs = _procs(ranks, mesh, may_be_none=True)
     order_ranks = () if ranks == "all" else tuple(sorted({proc.rank for proc in procs}))
-    who = visit.who.partition(":")[0]
+    user = visit.who.partition(":")[0]
 
-    order = EnvSet(values, who, order_ranks)
+    order = EnvSet(values, user, order_ranks)
     places = visit.places()
     if not places:
         raise JobError("no allocation is up for this folder, and no program of yours runs here")
@@ -106,42 +106,43 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
             if answers[proc.uid].error
         }
     verb = "unset" if is_unset else "set"
-    whom = "no proc that runs" if new_only or not procs else _named(procs)
+    procs_named = "no proc that runs" if new_only or not procs else _named(procs)
     for name in values:
         when = "" if new_only else f"; {counts_when(name)}"
-        click.echo(f"{name} {verb} in {whom}, and in procs that start later{when}")
-    for who_failed, why in failed.items():
-        click.echo(f"{who_failed}: {why}", err=True)
+        click.echo(f"{name} {verb} in {procs_named}, and in procs that start later{when}")
+    for proc_name, error in failed.items():
+        click.echo(f"{proc_name}: {error}", err=True)
     if failed:
         raise click.exceptions.Exit(1)
 
 
 def _named(procs: Sequence[SeenProc]) -> str:
     return " and ".join(
-        f"{name} {in_ranges(proc.rank for proc in of)}" for name, of in _by_mesh(procs)
+        f"{name} {in_ranges(proc.rank for proc in procs_of_mesh)}"
+        for name, procs_of_mesh in _by_mesh(procs)
     )
 
 
 def _procs(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Visit, list[SeenProc]]:
     try:
-        wanted: RanksType = parse_set(ranks)
+        rank_set: RanksType = parse_set(ranks)
     except BadRanks as error:
         raise click.UsageError(str(error)) from None
     visit = visit_here()
     all_procs = visit.procs()
-    found = [p for p in all_procs if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
-    if not found and not may_be_none:
+    procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
+    if not procs and not may_be_none:
         if all_procs:
             raise JobError(f"that is none of the procs that run: {_named(all_procs)}")
         raise nothing_runs()
-    return visit, found
+    return visit, procs
 
 
 def _by_mesh(procs: Iterable[SeenProc]) -> list[tuple[str, list[SeenProc]]]:
-    found: dict[str, list[SeenProc]] = {}
+    meshes: dict[str, list[SeenProc]] = {}
     for proc in procs:
-        found.setdefault(proc.mesh, []).append(proc)
-    return list(found.items())
+        meshes.setdefault(proc.mesh, []).append(proc)
+    return list(meshes.items())
 
 
 def _head(mesh: str, procs: Sequence[SeenProc]) -> None:
@@ -159,14 +160,14 @@ def _ask(
         EnvAsked(patterns=patterns, at_start=at_start, salt=salt, versions=versions),
         _VERSIONS_SECONDS if versions else 3.0,
     )
-    found = {}
+    answers_by_rank = {}
     for proc in procs:
         answer = answers[proc.uid]
         if answer.error:
             click.echo(f"{proc.mesh} {proc.rank} (pid {proc.pid}): {answer.error}", err=True)
         else:
-            found[proc.rank] = answer.answer
-    return found
+            answers_by_rank[proc.rank] = answer.answer
+    return answers_by_rank
 
 
 def _show(
@@ -176,6 +177,6 @@ def _show(
     notes = visit.env_notes()
     for name, of_mesh in _by_mesh(procs):
         _head(name, procs)
-        found = _ask(visit, of_mesh, patterns, at_start=at_start)
-        lines = lines_of(rows_of(found, exact), notes)
+        answers = _ask(visit, of_mesh, patterns, at_start=at_start)
+        lines = lines_of(rows_of(answers, exact), notes)
         click.echo("\n".join(lines) if lines else f"no variable matches {' '.join(patterns)}")

@@ -59,17 +59,17 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
     port = getattr(job, "monarch_port", 0) if isinstance(job, LoginJob) and not is_up else 0
     brings = isinstance(job, LoginJob)
     examination = Examination(timeout, port=port, brings_monarch=brings)
-    before = list(_before(job, examination))
+    findings_before = list(_before(job, examination))
     with phase("looking at the hosts"):
         probes = _probes(job, up if is_up else None)
         examination.run(probes, dict.fromkeys(probes, _how_to_reach(job)))
-    findings = [*before, *examination.findings]
+    findings = [*findings_before, *examination.findings]
     if not probes and not findings:
         text = f"hosts of kind {job.kind} can be looked at once they are up"
         findings.append(Finding("note", "all hosts", text, "run this again after `monarch apply`"))
     if is_up:
         findings.append(Finding("ok", "allocation", "it is up, and is what is configured"))
-    _tell(findings, {name: summary(told) for name, told in examination.told.items()}, is_json)
+    _tell(findings, {name: summary(look) for name, look in examination.told.items()}, is_json)
     if any(finding.level == "failure" for finding in findings):
         sys.exit(1)
 
@@ -130,13 +130,13 @@ def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
             "run this on a login node of the cluster, or load its module",
         )  # fmt: skip
         return
-    said = _said(["scontrol", "ping"])
-    if "UP" not in said:
-        yield Finding("failure", "slurm", f"its controller gives no answer: {said}")
+    reply = _said(["scontrol", "ping"])
+    if "UP" not in reply:
+        yield Finding("failure", "slurm", f"its controller gives no answer: {reply}")
         return
-    yield Finding("ok", "slurm", said.splitlines()[0])
-    said = _said(["sinfo", "-h", "-o", "%P|%D|%T|%G"])
-    nodes = [line.split("|") for line in said.splitlines() if line.count("|") == 3]
+    yield Finding("ok", "slurm", reply.splitlines()[0])
+    reply = _said(["sinfo", "-h", "-o", "%P|%D|%T|%G"])
+    nodes = [line.split("|") for line in reply.splitlines() if line.count("|") == 3]
     partitions = list(dict.fromkeys(row[0].rstrip("*") for row in nodes))
     if job.partition and partitions and job.partition not in partitions:
         yield Finding(
@@ -151,28 +151,28 @@ def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
     }  # fmt: skip
     words = [f"--{option}={value}" for option, value in options.items() if value is not None]
     words += ["--exclusive"] if job.exclusive else []
-    done = subprocess.run(
+    result = subprocess.run(
         ["sbatch", "--test-only", *words, *job.slurm_args],
         input=job._script(None), capture_output=True, text=True, timeout=_SLURM_SECONDS,
         check=False,
     )  # fmt: skip
-    told = " ".join((done.stderr or done.stdout).split())
-    if done.returncode:
-        mend = "see what the partition has: `sinfo -o '%P %D %c %m %G'`"
-        yield Finding("failure", "slurm", f"it would refuse the job: {told}", mend)
+    reply_to_test = " ".join((result.stderr or result.stdout).split())
+    if result.returncode:
+        advice = "see what the partition has: `sinfo -o '%P %D %c %m %G'`"
+        yield Finding("failure", "slurm", f"it would refuse the job: {reply_to_test}", advice)
     else:
-        yield Finding("ok", "slurm", f"it would take the job: {told}")
+        yield Finding("ok", "slurm", f"it would take the job: {reply_to_test}")
 
 
 def _said(command: list[str]) -> str:
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=_SLURM_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return (done.stdout + done.stderr).strip()
+    return (result.stdout + result.stderr).strip()
 
 
 def _tell(findings: list[Finding], hosts: dict[str, str], is_json: bool) -> None:
@@ -190,10 +190,12 @@ def _tell(findings: list[Finding], hosts: dict[str, str], is_json: bool) -> None
     for finding in findings:
         if is_quiet() and finding.level in ("ok", "note"):
             continue
-        mend = f". {finding.mend[:1].upper()}{finding.mend[1:]}" if finding.mend else ""
-        text = f"{marks[finding.level]} {finding.where}: {finding.text}{mend}"
+        advice = f". {finding.mend[:1].upper()}{finding.mend[1:]}" if finding.mend else ""
+        text = f"{marks[finding.level]} {finding.where}: {finding.text}{advice}"
         terminal.prose(text, _COLOURS[finding.level])
-    num = {level: sum(f.level == level for f in findings) for level in ("failure", "warning")}
+    num_by_level = {
+        level: sum(f.level == level for f in findings) for level in ("failure", "warning")
+    }
     if not is_quiet():
-        told = [f"{n} {what}{'s' if n > 1 else ''}" for what, n in num.items() if n]
-        terminal.prose(", ".join(told) if told else "nothing was found that would fail")
+        counts = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in num_by_level.items() if n]
+        terminal.prose(", ".join(counts) if counts else "nothing was found that would fail")

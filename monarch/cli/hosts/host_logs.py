@@ -38,8 +38,10 @@ def logs(
     hosts = chosen(hosts_of(job), mesh, only_one=False)
     if point:
         hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
-        at = ranks_on([(ProcAddress(h.url), h.name) for h in hosts], {}, parse_point(point))
-        hosts = [hosts[rank.number] for rank in at]
+        chosen_ranks = ranks_on(
+            [(ProcAddress(h.url), h.name) for h in hosts], {}, parse_point(point)
+        )
+        hosts = [hosts[rank.number] for rank in chosen_ranks]
     live = all_live(job, hosts)
     options = [
         f"--since={began}", *(f"--rank={rank}" for rank in ranks),
@@ -48,22 +50,22 @@ def logs(
     ]  # fmt: skip
     script = Path(read_logs.__file__).read_bytes()
     node = client().node
-    shown = _Shown()
+    printer = _Shown()
     runs = []
-    for one in live:
-        name, pid = one.state.host, one.state.pid
-        rank = ranks_on([(one.address, name)], {})
-        program = Program((one.state.logs, str(pid), *options), {}, "/", script, True)
+    for live_host in live:
+        name, pid = live_host.state.host, live_host.state.pid
+        rank = ranks_on([(live_host.address, name)], {})
+        program = Program((live_host.state.logs, str(pid), *options), {}, "/", script, True)
         runs.append((name, ExecRun(node, rank, program)))
     try:
         for _, run in runs:
             run.end_input()
         if follow:
-            _follow(runs, shown)
+            _follow(runs, printer)
         for name, run in runs:
-            run.wait(lambda stream, data, name=name: shown.take(name, stream, data))  # type: ignore[misc]
-        shown.flush()
-        if not shown.num_lines and not follow:
+            run.wait(lambda stream, data, name=name: printer.take(name, stream, data))  # type: ignore[misc]
+        printer.flush()
+        if not printer.num_lines and not follow:
             raise JobError(_nothing(ranks, since))
     except KeyboardInterrupt:
         sys.exit(130)  # That is how one stops to follow.
@@ -72,17 +74,17 @@ def logs(
             run.close()
 
 
-def _follow(runs: Sequence[tuple[str, ExecRun]], shown: _Shown) -> None:
+def _follow(runs: Sequence[tuple[str, ExecRun]], printer: _Shown) -> None:
     while any(not program.ended.is_set for _, run in runs for program in run.programs):
         for name, run in runs:
-            run.write_some(lambda stream, data, name=name: shown.take(name, stream, data))  # type: ignore[misc]
-        shown.flush()
+            run.write_some(lambda stream, data, name=name: printer.take(name, stream, data))  # type: ignore[misc]
+        printer.flush()
 
 
 def _nothing(ranks: Sequence[int], since: str | None) -> str:
-    of = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
+    by_rank = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
     when = f" since {since}" if since else ""
-    return f"nothing was printed{of}{when} on the hosts of this allocation"
+    return f"nothing was printed{by_rank}{when} on the hosts of this allocation"
 
 
 class _Shown:
@@ -100,9 +102,9 @@ class _Shown:
             return
         *lines, self._rest[name] = (self._rest.get(name, b"") + data).split(b"\n")
         for line in lines:
-            who, _, text = line.decode(errors="replace").partition("\t")
+            proc_label, _, text = line.decode(errors="replace").partition("\t")
             self.num_lines += 1
-            label = f"{name} {who}".strip()
+            label = f"{name} {proc_label}".strip()
             colour = self._colours.setdefault(label, _COLOURS[len(self._colours) % len(_COLOURS)])
             self._terminal.line(f"[{label}] ", colour, end="")
             self._terminal.line(text, is_exact=self._terminal.width is None)
@@ -114,8 +116,8 @@ class _Shown:
 def since_time(text: str, now: float) -> float:
     """Return a time in seconds since the epoch: ``30s``, ``10m``, ``2h``, ``1d`` ago, or a date or
     time."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
-        return now - float(found[1]) * _UNITS[found[2]]
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+        return now - float(match[1]) * _UNITS[match[2]]
     today = time.strftime("%Y-%m-%d", time.localtime(now))
     for form, value in (
         ("%Y-%m-%d %H:%M:%S", text), ("%Y-%m-%d %H:%M", text), ("%Y-%m-%dT%H:%M:%S", text),

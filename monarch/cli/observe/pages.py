@@ -103,8 +103,8 @@ def _live(
     def tables(sql: str) -> QueryTables:
         return QueryEngine(lambda: visit, run_paths()).tables(sql)
 
-    def act(what: str, about: Sequence[str]) -> str:
-        return runs.do(what, about) if runs.knows(what) else ranks.do(what, about)
+    def act(action: str, targets: Sequence[str]) -> str:
+        return runs.do(action, targets) if runs.knows(action) else ranks.do(action, targets)
 
     return make(
         title=title, look=StayHere(visit, hosts).look, tables=tables, act=act,
@@ -115,8 +115,8 @@ def _live(
 def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
     """Return the page of a run without hosts, from the data in its folder."""
 
-    def act(what: str, uids: Sequence[str]) -> str:
-        raise JobError(f"{run.name} has ended: there is nothing to ask for {what}")
+    def act(action: str, uids: Sequence[str]) -> str:
+        raise JobError(f"{run.name} has ended: there is nothing to ask for {action}")
 
     return make(
         title=run.name, look=None, act=act, runs=lambda: [run], is_read_only=read_only,
@@ -128,19 +128,19 @@ def _of_program(make: type[PageSource]) -> PageSource:
     """Return the page of a program that started this process and ends it: the program sends its job
     and pid, or nothing for everything that runs in this folder.
     """
-    told = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
 
     def end_with_it() -> None:
         sys.stdin.read()
         signal_self(signal.SIGTERM)
 
     threading.Thread(target=end_with_it, daemon=True).start()
-    if "job" not in told:
+    if "job" not in request:
         return _of_folder(make, False)
-    job = job_loads(told["job"].encode())
+    job = job_loads(request["job"].encode())
     names = job.names_by_url()
     hosts = {names.get(url, url): job.visit(url) for url in job.urls()}
-    program = program_at(told["pid"])
+    program = program_at(request["pid"])
     if program is not None:
         hosts["the program"] = program
     return _live(make, MeshVisit(client().node, hosts), lambda: hosts, job.kind, False)

@@ -39,15 +39,15 @@ def query(
         if sql is None:
             _list(tables)
             return
-        found = tables.query(sql, seconds=limit)
+        answer = tables.query(sql, seconds=limit)
     if form == "csv":
-        click.echo(found.to_csv(), nl=False)
+        click.echo(answer.to_csv(), nl=False)
     elif form == "jsonl":
-        click.echo(found.to_jsonl(), nl=False)
+        click.echo(answer.to_jsonl(), nl=False)
     elif form == "json":
-        click.echo(found.to_json())
+        click.echo(answer.to_json())
     else:
-        click.echo(found.in_text(terminal_width() or 0))
+        click.echo(answer.in_text(terminal_width() or 0))
 
 
 def _text(sql: str | None, file: Path | None) -> str | None:
@@ -136,20 +136,20 @@ def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None
         elif seconds:
             time.sleep(seconds)
         packed = [*visit.drain().packed, live_rows(visit.look(flight=True))]
-    made = MeshTrace(packed)
+    mesh_trace = MeshTrace(packed)
     for uid, (data, error) in profiles.items():
         if error:
             click.echo(f"{uid}: {error}", err=True)
         else:
-            made.add_torch(uid, data)
+            mesh_trace.add_torch(uid, data)
     try:
-        made.write(file)
+        mesh_trace.write(file)
     except OSError as error:
         raise JobError(f"cannot write {file}: {error.strerror or error}") from None
     size = file.stat().st_size / 1e6
     click.echo(
-        f"{file}: {counted(made.num_ranks, 'rank')}, {size:.1f} MB, clocks within "
-        f"{made.clock_error_us:.0f} us. Open it at https://ui.perfetto.dev"
+        f"{file}: {counted(mesh_trace.num_ranks, 'rank')}, {size:.1f} MB, clocks within "
+        f"{mesh_trace.clock_error_us:.0f} us. Open it at https://ui.perfetto.dev"
     )
 
 

@@ -37,7 +37,7 @@ class RankActions:
 
     def __init__(self, visit: MeshVisit) -> None:
         self._visit = visit
-        self._known: dict[str, Callable[[Sequence[str]], str]] = {
+        self._actions: dict[str, Callable[[Sequence[str]], str]] = {
             "stacks": self.stacks,
             "profile": self.profile,
             "hang": self.hang,
@@ -45,20 +45,20 @@ class RankActions:
             "stop": self.stop,
         }
 
-    def do(self, what: str, uids: Sequence[str]) -> str:
-        """Run the action ``what`` on these procs. Raises ``JobError`` for an unknown action."""
-        if what not in self._known:
-            raise JobError(f"{what!r} is not one of {', '.join(self._known)}")
-        return self._known[what](uids)
+    def do(self, action: str, uids: Sequence[str]) -> str:
+        """Run the action ``action`` on these procs. Raises ``JobError`` for an unknown action."""
+        if action not in self._actions:
+            raise JobError(f"{action!r} is not one of {', '.join(self._actions)}")
+        return self._actions[action](uids)
 
     def stacks(self, uids: Sequence[str]) -> str:
         """Return the stacks of these ranks."""
         procs = self._chosen(uids)
-        found = self._visit.stacks(procs)
+        answers = self._visit.stacks(procs)
         silent = [proc for proc in procs if any(
-            one.uid == proc["uid"] and "error" in one.answer for one in found
+            one.uid == proc["uid"] and "error" in one.answer for one in answers
         )]  # fmt: skip
-        lines = stacks_in_words(found)
+        lines = stacks_in_words(answers)
         for uid, (dump, error) in self._visit.py_spy(silent).items() if silent else ():
             lines += [f"by py-spy: {self._named().get(uid, uid)}"]
             lines += dump_in_words(dump) if dump else [f"    {error}"]
@@ -67,17 +67,17 @@ class RankActions:
     def profile(self, uids: Sequence[str]) -> str:
         """Record with torch's profiler for two seconds, and write one file for all ranks."""
         addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
-        found = self._visit.profile(addresses, _PROFILE_SECONDS)
+        profiles = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
-        made = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
+        trace = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
         errors = []
-        for uid, (data, error) in found.items():
+        for uid, (data, error) in profiles.items():
             if error:
                 errors.append(f"{self._named().get(uid, uid)}: {error}")
             else:
-                made.add_torch(uid, data)
+                trace.add_torch(uid, data)
         path = Path(f"profile-{time.strftime('%H%M%S')}.json.gz")
-        made.write(path)
+        trace.write(path)
         return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
 
     def hang(self, uids: Sequence[str] = ()) -> str:
@@ -89,14 +89,14 @@ class RankActions:
 
     def log(self, uids: Sequence[str]) -> str:
         """Return the last lines of the run that is running here."""
-        wanted = {self._rank(uid) for uid in uids}
+        ranks = {self._rank(uid) for uid in uids}
         for run in reversed(runs_in(RUNS)):
             if run.running_pid is not None:
                 logs = log_lines(run)
-                shown = {name: lines for name, lines in logs.items() if _number(name) in wanted}
+                chosen = {name: lines for name, lines in logs.items() if _number(name) in ranks}
                 return "\n".join(
                     f"{name}: {line}"
-                    for name, lines in (shown or logs).items()
+                    for name, lines in (chosen or logs).items()
                     for line in lines[-_LINES:]
                 )
         return "no run goes on here: what procs print is in their program's terminal"
@@ -121,10 +121,10 @@ class RankActions:
 
     def _chosen(self, uids: Sequence[str]) -> list[dict[str, Any]]:
         """Return the current state of these procs, at most ``_MOST``. Raises ``JobError``."""
-        wanted = list(dict.fromkeys(uids))[:_MOST]
-        procs = [one for one in procs_of(self._visit.look(), wanted) if one.get("address")]
-        if len(procs) < len(wanted) or not wanted:
-            raise JobError("these ranks are gone" if wanted else "choose ranks first")
+        chosen_uids = list(dict.fromkeys(uids))[:_MOST]
+        procs = [proc for proc in procs_of(self._visit.look(), chosen_uids) if proc.get("address")]
+        if len(procs) < len(chosen_uids) or not chosen_uids:
+            raise JobError("these ranks are gone" if chosen_uids else "choose ranks first")
         return procs
 
     def _named(self) -> dict[str, str]:

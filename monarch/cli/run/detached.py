@@ -66,17 +66,18 @@ _SIGINT = 2
 _CTRL_C = b"\x03"
 
 
-def start(given: Mapping[str, Any]) -> None:
-    """Start a run on the first host of the allocation and detach from it. ``given`` has the options
-    of ``monarch run``.
+def start(options: Mapping[str, Any]) -> None:
+    """Start a run on the first host of the allocation and detach from it.
+
+    ``options`` are those of ``monarch run``.
     """
-    if given["attach"] is False or given["plan"] or given["show_origin"]:
+    if options["attach"] is False or options["plan"] or options["show_origin"]:
         raise click.UsageError("--detach goes without --local, --plan and --show-origin")
-    recipe, config_file = given["recipe"], given["config_file"]
+    recipe, config_file = options["recipe"], options["config_file"]
     if recipe is None:
         raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
     job = up_job()
-    request = RunRequest.given(recipe, config_file, given["overrides"], given["procs"], None)
+    request = RunRequest.given(recipe, config_file, options["overrides"], options["procs"], None)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
@@ -88,7 +89,7 @@ def start(given: Mapping[str, Any]) -> None:
     check_free(job, request.command)
     host = all_live(job, hosts_of(job)[:1])[0]
     is_here = host.state.machine == machine_id()
-    words = ["run", *_words(given)]
+    words = ["run", *_words(options)]
     uid = new_uid()
     env = {PROGRAM_VARIABLE: f"{uid} {host.host.url}"}
     if is_here:
@@ -127,10 +128,10 @@ def start(given: Mapping[str, Any]) -> None:
     say(f"`monarch runs attach {run.name}` shows it, and ends it")
 
 
-def _words(given: Mapping[str, Any]) -> list[str]:
+def _words(options: Mapping[str, Any]) -> list[str]:
     """Return the command that the host will run, in the words typed here."""
-    words = [given["recipe"], *given["overrides"], "--attach", "--yes"]
-    for name, value in given.items():
+    words = [options["recipe"], *options["overrides"], "--attach", "--yes"]
+    for name, value in options.items():
         if name in ("recipe", "overrides", "attach", "yes") or value in (None, False):
             continue
         option = "--config" if name == "config_file" else f"--{name.replace('_', '-')}"
@@ -151,11 +152,11 @@ def _wait_until_begun(program: RemoteProgram, host: LiveHost, *, is_here: bool) 
         while True:
             is_over = program.ended.wait(_LOOK_SECONDS if is_here else _FAR_LOOK_SECONDS)
             if is_here:
-                found = next((run for run in runs_in() if _is_of(run, program.uid)), None)
+                begun = next((run for run in runs_in() if _is_of(run, program.uid)), None)
             else:
-                found = fetch(host, program.uid, is_running=not is_over)
-            if found is not None or is_over:
-                return found
+                begun = fetch(host, program.uid, is_running=not is_over)
+            if begun is not None or is_over:
+                return begun
             if time.monotonic() > deadline:
                 raise JobError(
                     f"the run on {host.host.name} has not begun within {_BEGIN_SECONDS:.0f} s; "
@@ -170,13 +171,13 @@ def _is_of(run: RunFolder, uid: str) -> bool:
 
 def _check_in_workspace(recipe: str, config_file: str | None) -> None:
     """Raise ``JobError`` for files that the host would not have."""
-    folders = [Path(one.local).resolve() for one in load_project(None).make_workspace().folders]
+    folders = [Path(entry.local).resolve() for entry in load_project(None).make_workspace().folders]
     for path in (recipe.partition(":")[0], config_file):
         if path and (path.endswith((".py", ".toml")) or "/" in path):
             if not Path(path).exists():
                 raise JobError(f"there is no {path}")
             real = Path(path).resolve()
-            if Path(path).is_absolute() or not any(real.is_relative_to(one) for one in folders):
+            if Path(path).is_absolute() or not any(real.is_relative_to(entry) for entry in folders):
                 raise JobError(
                     f"{path} is not in the workspace, so the host does not have it: put it there, "
                     "and name it from this folder"
@@ -185,9 +186,9 @@ def _check_in_workspace(recipe: str, config_file: str | None) -> None:
 
 def _runs_there() -> str:
     """Return a folder of the person's own on that host, which stays when the allocation ends."""
-    here = f"{os.uname().nodename}:{os.getcwd()}"
+    origin = f"{os.uname().nodename}:{os.getcwd()}"
     plain = re.sub(r"[^\w.-]", "_", Path.cwd().name)
-    name = f"{plain}-{sha256(here.encode()).hexdigest()[:8]}"
+    name = f"{plain}-{sha256(origin.encode()).hexdigest()[:8]}"
     return f"~/.monarch/runs/{name}"
 
 
@@ -206,41 +207,43 @@ def _bring_project(job: JobTrait, host: LiveHost) -> str:
             sys.exit(pushed.returncode)
     script = Path(receive_state.__file__).read_bytes()
     path = f"{_runs_there()}/.job_state.json"
-    end, said = _run_there(host, [path], job.dumps(), script=script)
+    end, output = _run_there(host, [path], job.dumps(), script=script)
     if end.status:
         raise JobError(
-            f"cannot keep the state of the job on {host.host.name}: {end.reason} {said.decode()}"
+            f"cannot keep the state of the job on {host.host.name}: {end.reason} {output.decode()}"
         )
-    return said.decode().strip()
+    return output.decode().strip()
 
 
 def _run_there(
-    host: LiveHost, command: Sequence[str], given: bytes, directory: str = "",
+    host: LiveHost, command: Sequence[str], stdin: bytes, directory: str = "",
     script: bytes | None = None,
 ) -> tuple[ProgramEnd, bytes]:  # fmt: skip
     program = Program(tuple(command), {}, directory, script, is_python=script is not None)
     rank = ranks_on([(host.address, host.host.name)], {})
     run = ExecRun(client().node, rank, program)
-    said: list[bytes] = []
+    output: list[bytes] = []
     try:
-        run.programs[0].write(given)
+        run.programs[0].write(stdin)
         run.end_input()
-        (end,) = run.wait(lambda stream, data: said.append(data) if stream == 1 else None)
+        (end,) = run.wait(lambda stream, data: output.append(data) if stream == 1 else None)
     finally:
         run.close()
-    return end, b"".join(said)
+    return end, b"".join(output)
 
 
 def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
     """Copy new data of a run on another machine to this one, except checkpoints; return the
     copy."""
-    known = {}
+    local_files = {}
     for path in RUNS.rglob("*"):
         if path.is_file() and not path.is_symlink():
             status = path.stat()
-            known[str(path.relative_to(RUNS))] = [status.st_size, int(status.st_mtime)]
+            local_files[str(path.relative_to(RUNS))] = [status.st_size, int(status.st_mtime)]
     script = Path(carry.__file__).read_bytes()
-    end, archive = _run_there(host, [_runs_there(), uid], json.dumps(known).encode(), script=script)
+    end, archive = _run_there(
+        host, [_runs_there(), uid], json.dumps(local_files).encode(), script=script
+    )
     if end.status:
         return None
     RUNS.mkdir(exist_ok=True)
@@ -255,11 +258,11 @@ def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
                 assert content is not None
                 target.write_bytes(content.read())
                 os.utime(target, (member.mtime, member.mtime))
-    found = next((run for run in runs_in() if _is_of(run, uid)), None)
-    if found is not None:
-        note_remote(found, is_running=is_running, host=host.host.name, url=host.host.url)
-        found.link_as_latest()
-    return found
+    copy = next((run for run in runs_in() if _is_of(run, uid)), None)
+    if copy is not None:
+        note_remote(copy, is_running=is_running, host=host.host.name, url=host.host.url)
+        copy.link_as_latest()
+    return copy
 
 
 def refresh() -> None:
@@ -269,7 +272,7 @@ def refresh() -> None:
         return
     try:
         job = up_job()
-        hosts = {one.host.url: one for one in all_live(job, hosts_of(job)[:1])}
+        hosts = {live.host.url: live for live in all_live(job, hosts_of(job)[:1])}
     except JobError:
         hosts = {}
     for run in copies:
@@ -282,7 +285,9 @@ def refresh() -> None:
 
 
 def _goes_on(host: LiveHost, uid: str) -> bool:
-    return any(one["uid"] == uid and one["status"] is None for one in host.state.programs)
+    return any(
+        program["uid"] == uid and program["status"] is None for program in host.state.programs
+    )
 
 
 def attach(name: str) -> None:
@@ -300,7 +305,7 @@ def attach(name: str) -> None:
             f"{run.name} is {run.status}: `monarch runs show {run.name}` tells how it went"
         )
     job = up_job()
-    host = next((one for one in hosts_of(job) if one.url == detached.url), None)
+    host = next((candidate for candidate in hosts_of(job) if candidate.url == detached.url), None)
     if host is None:
         raise JobError(f"the host of {run.name} is not in this allocation any more")
     live = all_live(job, [host])[0]
@@ -340,21 +345,21 @@ def _plainly(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
 
 
 def _on_terminal(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
-    asked = threading.Event()
+    is_interrupted = threading.Event()
 
     def on_keys(keys: bytes) -> bytes:
         if _CTRL_C in keys:
-            asked.set()
+            is_interrupted.set()
             return b""
         return keys
 
     session = TerminalSession(client().node, host.address, uid=uid, on_keys=on_keys)
     session.program.view(terminal_size())
     while True:
-        end = session.serve(asked.is_set)
+        end = session.serve(is_interrupted.is_set)
         if end is not None:
             return end
-        asked.clear()
+        is_interrupted.clear()
         choice = _ask(run)
         if choice == "d":
             session.program.leave()
@@ -368,7 +373,7 @@ def _ask(run: RunFolder) -> str:
     click.echo()
     question = f"{run.name}: (d)etach and leave it to itself, (e)nd it, or Enter to go on"
     try:
-        told = click.prompt(question, default="", show_default=False, prompt_suffix=" ")
+        answer = click.prompt(question, default="", show_default=False, prompt_suffix=" ")
     except (click.Abort, KeyboardInterrupt):
         return "d"
-    return str(told).strip().lower()[:1]
+    return str(answer).strip().lower()[:1]

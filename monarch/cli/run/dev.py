@@ -40,8 +40,8 @@ def dev(apply: Callable[[], object], run: Callable[[], object], *, opens: bool =
             run()
         except (KeyboardInterrupt, click.Abort, SystemExit):
             if watch.status:
-                what = f"the watch ended with status {watch.status}, and the run with it"
-                raise JobError(what) from None
+                problem = f"the watch ended with status {watch.status}, and the run with it"
+                raise JobError(problem) from None
             raise
     say("the hosts stay up: `monarch kill` ends them")
 
@@ -171,13 +171,13 @@ def _forward(keys: Keys, watch: _Watch, page: _Page) -> None:
             watch.press(key)
 
 
-def _say(line: str) -> None:
+def _say(text: str) -> None:
     """Print a line at once, above the table of the run if there is one."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        colour = {"✓": "green", "✗": "red"}.get(line[:1])
-        line = f"{click.style('sync', dim=True)}  {click.style(line, fg=colour)}"
+        colour = {"✓": "green", "✗": "red"}.get(text[:1])
+        text = f"{click.style('sync', dim=True)}  {click.style(text, fg=colour)}"
     else:
-        line = f"sync  {line}"
+        text = f"sync  {text}"
     with contextlib.suppress(OSError):
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{text}\n")
         sys.stdout.flush()

@@ -75,15 +75,15 @@ class SweepDisplay:
 class _OfRun(Display):
     """Shows one run among several: its messages, and its end."""
 
-    def __init__(self, whole: SweepDisplay, label: str) -> None:
-        self._whole = whole
+    def __init__(self, display: SweepDisplay, label: str) -> None:
+        self._display = display
         self._label = label
 
     def message(self, text: str) -> None:
-        self._whole.tell(f"[{self._label}] {text}")
+        self._display.tell(f"[{self._label}] {text}")
 
     def alarm(self, text: str) -> None:
-        self._whole.tell(f"[{self._label}] {text}", "red")
+        self._display.tell(f"[{self._label}] {text}", "red")
 
     def phase(self, text: str) -> None:
         """Show nothing: there is no room for the phases of several runs."""
@@ -92,7 +92,7 @@ class _OfRun(Display):
         """Show nothing: there is no room for the checkpoints of several runs."""
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        self._whole.step(self._label, step, num_steps, values)
+        self._display.step(self._label, step, num_steps, values)
         if step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
             self.message(f"step {step}/{num_steps}  {numbers}")

@@ -68,12 +68,14 @@ class HotFiles:
         since = self._pushes[0][0]
         if len(self._pushes) < _NUM_PUSHES or now - since > _WITHIN_SECONDS:
             return None
-        common = reduce(lambda one, other: one & other, (set(ways) for _, ways in self._pushes))
-        found = next((way for way in dict.fromkeys(ways) if way in common), None)
-        if found is None or found in self._told:
+        common = reduce(
+            lambda patterns, more: patterns & more, (set(ways) for _, ways in self._pushes)
+        )
+        hot = next((way for way in dict.fromkeys(ways) if way in common), None)
+        if hot is None or hot in self._told:
             return None
         self._told |= common
-        return found
+        return hot
 
     def _ways(self, remote: str) -> Iterator[LeaveOut]:
         """Yield the patterns that leave a file out, best first: folders, if they have no code."""

@@ -52,21 +52,21 @@ def _explain(options: SyncOptions, output: Output, path: str) -> NoReturn:
 
         project = find_project(options.file)
         progress.step = "scan"
-        found = explain(whole_of(project), path)
-    rule = found.rule
+        explanation = explain(whole_of(project), path)
+    rule = explanation.rule
     if rule and rule.pattern == OWN_RUNS and OWN_RUNS not in project.file.workspace.ignore:
-        kept = OWN_RUNS.strip("/")
+        runs_folder = OWN_RUNS.strip("/")
         reason = (
-            f"`monarch run` keeps its runs in {kept}, and they stay here; to bring them along, "
-            f"change {kept}/.gitignore"
+            f"`monarch run` keeps its runs in {runs_folder}, and they stay here; to bring them "
+            f"along, change {runs_folder}/.gitignore"
         )
-        found = found._replace(code="runs", reason=reason)
+        explanation = explanation._replace(code="runs", reason=reason)
     if options.is_json:
-        shown = rule._asdict() if rule else None
-        JsonLines().say("explain", {**found._asdict(), "rule": shown})
+        rule_data = rule._asdict() if rule else None
+        JsonLines().say("explain", {**explanation._asdict(), "rule": rule_data})
     else:
-        Terminal().prose(printable(str(found)))
-    sys.exit(0 if found.is_in else 1)
+        Terminal().prose(printable(str(explanation)))
+    sys.exit(0 if explanation.is_in else 1)
 
 
 def _preview(
@@ -88,29 +88,37 @@ def _preview(
             past = pusher.past(answers)
             states = past.states()
             scan = over_hosts(states, scan)
-            found = previews(past, states, scan)
+            found_previews = previews(past, states, scan)
             refused = "" if allow_empty else why_refused(workspace, states, scan)
         else:
-            found = [first_sync(scan)]
+            found_previews = [first_sync(scan)]
     if options.is_json:
         problems = [problem.__dict__ for problem in scan.problems]
-        data = {"hosts": [one.to_dict() for one in found], "problems": problems, "refused": refused}
+        data = {
+            "hosts": [preview_of_hosts.to_dict() for preview_of_hosts in found_previews],
+            "problems": problems,
+            "refused": refused,
+        }
         JsonLines().say("dry-run", data)
     else:
-        _show_previews(found, scan.problems, pusher, lists_all=lists_all)
+        _show_previews(found_previews, scan.problems, pusher, lists_all=lists_all)
         if refused:
             Terminal().prose(f"it would be refused: {refused}", "red")
     sys.exit(1 if refused else 0 if scan.is_whole else NOT_WHOLE)
 
 
 def _show_previews(
-    found: Iterable[Preview], problems: Iterable[Problem], pusher: Pusher | None, *, lists_all: bool
+    found_previews: Iterable[Preview],
+    problems: Iterable[Problem],
+    pusher: Pusher | None,
+    *,
+    lists_all: bool,
 ) -> None:
     from monarch.cli.sync.preview import preview_lines
 
     terminal = Terminal()
-    for one in found:
-        for line in preview_lines(one, lists_all=lists_all):
+    for preview_of_hosts in found_previews:
+        for line in preview_lines(preview_of_hosts, lists_all=lists_all):
             terminal.prose(line)
     for problem in problems:
         terminal.prose(problem.line(), "yellow")

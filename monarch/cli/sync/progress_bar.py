@@ -86,15 +86,15 @@ def bar_line(
         doing = _DOING.get(progress.step, "working")
         return clipped(f"{doing}  {took(seconds)}", width, mark)
     share = min(1.0, arrived / total)
-    left = f"  {_left((total - arrived) / speed)} left" if speed and arrived < total else ""
+    time_left = f"  {_left((total - arrived) / speed)} left" if speed and arrived < total else ""
     amount = f"{byte_size(min(arrived, total))} of {byte_size(total)}"
-    tail = f"  {amount}{left}"
+    tail = f"  {amount}{time_left}"
     room = min(30, width - len("sending  []") - len(tail))
     if room < 4:
         return clipped(f"sending{tail}", width, mark)
-    full = int(room * share)
-    done, rest = ("#", "-") if ascii_only else ("█", "░")
-    return f"sending  [{done * full}{rest * (room - full)}]{tail}"
+    num_full = int(room * share)
+    full_mark, empty_mark = ("#", "-") if ascii_only else ("█", "░")
+    return f"sending  [{full_mark * num_full}{empty_mark * (room - num_full)}]{tail}"
 
 
 def scan_text(progress: Progress) -> str:

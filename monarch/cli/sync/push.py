@@ -31,7 +31,7 @@ def sync(
         lambda text, files: output.note("large-files", text, files=files),
         is_agreed=yes, may_ask=not (options.is_json or is_quiet()),
     )  # fmt: skip
-    how: Any = {
+    options_of_push: Any = {
         "best_effort": best_effort, "allow_empty": allow_empty, "env": env, "large": large,
     }  # fmt: skip
     with errors(is_json=options.is_json):
@@ -43,13 +43,15 @@ def sync(
             # about it.
             keys, tells_runs = Keys(is_piped=has_keys), not has_keys
             pusher.tells_waits = not has_keys  # The run says it.
-            watching = Watching(project, pusher, output, keys=keys, tells_runs=tells_runs, **how)
+            watching = Watching(
+                project, pusher, output, keys=keys, tells_runs=tells_runs, **options_of_push
+            )
             with asked_to_end():
                 watching.run()
         else:
             if no_wait:
                 check_nobody_stands()
-            _push(options, output, **how)
+            _push(options, output, **options_of_push)
 
 
 def check_nobody_stands() -> None:

@@ -228,22 +228,22 @@ class Watching:
             self._output.note("retrying", self._retrying.text)
 
     def _tell_hot_files(self, report: SyncReport) -> None:
-        found = self._hot_files.pushed(report.changed_files, time.monotonic())
-        if found is None:
+        hot = self._hot_files.pushed(report.changed_files, time.monotonic())
+        if hot is None:
             return
-        if found.is_sure:
-            self._workspace = self._workspace.ignoring([found.pattern])
-        name = printable(found.pattern.strip("/"))
+        if hot.is_sure:
+            self._workspace = self._workspace.ignoring([hot.pattern])
+        name = printable(hot.pattern.strip("/"))
         text = (
             f"{name} is written by a program, as it seems, and left out from here on. To leave it "
             "out of later pushes, too, add the line"
-            if found.is_sure
+            if hot.is_sure
             else f"{name} was pushed again. If a training writes it, leave it out: add the line"
         )
         self._output.note(
             "restless",
-            f"{text}\n    {printable(found.pattern)}\nto {printable(str(found.file))}",
-            pattern=found.pattern, file=str(found.file), left_out=found.is_sure,
+            f"{text}\n    {printable(hot.pattern)}\nto {printable(str(hot.file))}",
+            pattern=hot.pattern, file=str(hot.file), left_out=hot.is_sure,
         )  # fmt: skip
 
     def _tell_failure(self, error: str) -> None:
@@ -307,10 +307,10 @@ class Watching:
         if not missing:
             return  # Replaced rather than gone: the next step follows the new one.
         gone = [error.folder for error in missing]
-        what = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
+        state = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
         self._output.note(
             "folder-lost",
-            f"{listed(gone)} {what}; hosts keep what they have. Waiting for it to come back",
+            f"{listed(gone)} {state}; hosts keep what they have. Waiting for it to come back",
             folders=gone,
         )
 
@@ -361,16 +361,16 @@ class Watching:
         if job is None and not pusher.job.is_running() and not self._goes_on_with_some(pusher):
             self._pusher = None
             self._others.close()
-            left = noted_job()
-            why = left.why_ended() if left is not None else ""
-            what = (
-                f"hosts of the allocation have ended:\n{why}\n"
-                if why
+            job_left = noted_job()
+            reason = job_left.why_ended() if job_left is not None else ""
+            text = (
+                f"hosts of the allocation have ended:\n{reason}\n"
+                if reason
                 else ("the allocation has ended. ")
             )
             self._output.note(
                 "allocation-lost",
-                f"{what}What you save is pushed as soon as there is one again: `monarch apply`. "
+                f"{text}What you save is pushed as soon as there is one again: `monarch apply`. "
                 "A run that holds on it brings its hosts up by itself",
             )
         return False
@@ -384,7 +384,7 @@ class _WatcherThread:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._found: queue.SimpleQueue[AbstractSet[Path] | Exception | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[AbstractSet[Path] | Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
         self._thread.start()
 
@@ -402,12 +402,12 @@ class _WatcherThread:
         if a folder is gone, and any other error that has ended the watch.
         """
         try:
-            found = self._found.get(timeout=timeout_seconds)
+            item = self._items.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
-        touched = self._checked(found)
-        while not self._found.empty():
-            more = self._checked(self._found.get())
+        touched = self._checked(item)
+        while not self._items.empty():
+            more = self._checked(self._items.get())
             if touched is None or more is None:
                 touched = more if touched is None else touched
             else:
@@ -416,19 +416,19 @@ class _WatcherThread:
 
     def wake(self) -> None:
         """Make `next` return, from any thread, so that its caller checks for other changes."""
-        self._found.put(None)
+        self._items.put(None)
 
-    def _checked(self, found: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def _checked(self, item: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     def _run(self) -> None:
         try:
             for touched in self._watcher:
-                self._found.put(touched)
+                self._items.put(touched)
         except Exception as error:  # the waiting thread is to hear of it, whatever it is
-            self._found.put(error)
+            self._items.put(error)
 
     def close(self) -> None:
         self._watcher.close()

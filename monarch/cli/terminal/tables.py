@@ -18,14 +18,14 @@ def terminal_width() -> int | None:
 def in_columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
     """Yield lines; columns beyond ``width`` follow below, with the first column repeated."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    first, *rest = range(len(widths))
+    first, *hidden = range(len(widths))
     while True:
         shown, room = [first], (width or sys.maxsize) - widths[first]
-        while rest and (len(shown) == 1 or room >= widths[rest[0]] + len(_BETWEEN)):
-            room -= widths[rest[0]] + len(_BETWEEN)
-            shown.append(rest.pop(0))
+        while hidden and (len(shown) == 1 or room >= widths[hidden[0]] + len(_BETWEEN)):
+            room -= widths[hidden[0]] + len(_BETWEEN)
+            shown.append(hidden.pop(0))
         for row in rows:
-            yield _BETWEEN.join(row[at].ljust(widths[at]) for at in shown).rstrip()
-        if not rest:
+            yield _BETWEEN.join(row[index].ljust(widths[index]) for index in shown).rstrip()
+        if not hidden:
             return
         yield ""

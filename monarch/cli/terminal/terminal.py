@@ -56,21 +56,21 @@ class Terminal:
         Characters that could steer a terminal are escaped, unless the text should stay exactly as
         it is.
         """
-        shown = self._encodable(text if is_exact else plain(text))
+        output = self._encodable(text if is_exact else plain(text))
         if self._has_colour and (colour or dim):
-            shown = click.style(shown, fg=colour, dim=dim or None)
+            output = click.style(output, fg=colour, dim=dim or None)
         with self._lock:
-            self._write(self._erased() + shown + end)
+            self._write(self._erased() + output + end)
 
     def change(self, text: str) -> None:
         """Show a text for the moment, in place of the last one; "" for none."""
         if not self.is_live:
             return
         width = self.width or 80
-        shown = clipped(self._encodable(plain(text)), width - 1, "..." if self.ascii_only else "…")
+        output = clipped(self._encodable(plain(text)), width - 1, "..." if self.ascii_only else "…")
         with self._lock:
-            self._write(self._erased() + shown)
-            self._changing = shown
+            self._write(self._erased() + output)
+            self._changing = output
 
     def _erased(self) -> str:
         """Return the characters that erase the changing line."""
