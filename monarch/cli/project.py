@@ -315,9 +315,7 @@ class Project(NamedTuple):
         name."""
         run_folders = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
         project_runs = self.directory.resolve() / OWN_RUNS.strip("/")
-        is_free = all(
-            not run_folder.exists() or _is_of_runs(run_folder) for run_folder in run_folders
-        )
+        is_free = all(not path.exists() or _is_of_runs(path) for path in run_folders)
         return [OWN_RUNS] if project_runs in run_folders and is_free else []
 
     def _landing(self, folder: str) -> str:

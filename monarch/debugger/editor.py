@@ -256,10 +256,8 @@ def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
     settings: dict[str, Any] = {"version": "0.2.0", "configurations": []}
     if path.exists():
         settings = json.loads(path.read_text(encoding="utf-8"))
-    other_entries = [
-        other for other in settings.get("configurations", ()) if other.get("name") != entry["name"]
-    ]
-    settings["configurations"] = [*other_entries, entry]
+    others = [e for e in settings.get("configurations", ()) if e.get("name") != entry["name"]]
+    settings["configurations"] = [*others, entry]
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
     return path
@@ -305,10 +303,8 @@ class AttachRequest:
         return body
 
     def _mapped(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        other_mappings = [
-            mapping for mapping in arguments.get("pathMappings") or () if mapping not in self._known
-        ]
-        return {**arguments, "pathMappings": [*other_mappings, *self._own_mappings]}
+        others = [m for m in arguments.get("pathMappings") or () if m not in self._known]
+        return {**arguments, "pathMappings": [*others, *self._own_mappings]}
 
 
 def _framed(body: bytes) -> bytes:

@@ -82,15 +82,15 @@ class RunningRanks:
         states = states_of(self._visit, procs, range(0, 2**62))
         others = [state for state in states if state.actor in actors and state.proc not in held]
         others, flights = self._in_flight(procs, others)
-        ranks_by_wait: dict[tuple[str, str], list[int]] = {}
+        waits: dict[tuple[str, str], list[int]] = {}
         for state in others:
             if not state.collective:
                 continue
             collective = f"{state.collective}{flights.number(state)}"
-            ranks_by_wait.setdefault((state.actor, collective), []).append(state.rank)
+            waits.setdefault((state.actor, collective), []).append(state.rank)
         return " and ".join(
             f"{actor} {in_ranges(ranks)} in {collective}"
-            for (actor, collective), ranks in ranks_by_wait.items()
+            for (actor, collective), ranks in waits.items()
         )
 
     def others(self, hold: HoldNote) -> str:
@@ -148,16 +148,12 @@ class RunningRanks:
         meshes = {proc.mesh for proc in procs}
         procs_of_meshes = [proc for proc in everybody if proc.mesh in meshes]
         groups_of = visit.ask_many(procs_of_meshes, AbortGroups((), True))
-        ends = {
-            (other_end, own_end)
-            for answer in groups_of.values()
-            for own_end, other_end in answer.or_else(())
-        }
+        ends = {(peer, own) for answer in groups_of.values() for own, peer in answer.or_else(())}
         ends_of_chosen = tuple(
-            (own_end, other_end)
+            (own, peer)
             for proc in procs
-            for own_end, other_end in groups_of[proc.uid].or_else(())
-            if (own_end, other_end) in ends
+            for own, peer in groups_of[proc.uid].or_else(())
+            if (own, peer) in ends
         )
         answers = visit.ask_many(procs, AbortGroups(ends_of_chosen, False), _ABORT_SECONDS)
         errors = {proc.rank: answers[proc.uid].error for proc in procs}
@@ -238,9 +234,7 @@ class Flights:
 
     def mismatches(self) -> list[str]:
         """Return the mismatches of collectives, in words."""
-        return [
-            mismatch.text for records in self._records.values() for mismatch in mismatches(records)
-        ]
+        return [m.text for records in self._records.values() for m in mismatches(records)]
 
 
 class ActorState(NamedTuple):

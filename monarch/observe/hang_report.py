@@ -50,11 +50,7 @@ class HangReport:
     def late(self) -> set[tuple[str, int]]:
         """Return collectives, by group and number, that match so far: some ranks have not reached
         them yet."""
-        return {
-            (mismatch.group, mismatch.seq)
-            for mismatch in self.mismatches
-            if len(mismatch.by_kind) == 1
-        }
+        return {(m.group, m.seq) for m in self.mismatches if len(m.by_kind) == 1}
 
     def keep_late(self, late_before: Collection[tuple[str, int]]) -> None:
         """Drop mismatches of `late` collectives that are not in ``late_before``.
@@ -62,11 +58,7 @@ class HangReport:
         Their ranks may be on their way.
         """
         passing = self.late.difference(late_before)
-        self.mismatches = [
-            mismatch
-            for mismatch in self.mismatches
-            if (mismatch.group, mismatch.seq) not in passing
-        ]
+        self.mismatches = [m for m in self.mismatches if (m.group, m.seq) not in passing]
 
     @property
     def lines(self) -> list[str]:

@@ -99,6 +99,13 @@ class MeshTrace:
             merged["ts"] = self._us(base_ns + int(event["ts"] * 1000))
             self._torch.append(merged)
 
+    def add_profiles(self, profiles: Mapping[str, tuple[bytes, str]]) -> dict[str, str]:
+        """Add what `MeshVisit.profile` returns; return the errors of procs that have no trace."""
+        for uid, (packed, error) in profiles.items():
+            if not error:
+                self.add_torch(uid, packed)
+        return {uid: error for uid, (_, error) in profiles.items() if error}
+
     def events(self) -> list[dict[str, Any]]:
         """Return all events of the trace."""
         self._events = []

@@ -118,10 +118,12 @@ def _user_frames(text: str) -> list[str]:
                 source = [f"    {code}"] if code else []
             frames.append((match["file"], [line, *source]))
     users = [
-        frame_lines for file, frame_lines in frames if not any(part in file for part in _FOREIGN)
+        lines_of_frame
+        for file, lines_of_frame in frames
+        if not any(part in file for part in _FOREIGN)
     ]
-    chosen = users or [frame_lines for _, frame_lines in frames]
-    return [line for frame_lines in chosen[-3:] for line in frame_lines]
+    chosen = users or [lines_of_frame for _, lines_of_frame in frames]
+    return [line for lines_of_frame in chosen[-3:] for line in lines_of_frame]
 
 
 class CellRunner(Actor):

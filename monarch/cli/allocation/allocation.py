@@ -48,12 +48,10 @@ def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | Non
     job_wanted = _wanted(spec, file, yes=yes)
     noted = noted_job()
     if noted is not None and noted.can_run(job_wanted) and noted.ending is None:
-        if noted.is_whole():
+        is_whole = noted.is_whole()
+        if is_whole:
             say("already up")
-            _limit_idleness(noted, limit)
-            _show_unasked(noted)
-            return
-        if (noted.is_running() or noted.num_running()) and _is_repaired(noted):
+        if is_whole or ((noted.is_running() or noted.num_running()) and _is_repaired(noted)):
             _limit_idleness(noted, limit)
             _show_unasked(noted)
             return
@@ -98,8 +96,9 @@ def _seconds(text: str) -> float:
     try:
         return 0.0 if text.strip() == "0" else parse_duration(text)
     except ValueError:
-        mistake = f"--idle-timeout {text}: give it as 30m, 2h, 90s, or 0 for never"
-        raise click.UsageError(mistake) from None
+        raise click.UsageError(
+            f"--idle-timeout {text}: give it as 30m, 2h, 90s, or 0 for never"
+        ) from None
 
 
 def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
@@ -176,7 +175,7 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
                 raise
 
 
-def status(watch: bool = False) -> None:
+def status(watch: bool) -> None:
     """Print a table of hosts and procs; with ``watch``, again each second until Ctrl-C."""
     _status_once()
     if watch:

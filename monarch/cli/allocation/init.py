@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from monarch.cli.project import (
     WorkspaceSection,
     load_project,
 )
+from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.volume import say
 from monarch.cli.trust import note_trust
 from monarch.config_file.writer import to_commented_toml
@@ -87,15 +87,11 @@ def init(folder: Path | None, hosts: int | None) -> None:
     names = [PROJECT_FILE] if code.scripts else [PROJECT_FILE, TASK, _CONFIG_FILE]
     missing = [name for name in names if not os.path.lexists(folder / name)]
     is_asked = PROJECT_FILE in missing and hosts is None
-    if is_asked and sys.stdin.isatty() and sys.stdout.isatty():
-        hosts = click.prompt(
-            "How many hosts? All are on this machine, each with a copy of this folder",
-            default=_HOSTS, type=click.IntRange(min=1),
-        )  # fmt: skip
-    texts = {
-        PROJECT_FILE: _project_text(hosts or _HOSTS, code.outputs), TASK: _TASK,
-        _CONFIG_FILE: _CONFIG,
-    }  # fmt: skip
+    if is_asked and is_somebody_there():
+        question = "How many hosts? All are on this machine, each with a copy of this folder"
+        hosts = click.prompt(question, default=_HOSTS, type=click.IntRange(min=1))
+    project = _project_text(hosts or _HOSTS, code.outputs)
+    texts = {PROJECT_FILE: project, TASK: _TASK, _CONFIG_FILE: _CONFIG}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in missing:
@@ -141,7 +137,7 @@ def _is_task(path: Path) -> bool:
     return {"build_model", "compute_loss"} <= defined
 
 
-def _project_text(num_hosts: int, outputs: Sequence[str] = ()) -> str:
+def _project_text(num_hosts: int, outputs: Sequence[str]) -> str:
     job = JobSection(hosts={"hosts": num_hosts}, preload=["torch"])
     folders = dict.fromkeys(["runs", *LOGS, *outputs])
     patterns = [*(f"{name}/" for name in folders), *(f"*{kind}" for kind in WEIGHTS)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from monarch.errors import JobError
 from monarch.job import JobTrait
@@ -35,15 +34,14 @@ def served(state: HostState) -> str:
     return "" if state.client == who_am_i() else state.client
 
 
-def named(state: HostState, runs: Path = RUNS) -> str:
-    """Return ``served``, after the name of the run of this folder that the program trains, if
-    any."""
+def named(state: HostState) -> str:
+    """Return what `served` returns, after the name of this folder's run that it trains, if any."""
     program = served(state)
     match = _WHO.fullmatch(program)
     if match is None:
         return program
     pid = int(match["pid"])
-    names = [run.name for run in runs_in(runs) if run.running_pid == pid]
+    names = [run.name for run in runs_in(RUNS) if run.running_pid == pid]
     return f"{', '.join(names)} ({match['program']}, {match['where']})" if names else program
 
 

@@ -10,14 +10,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.project import load_project, no_allocation, noted_job
-from monarch.core.rank_sets import BadRanks, is_in, parse_set
+from monarch.core.rank_sets import BadRanks, in_ranges, is_in, parse_set
 from monarch.debugger.console import Console
 from monarch.debugger.running import stacks_lines
 from monarch.debugger.screen import make_screen
@@ -50,23 +50,48 @@ def nothing_runs() -> JobError:
     return JobError("no proc runs here: `monarch run`, or a program of yours, starts some")
 
 
-def edit(mesh: str, ranks: str) -> None:
-    """Serve an editor until it leaves, or Ctrl-C. ``mesh`` chooses the procs; "" is all."""
-    from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
+def procs_here(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Visit, list[SeenProc]]:
+    """Return a visit, and the running procs of these ranks and this mesh ("": any mesh).
 
+    Raises ``UsageError`` for text that names no ranks, and ``JobError`` if there is no such proc.
+    """
     try:
         rank_set = parse_set(ranks)
     except BadRanks as error:
         raise click.UsageError(str(error)) from None
-    if importlib.util.find_spec("debugpy") is None:
-        raise JobError("--vscode needs debugpy: pip install 'monarch-loop[debug]'")
     visit = visit_here()
     all_procs = visit.procs()
     procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
-    if not all_procs:
-        raise nothing_runs()
-    if not procs:
-        raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
+    if procs or may_be_none:
+        return visit, procs
+    if all_procs:
+        raise JobError(f"that is none of the procs that run: {in_words(all_procs)}")
+    raise nothing_runs()
+
+
+def in_words(procs: Iterable[SeenProc]) -> str:
+    """Return meshes and ranks of procs, as ``trainer 0-3 and generator 0``."""
+    return " and ".join(
+        f"{name} {in_ranges(proc.rank for proc in procs_of_mesh)}"
+        for name, procs_of_mesh in by_mesh(procs).items()
+    )
+
+
+def by_mesh(procs: Iterable[SeenProc]) -> dict[str, list[SeenProc]]:
+    """Return the procs of each mesh, by its name."""
+    meshes: dict[str, list[SeenProc]] = {}
+    for proc in procs:
+        meshes.setdefault(proc.mesh, []).append(proc)
+    return meshes
+
+
+def edit(mesh: str, ranks: str) -> None:
+    """Serve an editor until it leaves, or Ctrl-C. ``mesh`` chooses the procs; "" is all."""
+    from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
+
+    if importlib.util.find_spec("debugpy") is None:
+        raise JobError("--vscode needs debugpy: pip install 'monarch-loop[debug]'")
+    visit, procs = procs_here(ranks, mesh)
     folders = load_project(None).make_workspace().dirs
     bridge = EditorBridge(visit, lambda text: click.echo(text, err=True), folders)
     try:
@@ -112,51 +137,35 @@ def debug(name: str | None, rank: int | None) -> None:
 
 def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
     """Print the stacks of these ranks; equal ones are printed once."""
-    try:
-        rank_set = parse_set(ranks)
-    except BadRanks as error:
-        raise click.UsageError(str(error)) from None
-    visit = visit_here()
-    all_procs = visit.procs()
-    procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
-    if not all_procs:
-        raise nothing_runs()
-    if not procs:
-        raise JobError("that is none of the procs that run")
+    visit, procs = procs_here(ranks, mesh)
     if native:
         for proc in procs:
             click.echo(_native(proc))
         return
-    for heading, procs_of_program in by_program(
-        procs, {address.uid for address in hosts_here().values()}, _folder_of
-    ):
+    hosts = {address.uid for address in hosts_here().values()}
+    for heading, procs_of_program in _by_program(procs, hosts):
         if heading:
             click.echo(heading)
         click.echo("\n".join(stacks_lines(visit, procs_of_program, with_locals=with_locals)))
 
 
-def by_program(
-    procs: Sequence[SeenProc],
-    hosts: Collection[Uid],
-    folder_of: Callable[[SeenProc], str],
-    folder: str | None = None,
+def _by_program(
+    procs: Sequence[SeenProc], hosts: Collection[Uid]
 ) -> list[tuple[str, list[SeenProc]]]:
-    """Return this folder's procs, which are on these ``hosts`` or run in ``folder``, without a
-    heading; if there are none, those of each other program of this user, with a heading.
+    """Return this folder's procs without a heading: those on ``hosts``, or started here.
+
+    If there are none, return the procs of each other program of this user, with a heading.
     """
-    folder = os.getcwd() if folder is None else folder
-    procs_here = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == folder]
-    if procs_here:
-        return [("", procs_here)]
+    folder = os.getcwd()
+    own_procs = [p for p in procs if p.address.host_uid in hosts or _folder_of(p) == folder]
+    if own_procs:
+        return [("", own_procs)]
     programs: dict[Uid, list[SeenProc]] = {}
     for proc in procs:
         programs.setdefault(proc.address.host_uid, []).append(proc)
     return [
-        (
-            f"of the program in {folder_of(procs_of_program[0]) or procs_of_program[0].host}:",
-            procs_of_program,
-        )
-        for procs_of_program in programs.values()
+        (f"of the program in {_folder_of(others[0]) or others[0].host}:", others)
+        for others in programs.values()
     ]
 
 

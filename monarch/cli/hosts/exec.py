@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -39,11 +40,12 @@ def _check_no_shell_line(command: Sequence[str]) -> None:
         )
 
 
-class LiveHost:
+class LiveHost(NamedTuple):
     """A host that has just answered."""
 
-    def __init__(self, host: JobHost, address: ProcAddress, state: HostState) -> None:
-        self.host, self.address, self.state = host, address, state
+    host: JobHost
+    address: ProcAddress
+    state: HostState
 
 
 def up_job() -> JobTrait:
@@ -81,11 +83,22 @@ def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
 def one_host(mesh: str | None, point: str | None) -> LiveHost:
     """Return the host that a person has named, by default the first of the first mesh."""
     job = up_job()
-    hosts = chosen(hosts_of(job), mesh, only_one=False)
-    hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
-    rank_point = parse_point(point or "0")
-    ranks = ranks_on([(ProcAddress(host.url), host.name) for host in hosts], {}, rank_point)
-    return all_live(job, [hosts[ranks[0].number]])[0]
+    return all_live(job, hosts_at(chosen(hosts_of(job), mesh, only_one=False), point or "0")[:1])[0]
+
+
+def hosts_at(hosts: Sequence[JobHost], point: str) -> list[JobHost]:
+    """Return those of ``hosts`` that are in the first host's mesh, at ``point``."""
+    hosts = _of_first_mesh(hosts)
+    ranks = ranks_on(_addresses(hosts), {}, parse_point(point))
+    return [hosts[rank.number] for rank in ranks]
+
+
+def _of_first_mesh(hosts: Sequence[JobHost]) -> list[JobHost]:
+    return [host for host in hosts if host.mesh == hosts[0].mesh]
+
+
+def _addresses(hosts: Sequence[JobHost]) -> list[tuple[ProcAddress, str]]:
+    return [(ProcAddress(host.url), host.name) for host in hosts]
 
 
 def exec_(
@@ -121,7 +134,7 @@ def exec_(
     is_many = is_all or (mesh is not None and not is_one)
     hosts = chosen(hosts_of(job), mesh, only_one=not (is_many or point))
     if point and mesh is None:
-        hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
+        hosts = _of_first_mesh(hosts)
     rank_point = parse_point(point) if point else None
     # A host that is not chosen need not answer.
     wanted_ranks = ranks_on(
@@ -129,8 +142,8 @@ def exec_(
     )
     urls = {rank.host.uid for rank in wanted_ranks}
     live = {
-        live_host.host.url: live_host
-        for live_host in all_live(job, [h for h in hosts if h.url in urls])
+        live_one.host.url: live_one
+        for live_one in all_live(job, [h for h in hosts if h.url in urls])
     }
     ranks = [
         rank._replace(host=live[rank.host.uid].address, host_name=live[rank.host.uid].state.host)
@@ -208,7 +221,7 @@ def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str
     try:
         for local, remote in port_pairs:
             try:
-                port_forward = PortForward(
+                forwarding = PortForward(
                     node, host.address, remote, bind=(bind, local), to=to, tell=_tell
                 )
             except OSError as error:
@@ -216,16 +229,16 @@ def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str
                     f"cannot listen at {bind}:{local}: {os.strerror(error.errno or 0)}. Give "
                     f"another port here, as in {local + 1 if local < 65535 else local - 1}:{remote}"
                 ) from None
-            forwards.append(port_forward)
+            forwards.append(forwarding)
             target = f"port {remote} of {name}" if to == "127.0.0.1" else f"{to}:{remote} by {name}"
-            say(f"{port_forward.address[0]}:{port_forward.address[1]} is {target}; Ctrl-C ends it")
+            say(f"{forwarding.address[0]}:{forwarding.address[1]} is {target}; Ctrl-C ends it")
         while node.failure_of(host.address.uid) is None:
             time.sleep(_LOOK_SECONDS)
         failure = node.failure_of(host.address.uid)
         raise JobError(f"{name} was lost: {failure.reason if failure else ''}")
     finally:
-        for port_forward in forwards:
-            port_forward.close()
+        for forwarding in forwards:
+            forwarding.close()
 
 
 def _ports(text: str) -> tuple[int, int]:

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.hosts.exec import all_live, up_job
-from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.hosts.exec import all_live, hosts_at, up_job
+from monarch.cli.terminal.terminal import LabelledLines
 from monarch.errors import JobError
 from monarch.job.exec.exec_run import ExecRun, Program, write_through
-from monarch.job.exec.ranks import chosen, hosts_of, parse_point, ranks_on
+from monarch.job.exec.ranks import chosen, hosts_of, ranks_on
 from monarch.runtime.client_agent import client
 from monarch.runtime.output import read_logs
-from monarch.wire.address import ProcAddress
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
 def logs(
@@ -37,17 +35,12 @@ def logs(
     job = up_job()
     hosts = chosen(hosts_of(job), mesh, only_one=False)
     if point:
-        hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
-        chosen_ranks = ranks_on(
-            [(ProcAddress(h.url), h.name) for h in hosts], {}, parse_point(point)
-        )
-        hosts = [hosts[rank.number] for rank in chosen_ranks]
+        hosts = hosts_at(hosts, point)
     live = all_live(job, hosts)
-    options = [
-        f"--since={began}", *(f"--rank={rank}" for rank in ranks),
-        *(["--follow"] if follow else []), *([f"--tail={tail}"] if tail is not None else []),
-        *(["--agents"] if agents else []),
-    ]  # fmt: skip
+    options = [f"--since={began}", *(f"--rank={rank}" for rank in ranks)]
+    options += ["--follow"] if follow else []
+    options += [] if tail is None else [f"--tail={tail}"]
+    options += ["--agents"] if agents else []
     script = Path(read_logs.__file__).read_bytes()
     node = client().node
     printer = _Shown()
@@ -92,9 +85,8 @@ class _Shown:
 
     def __init__(self) -> None:
         self.num_lines = 0
-        self._terminal = Terminal()
+        self._labelled = LabelledLines("[{}] ")
         self._rest: dict[str, bytes] = {}
-        self._colours: dict[str, str] = {}
 
     def take(self, name: str, stream: int, data: bytes) -> None:
         if stream == 2:
@@ -104,10 +96,7 @@ class _Shown:
         for line in lines:
             proc_label, _, text = line.decode(errors="replace").partition("\t")
             self.num_lines += 1
-            label = f"{name} {proc_label}".strip()
-            colour = self._colours.setdefault(label, _COLOURS[len(self._colours) % len(_COLOURS)])
-            self._terminal.line(f"[{label}] ", colour, end="")
-            self._terminal.line(text, is_exact=self._terminal.width is None)
+            self._labelled.print((f"{name} {proc_label}".strip(), text))
 
     def flush(self) -> None:
         sys.stdout.flush()

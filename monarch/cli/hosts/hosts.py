@@ -11,7 +11,7 @@ import click
 from monarch.cli.allocation.users import named
 from monarch.cli.hosts.exec import LiveHost, ask, up_job
 from monarch.cli.project import no_allocation
-from monarch.cli.terminal.tables import in_columns, terminal_width
+from monarch.cli.terminal.tables import echo_columns
 from monarch.job.doctor.probe_session import probe_by_agent
 from monarch.job.exec.ranks import hosts_of
 from monarch.runtime.client_agent import client
@@ -86,8 +86,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
             f"{machine['load']:.1f}" if machine["load"] is not None else "-", python,
             row["user"] or "-", row["url"],
         ))  # fmt: skip
-    for line in in_columns(table, terminal_width()):
-        click.echo(line)
+    echo_columns(table)
     for row in rows:
         if "error" in row:
             click.secho(f"{row['name']}: {row['error']}", fg="red")

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
 _PORT = 8265
 Hosts = Callable[[], Mapping[str, ProcAddress]]
 
-_MISSING = (
-    "monarch dashboard needs Starlette and uvicorn, which are not installed: "
-    "pip install 'monarch-loop[observe]'"
-)
-
 
 def dashboard(
     run: str | None, port: int | None, read_only: bool, opens: bool, from_stdin: bool
@@ -47,7 +43,10 @@ def dashboard(
     try:
         from monarch.view.server import PageServer, PageSource, serve
     except ImportError:
-        raise JobError(_MISSING) from None
+        raise JobError(
+            "monarch dashboard needs Starlette and uvicorn, which are not installed: "
+            "pip install 'monarch-loop[observe]'"
+        ) from None
     if from_stdin:
         source = _of_program(PageSource)
     elif run is not None:
@@ -63,24 +62,17 @@ def dashboard(
             ) from None
         server = PageServer(source)
     if from_stdin:
-        serve(server, _tell_plainly)
+        serve(server, partial(print, flush=True))
         return
     with page_opener() as opener:
 
         def started(url: str) -> None:
-            _tell(url)
+            click.echo(url)
+            click.echo("open it in a browser on this machine; Ctrl-C ends the page, nothing else")
             if opens and not opener.open(url):
                 click.echo("no browser could be opened here")
 
         serve(server, started)
-
-
-def _tell(url: str) -> None:
-    click.echo(f"{url}\nopen it in a browser on this machine; Ctrl-C ends the page, nothing else")
-
-
-def _tell_plainly(url: str) -> None:
-    print(url, flush=True)
 
 
 def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:

@@ -40,7 +40,7 @@ class RunActions:
         return action in self._actions
 
     def do(self, action: str, names: Sequence[str]) -> str:
-        """Run the action ``action`` on one run. Raises ``JobError`` for an unknown action."""
+        """Run an action on one run. Raises ``JobError`` for an unknown action."""
         if len(names) != 1:
             raise JobError("name one run")
         return self._actions[action](find_run(names[0]))
@@ -83,16 +83,12 @@ class OwnFiles:
         else.
         """
         workspace = self._workspace
-        folders = (
-            [Path(entry.local) for entry in workspace.folders] if workspace is not None else []
-        )
+        folders = [Path(f.local) for f in workspace.folders] if workspace is not None else []
         folders = [*folders, Path.cwd()]
         paths = [(folder / file, folder) for folder in folders]
-        path_in_workspace = file.rpartition(_IN_REPLICA)[2]
-        if workspace is not None and path_in_workspace != file:
-            paths += [
-                (path, folder) for path in workspace.locate(path_in_workspace) for folder in folders
-            ]
+        remote = file.rpartition(_IN_REPLICA)[2]
+        if workspace is not None and remote != file:
+            paths += [(path, folder) for path in workspace.locate(remote) for folder in folders]
         return next(
             (
                 (path, folder)

@@ -6,15 +6,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from monarch.cli.observe.target import StayHere, visit_here
+from monarch.cli.observe.target import StayHere, hang_here, visit_here
 from monarch.errors import JobError
-from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.query import live_rows
 from monarch.observe.stacks import dump_in_words, stacks_in_words
 from monarch.observe.trace import MeshTrace
@@ -46,7 +44,7 @@ class RankActions:
         }
 
     def do(self, action: str, uids: Sequence[str]) -> str:
-        """Run the action ``action`` on these procs. Raises ``JobError`` for an unknown action."""
+        """Run an action on these procs. Raises ``JobError`` for an unknown action."""
         if action not in self._actions:
             raise JobError(f"{action!r} is not one of {', '.join(self._actions)}")
         return self._actions[action](uids)
@@ -55,9 +53,8 @@ class RankActions:
         """Return the stacks of these ranks."""
         procs = self._chosen(uids)
         answers = self._visit.stacks(procs)
-        silent = [proc for proc in procs if any(
-            one.uid == proc["uid"] and "error" in one.answer for one in answers
-        )]  # fmt: skip
+        uids_without = {stacks.uid for stacks in answers if "error" in stacks.answer}
+        silent = [proc for proc in procs if proc["uid"] in uids_without]
         lines = stacks_in_words(answers)
         for uid, (dump, error) in self._visit.py_spy(silent).items() if silent else ():
             lines += [f"by py-spy: {self._named().get(uid, uid)}"]
@@ -70,22 +67,17 @@ class RankActions:
         profiles = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
         trace = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
-        errors = []
-        for uid, (data, error) in profiles.items():
-            if error:
-                errors.append(f"{self._named().get(uid, uid)}: {error}")
-            else:
-                trace.add_torch(uid, data)
+        failed = trace.add_profiles(profiles)
+        names = self._named() if failed else {}
+        errors = [f"{names.get(uid, uid)}: {error}" for uid, error in failed.items()]
         path = Path(f"profile-{time.strftime('%H%M%S')}.json.gz")
         trace.write(path)
         return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
 
-    def hang(self, uids: Sequence[str] = ()) -> str:
+    def hang(self, uids: Sequence[str]) -> str:
         """Return the text of `monarch hang`: which ranks wait for which."""
         del uids
-        look = partial(self._visit.look, flight=True)
-        pause = partial(time.sleep, LATE_SECONDS)
-        return "\n".join(settled_report(hang_report(look()), look, pause).lines)
+        return "\n".join(hang_here(self._visit).lines)
 
     def log(self, uids: Sequence[str]) -> str:
         """Return the last lines of the run that is running here."""
@@ -151,9 +143,4 @@ def top() -> None:
             "monarch top needs Textual, which is not installed: pip install 'monarch-loop[observe]'"
         ) from None
     visit = visit_here()
-    actions = RankActions(visit)
-
-    def act(what: str, uids: Sequence[str]) -> str:
-        return actions.do(what, uids)
-
-    MonarchTop(StayHere(visit).look, act, Path.cwd().name).run()
+    MonarchTop(StayHere(visit).look, RankActions(visit).do, Path.cwd().name).run()

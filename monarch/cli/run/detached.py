@@ -24,6 +24,7 @@ from monarch.cli.hosts.exec import LiveHost, all_live, up_job
 from monarch.cli.project import PROJECT_FILE, load_project
 from monarch.cli.run.recipe import outline_here
 from monarch.cli.run.run import RunRequest
+from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.phases import phase
 from monarch.cli.terminal.volume import say
 from monarch.core.log_lines import clean
@@ -285,9 +286,7 @@ def refresh() -> None:
 
 
 def _goes_on(host: LiveHost, uid: str) -> bool:
-    return any(
-        program["uid"] == uid and program["status"] is None for program in host.state.programs
-    )
+    return any(p["uid"] == uid and p["status"] is None for p in host.state.programs)
 
 
 def attach(name: str) -> None:
@@ -309,7 +308,7 @@ def attach(name: str) -> None:
     if host is None:
         raise JobError(f"the host of {run.name} is not in this allocation any more")
     live = all_live(job, [host])[0]
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if is_somebody_there():
         end = _on_terminal(live, run, detached.uid)
     else:
         end = _plainly(live, run, detached.uid)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from monarch.cli.project import load_project
+from monarch.cli.terminal.tables import echo_columns
 from monarch.cli.terminal.volume import is_verbose, say
 from monarch.config_file import ConfigError, live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
@@ -31,10 +32,7 @@ if TYPE_CHECKING:
 
 def ls() -> None:
     """Print a table of the recipes that are installed."""
-    modules = built_in_recipes()
-    width = max(map(len, modules), default=0)
-    for name, module in modules.items():
-        click.echo(f"{name:<{width}}  {summary_of(module)}")
+    echo_columns([(name, summary_of(module)) for name, module in built_in_recipes().items()])
 
 
 def show(name: str, is_toml: bool) -> None:

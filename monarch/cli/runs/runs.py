@@ -14,8 +14,8 @@ import click
 
 from monarch import ours
 from monarch.cli.terminal.confirm import ask_before
-from monarch.cli.terminal.tables import in_columns, terminal_width
-from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.tables import echo_columns
+from monarch.cli.terminal.terminal import LabelledLines
 from monarch.cli.terminal.volume import is_quiet, say
 from monarch.errors import JobError
 from monarch.runs.detached import copies_of_running
@@ -43,7 +43,6 @@ _MAX_NAME = 24
 _MOST_ROLLOUTS = 8
 _MAX_SAMPLE = 80
 _LOOK_SECONDS = 0.2
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
 def _refresh() -> None:
@@ -204,8 +203,7 @@ def _number(value: Any) -> str:
 
 
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
-    for line in in_columns(rows, terminal_width()):
-        click.echo(line)
+    echo_columns(rows)
 
 
 def rm(names: tuple[str, ...], yes: bool) -> None:
@@ -264,10 +262,10 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
     _refresh()
     run = find_run(name)
     printed = PrintedLines(run.path / "logs", ranks)
-    printer = _RankLines(is_of_one=len(ranks) == 1)
+    labelled = LabelledLines("" if len(ranks) == 1 else "{} | ")
     try:
         is_over = not (follow and run.running_pid is not None)
-        printer.tell(_last_lines(printed.take(is_over=is_over), tail))
+        labelled.print(*_last_lines(printed.take(is_over=is_over), tail))
         if is_over and not printed.names():
             by_rank = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
             raise JobError(f"nothing was printed{by_rank} in {run.path}")
@@ -275,7 +273,7 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
             time.sleep(_LOOK_SECONDS)
             _refresh()
             is_over = run.running_pid is None
-            printer.tell(printed.take(is_over=is_over))
+            labelled.print(*printed.take(is_over=is_over))
     except KeyboardInterrupt:
         sys.exit(130)  # That is how one stops to follow; there is nothing to tell of it.
 
@@ -287,24 +285,4 @@ def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
     by_rank: dict[str, list[Line]] = {}
     for line in lines:
         by_rank.setdefault(line.who, []).append(line)
-    return [
-        line
-        for lines_of_rank in by_rank.values()
-        for line in lines_of_rank[len(lines_of_rank) - min(num, len(lines_of_rank)) :]
-    ]
-
-
-class _RankLines:
-    """Prints lines, each rank's in its own colour if the output has colours."""
-
-    def __init__(self, *, is_of_one: bool) -> None:
-        self._is_of_one = is_of_one
-        self._terminal = Terminal()
-        self._colours: dict[str, str] = {}
-
-    def tell(self, lines: Sequence[Line]) -> None:
-        for who, text in lines:
-            colour = self._colours.setdefault(who, _COLOURS[len(self._colours) % len(_COLOURS)])
-            self._terminal.line("" if self._is_of_one else f"{who} | ", colour, end="")
-            # A file or a pipe gets the bytes that were printed.
-            self._terminal.line(text, is_exact=self._terminal.width is None)
+    return [line for last in by_rank.values() for line in last[len(last) - min(num, len(last)) :]]

@@ -115,7 +115,7 @@ class TPEProposals:
             return None
         self._num_left -= 1
         trial = self._study.ask()
-        overrides = tuple(_suggested(trial, dimension) for dimension in self._space)
+        overrides = tuple(_suggested(trial, dim) for dim in self._space)
         self._asked.setdefault(overrides, []).append(trial)
         return overrides
 
@@ -127,18 +127,14 @@ class TPEProposals:
             self._study.tell(trial, value)
 
 
-def _suggested(trial: Any, dimension: Dimension) -> str:
-    if isinstance(dimension, ValueRange):
-        suggest = trial.suggest_int if dimension.is_whole else trial.suggest_float
-        low, high = (
-            (int(dimension.low), int(dimension.high))
-            if dimension.is_whole
-            else (dimension.low, dimension.high)
-        )
-        return dimension.text(suggest(dimension.key, low, high, log=dimension.is_log))
-    if len(dimension) == 1:
-        return dimension[0]
-    return str(trial.suggest_categorical(dimension[0].partition("=")[0], dimension))
+def _suggested(trial: Any, dim: Dimension) -> str:
+    if isinstance(dim, ValueRange):
+        suggest = trial.suggest_int if dim.is_whole else trial.suggest_float
+        low, high = (int(dim.low), int(dim.high)) if dim.is_whole else (dim.low, dim.high)
+        return dim.text(suggest(dim.key, low, high, log=dim.is_log))
+    if len(dim) == 1:
+        return dim[0]
+    return str(trial.suggest_categorical(dim[0].partition("=")[0], dim))
 
 
 def space_of(config_class: type[Any], overrides: Sequence[str]) -> list[Dimension]:
@@ -176,13 +172,13 @@ def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]
 def choices_of(space: Sequence[Dimension]) -> list[Given]:
     """Return all combinations. Raises ``JobError`` if there is a range."""
     choices = []
-    for dimension in space:
-        if isinstance(dimension, ValueRange):
+    for dim in space:
+        if isinstance(dim, ValueRange):
             raise JobError(
-                f"{dimension.key} is a range, of which there are no combinations: --random 20 "
+                f"{dim.key} is a range, of which there are no combinations: --random 20 "
                 "tries values at random, --tpe 20 those that promise most"
             )
-        choices.append(dimension)
+        choices.append(dim)
     return list(itertools.product(*choices))
 
 
@@ -190,10 +186,7 @@ def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
     """Draw ``num`` random settings; the same settings for the same seed."""
     draw = random.Random(seed)
     return [
-        tuple(
-            dimension.drawn(draw) if isinstance(dimension, ValueRange) else draw.choice(dimension)
-            for dimension in space
-        )
+        tuple(dim.drawn(draw) if isinstance(dim, ValueRange) else draw.choice(dim) for dim in space)
         for _ in range(num)
     ]
 
@@ -202,10 +195,8 @@ def corners_of(space: Sequence[Dimension]) -> list[Given]:
     """Return settings that test whether the config accepts all values: ends of ranges, each
     choice."""
     choices = [
-        [dimension.text(dimension.low), dimension.text(dimension.high)]
-        if isinstance(dimension, ValueRange)
-        else dimension
-        for dimension in space
+        [dim.text(dim.low), dim.text(dim.high)] if isinstance(dim, ValueRange) else dim
+        for dim in space
     ]
     return [
         tuple(values[min(index, len(values) - 1)] for values in choices)
@@ -227,15 +218,11 @@ def goal_of(metric: str) -> Goal:
     return "max" if any(word in words for word in _BETTER_HIGH) or "per_second" in name else "min"
 
 
-def metric_of(values_of_runs: Sequence[Mapping[str, Any]]) -> str:
+def metric_of(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the metric to judge runs by, among those that all runs have: held-out metrics first.
-    ``values_of_runs`` has the last values of each run. "" if they share none.
+    ``runs`` has the last values of each run. "" if they share none.
     """
-    common = (
-        [name for name in values_of_runs[0] if all(name in values for values in values_of_runs)]
-        if values_of_runs
-        else []
-    )
+    common = [name for name in runs[0] if all(name in values for values in runs)] if runs else []
     held_out = [name for name in common if name.startswith(_HELD_OUT)]
     return next((name for name in (*_FIRST, *held_out, "loss") if name in common), "")
 

@@ -35,7 +35,7 @@ from monarch.cli.sweep.search import (
 )
 from monarch.cli.sweep.sweep_display import SweepDisplay, sweep_display
 from monarch.cli.terminal.interrupts import stop_on_interrupt
-from monarch.cli.terminal.tables import in_columns, terminal_width
+from monarch.cli.terminal.tables import echo_columns
 from monarch.cli.terminal.volume import say
 from monarch.config_file import ConfigError, LoadedConfig, load_config
 from monarch.errors import JobError
@@ -108,8 +108,8 @@ def sweep(
         trials = _Going(recipe, proposals, begin, wanted, display)
         trials.run(hosts, slots)
     begun = [session.folder for session in trials.sessions if session.folder.status != "empty"]
-    for line in in_columns(comparison(begun), terminal_width()) if begun else ():
-        click.echo(line)
+    if begun:
+        echo_columns(comparison(begun))
     if text := best_of(begun, wanted, goal):
         click.echo(text)
     if trials.is_stopping:

@@ -83,8 +83,8 @@ def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) ->
         digests = [e.digest for e in diff(theirs, scan.manifest).files]
         # The host's store may still have a content that was there before.
         lacking = past.missing(hosts[0], list(dict.fromkeys(digests)))
-        held_digests = {digest: 0 for digest in digests if digest not in lacking}
-        changes = list(_changes(theirs, scan.manifest, held_digests))
+        held = {digest: 0 for digest in digests if digest not in lacking}
+        changes = list(_changes(theirs, scan.manifest, held))
         found.append(Preview(hosts, generation, changes))
     return found
 
@@ -100,37 +100,33 @@ def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Sc
     return ""
 
 
-def _changes(
-    old_manifest: Manifest, new_manifest: Manifest, held_digests: Mapping[bytes, int]
-) -> Iterator[PathChange]:
-    """Yield the changes in the order of paths. Contents in ``held_digests`` need not be sent."""
-    plan = diff(old_manifest, new_manifest)
+def _changes(start: Manifest, goal: Manifest, held: Mapping[bytes, int]) -> Iterator[PathChange]:
+    """Yield the changes in the order of paths. Contents in ``held`` need not be sent."""
+    plan = diff(start, goal)
     changes = [PathChange("rename", new, source=old) for old, new in plan.folders_moved]
     counted_once: set[bytes] = set()
     moved_away: set[str] = set()
     for entry in plan.files:
         source = plan.moved.get(entry.path)
-        if source is not None and source not in new_manifest and source not in moved_away:
+        if source is not None and source not in goal and source not in moved_away:
             moved_away.add(source)
             changes.append(PathChange("rename", entry.path, source=source))
             continue
-        travels = (
-            source is None and entry.digest not in held_digests and entry.digest not in counted_once
-        )
+        travels = source is None and entry.digest not in held and entry.digest not in counted_once
         counted_once.add(entry.digest)
-        old = old_manifest.get(entry.path)
+        old = start.get(entry.path)
         action = "write" if old is not None and old.is_file else "new"
         changes.append(PathChange(action, entry.path, entry.size if travels else 0))
     for entry in plan.folders:
-        if not new_manifest.below(entry.path):  # others are seen by what is in them
+        if not goal.below(entry.path):  # others are seen by what is in them
             changes.append(PathChange("folder", entry.path))
     for entry in plan.links:
         changes.append(PathChange("link", entry.path, source=entry.target))
     for entry in plan.modes:
         changes.append(PathChange("mode", entry.path, mode=f"{entry.mode:03o}"))
     for entry in plan.removes:
-        is_seen = entry.is_dir and old_manifest.below(entry.path)
-        if not is_seen and entry.path not in moved_away and entry.path not in new_manifest:
+        is_seen = entry.is_dir and start.below(entry.path)
+        if not is_seen and entry.path not in moved_away and entry.path not in goal:
             changes.append(PathChange("delete", entry.path))
     yield from sorted(changes, key=lambda change: change.path)
 

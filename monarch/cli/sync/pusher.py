@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
@@ -63,43 +64,62 @@ def find_pusher(*, partly: bool = False) -> Pusher | None:
     return pusher if job.is_running() or (partly and pusher.answering()) else None
 
 
+class PushOptions(NamedTuple):
+    """How a push is made.
+
+    ``large`` asks about large files. With ``best_effort`` it goes on without hosts that cannot
+    follow. With ``allow_empty`` a folder that is empty here may be emptied on the hosts. ``env``
+    brings the packages of the lock file along.
+    """
+
+    large: LargeFiles
+    best_effort: bool = False
+    allow_empty: bool = False
+    env: bool = False
+
+
 class Pusher:
     """Pushes to one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
 
     def __init__(self, job: JobTrait, *, coming_up_seconds: float = COMING_UP_SECONDS) -> None:
         self.job = job
+        #: How long a host may take to start before its silence is an error.
         self._coming_up_seconds = coming_up_seconds
         self._agent: ClientAgent = client()
+        #: The host agents that were found, by URL.
         self._addresses: dict[str, ProcAddress] = {}
+        #: The processes of host agents that are watched, by the agent's uid.
         self._pids: dict[Uid, int] = {}
+        #: How many processes were lost so far; the I/O thread counts.
         self._num_lost = 0
+        #: The same number when the last push began, if all hosts followed it; else -1.
         self._num_lost_when_all_followed = -1
         self._agent.node.peer_down.on_down.append(self._lose)
+        #: Hosts' names for people, by URL.
         self._names = job.names_by_url()
-        self.tells_waits = True  # what a push waits for
-        self.ends_at_once = True  # at Ctrl-C, while a push only looks
-        self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
+        #: Whether it reports what a push waits for.
+        self.tells_waits = True
+        #: Whether Ctrl-C ends the program at once while a push only looks at the workspace.
+        self.ends_at_once = True
+        #: Why hosts gave no answer the last time, by URL.
+        self.silent: dict[str, str] = {}
 
     def push(
         self,
         workspace: Workspace,
         touched: Iterable[Path] | None,
         output: Output,
-        *,
-        large: LargeFiles,
-        best_effort: bool = False,
-        env: bool = False,
-        allow_empty: bool = False,
+        options: PushOptions,
     ) -> SyncReport:
-        """Push a workspace to all hosts; only ``touched`` paths may have changed.
+        """Push a workspace to all hosts; only ``touched`` paths may have changed (``None``: any).
 
         The hosts are asked first whether they run, unless all have followed the last push, and no
-        host was lost since. A person is notified of ``large`` files, or asked.
+        host was lost since.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
         if num_lost != self._num_lost_when_all_followed:
-            _, silent = self._split(best_effort=best_effort)
+            _, silent = self._split(best_effort=options.best_effort)
         self._num_lost_when_all_followed = -1
         session = session_of(self._agent)
         addresses = list(self.addresses().values())
@@ -114,14 +134,14 @@ class Pusher:
                     workspace,
                     is_visit=True,
                     touched=touched,
-                    best_effort=best_effort,
+                    best_effort=options.best_effort,
                     silent=silent,
                     names=self._names_by_uid(),
-                    env=env,
-                    allow_empty=allow_empty,
+                    env=options.env,
+                    allow_empty=options.allow_empty,
                 )
 
-        report = large.pushing(workspace, push)
+        report = options.large.pushing(workspace, push)
         if report.ok:
             report.wait_for_audit()
             if not silent and not any(host.error for host in report.hosts):
@@ -137,10 +157,17 @@ class Pusher:
         past = self.past(states)
         addresses = list(self.addresses().values())
         with self._followed(output, addresses), push_taken_back(lambda: False):
+            names = self._names_by_uid()
             return roll_back(
-                past, self._agent.node, workspace, generation, addresses,
-                best_effort=best_effort, silent=silent, names=self._names_by_uid(),
-            )  # fmt: skip
+                past,
+                self._agent.node,
+                workspace,
+                generation,
+                addresses,
+                best_effort=best_effort,
+                silent=silent,
+                names=names,
+            )
 
     def post(self, bulletin: Bulletin) -> None:
         """Send a bulletin to all hosts."""

@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from monarch.cli.allocation.host_table import in_short
+from monarch.cli.terminal.tables import in_columns
 from monarch.runtime.answers import Response
 from monarch.wire.message import HostState
-from monarch_sync.words import counted, num_cells
+from monarch_sync.words import counted
 
 
 class Standing(NamedTuple):
@@ -87,11 +88,7 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
         elif host.is_gone:
             column += " (deleted)"
         rows.append((host.host, column, digest, "; ".join(about) or "-"))
-    widths = [max(num_cells(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    ]
+    lines = [*in_columns(rows)]
     lines += [f"{host.host}: {host.error}" for host in lost]
     if lost:
         silent_hosts = counted(len(lost), "host")

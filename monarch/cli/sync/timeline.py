@@ -58,10 +58,8 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
     newest = max((history.generation for history in histories.values()), default=0)
     tellers_by_state: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
     for host, history in histories.items():
-        for generation_told in history.generations:
-            tellers_by_state.setdefault(
-                (generation_told.generation, generation_told.digest), []
-            ).append((host, generation_told))
+        for entry in history.generations:
+            tellers_by_state.setdefault((entry.generation, entry.digest), []).append((host, entry))
     rows = []
     first_with: dict[bytes, int] = {}
     for (generation, digest), tellers in sorted(
@@ -71,10 +69,10 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
             Row(
                 told=tellers[0][1],
                 hosts=[host for host, _ in tellers],
-                can_go_back=any(generation_told.is_whole for _, generation_told in tellers),
+                can_go_back=any(entry.is_whole for _, entry in tellers),
                 is_current=generation == newest,
                 same_as=first_with.get(digest, 0),
-                is_taken_back=any(generation_told.is_taken_back for _, generation_told in tellers),
+                is_taken_back=any(entry.is_taken_back for _, entry in tellers),
             )
         )
         first_with.setdefault(digest, generation)

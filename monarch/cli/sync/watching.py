@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from monarch.cli.large_files import LargeFiles, NotSent
+from monarch.cli.large_files import NotSent
 from monarch.cli.own_output import files_of_our_processes, patterns_of
 from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.hot_files import HotFiles, is_code
@@ -24,7 +24,7 @@ from monarch.cli.sync.other_users import OtherUsers
 from monarch.cli.sync.output import Output, listed
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
 from monarch.cli.sync.push_news import PushNews, Retrying
-from monarch.cli.sync.pusher import Pusher
+from monarch.cli.sync.pusher import Pusher, PushOptions
 from monarch.cli.terminal.interrupts import at_once_from_here
 from monarch.cli.terminal.keys import Keys
 from monarch.errors import MonarchError
@@ -43,42 +43,43 @@ class Watching:
     """One ``monarch sync --watch``, from the first push until Ctrl-C."""
 
     def __init__(
-        self,
-        project: Project,
-        pusher: Pusher,
-        output: Output,
-        *,
-        large: LargeFiles,
-        best_effort: bool = False,
-        allow_empty: bool = False,
-        env: bool = False,
-        keys: Keys | None = None,
-        tells_runs: bool = True,
+        self, project: Project, pusher: Pusher, output: Output, options: PushOptions, keys: Keys
     ) -> None:
-        self._here = Path.cwd()
+        #: The folder in which the command was started.
+        self._start = Path.cwd()
         self._output = output
-        self._large = large
-        self._is_best_effort = best_effort
-        self._may_empty = allow_empty
-        self._is_env_wanted = env  # with the first push that comes through
+        #: The options of the next push; packages go along until a push has come through.
+        self._options = options
+        #: The project file, and what people do to it.
         self._edits = ProjectEdits(project, output)
+        #: What is pushed: the project's workspace, without output and hot files.
         self._workspace = self._edits.workspace
+        #: Which folder each path was when it was seen first.
         self._identities = Identities()
+        #: ``None`` while there is no allocation.
         self._pusher: Pusher | None = pusher
+        #: ``None`` while a folder is gone.
         self._following: _WatcherThread | None = None
-        self._others = OtherUsers(output, self._wake, tells_runs=tells_runs)
-        self._keys = keys or Keys()
-        self._keys.on_press = self._wake
+        #: What others do with the allocation. A program that pipes keys reports runs itself.
+        self._others = OtherUsers(output, self._wake, tells_runs=not keys.is_piped)
+        self._keys = keys
+        keys.on_press = self._wake
         self._commands = KeyCommands(
-            self._keys, output, self._others, self._push_all, best_effort=best_effort
+            keys, output, self._others, self._push_all, best_effort=options.best_effort
         )
+        #: Whether saves may not have been pushed, so that the next push looks at everything.
         self._is_behind = False
+        #: Which pushes are reported.
         self._news = PushNews()
+        #: When the last push ended, by the monotonic clock.
         self._pushed_at = 0.0
         self._hot_files = HotFiles(self._workspace)
-        self._outputs: set[Path] = set()  # files that processes of ours write
+        #: Files that processes of ours write.
+        self._outputs: set[Path] = set()
         self._retrying = Retrying()
+        #: The error that was reported last; "" after a push that came through.
         self._failure = ""
+        #: The reported reason why saves are polled for; "" if the system tells them.
         self._polls_because = ""
         self._is_pushing = False
 
@@ -87,7 +88,7 @@ class Watching:
         try:
             self._missing()  # From here on they are known.
             self._push_all()
-            self._large.asks = False  # From here on, keys are for the watch.
+            self._options.large.asks = False  # From here on, keys are for the watch.
             if self._pusher is not None:
                 self._pusher.ends_at_once = False  # The watch says itself how it ends.
                 self._others.listen(self._pusher)
@@ -161,8 +162,9 @@ class Watching:
                     "output",
                     f"{printable(path.name)} is written by a monarch process (pid "
                     f"{writers[file]}): it is output, not code, and left out",
-                    file=str(path), pid=writers[file],
-                )  # fmt: skip
+                    file=str(path),
+                    pid=writers[file],
+                )
         return touched - self._outputs
 
     def _is_save(self, path: Path) -> bool:
@@ -185,15 +187,7 @@ class Watching:
         assert self._pusher is not None
         self._is_pushing = True
         try:
-            report = self._pusher.push(
-                self._workspace,
-                touched,
-                self._output,
-                large=self._large,
-                best_effort=self._is_best_effort,
-                allow_empty=self._may_empty,
-                env=self._is_env_wanted,
-            )
+            report = self._pusher.push(self._workspace, touched, self._output, self._options)
         except WorkspaceMissing:
             self._is_behind = True
             self._lose_folder()
@@ -207,7 +201,7 @@ class Watching:
         else:
             # An interrupt of the report does not interrupt the push.
             self._is_pushing = self._is_behind = False
-            self._failure, self._is_env_wanted = "", False
+            self._failure, self._options = "", self._options._replace(env=False)
             self._tell(report, is_first)
         self._is_pushing, self._pushed_at = False, time.monotonic()
 
@@ -243,8 +237,10 @@ class Watching:
         self._output.note(
             "restless",
             f"{text}\n    {printable(hot.pattern)}\nto {printable(str(hot.file))}",
-            pattern=hot.pattern, file=str(hot.file), left_out=hot.is_sure,
-        )  # fmt: skip
+            pattern=hot.pattern,
+            file=str(hot.file),
+            left_out=hot.is_sure,
+        )
 
     def _tell_failure(self, error: str) -> None:
         if error != self._failure:
@@ -254,9 +250,10 @@ class Watching:
     def _tell_slowness(self, polls_because: str) -> None:
         if polls_because and polls_because != self._polls_because:
             self._output.note(
-                "polling", f"{polls_because}; so it is looked at again and again, and a save may "
-                "take a moment to be seen",
-            )  # fmt: skip
+                "polling",
+                f"{polls_because}; so it is looked at again and again, and a save may take a "
+                "moment to be seen",
+            )
         self._polls_because = polls_because
 
     def _tell_end(self) -> None:
@@ -320,7 +317,7 @@ class Watching:
             return
         # The working directory may be the folder that was away: paths relative to it are invalid.
         with contextlib.suppress(OSError):
-            os.chdir(self._here)
+            os.chdir(self._start)
         if self._follow_if_there():
             self._look_at_allocation(is_idle=True)
             self._is_behind = True
@@ -343,40 +340,31 @@ class Watching:
         if pusher is not None and not is_idle:
             return False
         job = find_job()
-        if pusher is None:
-            if job is None:
-                return False
+        if job is not None and (pusher is None or job.urls() != pusher.job.urls()):
             self._pusher = Pusher(job)
             self._pusher.ends_at_once = False
-            self._output.note("allocation", "the allocation is up again")
+            what = "another allocation is up" if pusher else "the allocation is up again"
+            self._output.note("allocation", what)
             self._others.listen(self._pusher)
             return True
-        if job is not None and job.urls() != pusher.job.urls():
-            self._pusher = Pusher(job)
-            self._pusher.ends_at_once = False
-            self._output.note("allocation", "another allocation is up")
-            self._others.listen(self._pusher)
-            return True
-        # Its state file may have been deleted: the allocation runs all the same.
-        if job is None and not pusher.job.is_running() and not self._goes_on_with_some(pusher):
+        if pusher is None or job is not None:
+            return False
+        goes_on_with_some = self._options.best_effort and bool(pusher.answering())
+        # The state file may have been deleted: the allocation runs all the same.
+        if not pusher.job.is_running() and not goes_on_with_some:
             self._pusher = None
             self._others.close()
             job_left = noted_job()
             reason = job_left.why_ended() if job_left is not None else ""
-            text = (
-                f"hosts of the allocation have ended:\n{reason}\n"
-                if reason
-                else ("the allocation has ended. ")
-            )
+            text = "the allocation has ended. "
+            if reason:
+                text = f"hosts of the allocation have ended:\n{reason}\n"
             self._output.note(
                 "allocation-lost",
                 f"{text}What you save is pushed as soon as there is one again: `monarch apply`. "
                 "A run that holds on it brings its hosts up by itself",
             )
         return False
-
-    def _goes_on_with_some(self, pusher: Pusher) -> bool:
-        return self._is_best_effort and bool(pusher.answering())
 
 
 class _WatcherThread:

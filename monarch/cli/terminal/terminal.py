@@ -14,7 +14,28 @@ import click
 from monarch_sync.words import clipped, plain, wrapped
 
 _GLYPHS = "✓✗→×…"
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 _ERASE = "\r\x1b[K"
+
+
+class LabelledLines:
+    """Prints lines after a label each; each label has its own colour, if the output has colours.
+
+    ``form`` shows a label, as ``{} | `` does; "" shows none.
+    """
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._terminal = Terminal()
+        self._colours: dict[str, str] = {}
+
+    def print(self, *lines: tuple[str, str]) -> None:
+        """Print pairs of a label and a text."""
+        for label, text in lines:
+            colour = self._colours.setdefault(label, _COLOURS[len(self._colours) % len(_COLOURS)])
+            self._terminal.line(self._form.format(label), colour, end="")
+            # A file or a pipe gets the bytes that were printed.
+            self._terminal.line(text, is_exact=self._terminal.width is None)
 
 
 class Terminal:
