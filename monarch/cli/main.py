@@ -67,32 +67,25 @@ def _run() -> None:
             import traceback
 
             traceback.print_exc()
-        _tell(error)
+        _say(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
 def _has_ended_by_fault() -> bool:
     process = sys.modules.get("monarch.runtime.process")
-    return (
-        process is not None
-        and process.is_bootstrapped()
-        and (process.current().faults.has_ended_program)
-    )
+    if process is None or not process.is_bootstrapped():
+        return False
+    return bool(process.current().faults.has_ended_program)
 
 
 def _is_ours(error: OSError) -> bool:
-    """Whether the error is about a file of ours; errors about a recipe's files are for its
-    author."""
+    """Whether the error is about a file of ours, not about one of the recipe's author."""
     if not isinstance(error.filename, str):
         return False
     from monarch.job.state_folder import state_path
 
     path = Path(error.filename)
     return _OUR_FOLDER in path.parts or path.is_relative_to(state_path())
-
-
-def _tell(error: Exception) -> None:
-    _say(str(error))
 
 
 def _say(text: str) -> None:

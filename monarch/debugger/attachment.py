@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import HoldLine, HoldNames, HoldText
+from monarch.wire.message import HoldLine, HoldText
 
 PDB_PROMPT = "(Pdb) "
 _LISTEN_SECONDS = 20.0
@@ -18,8 +19,7 @@ _DETACH = ("detach", "quit session")
 class Attachment:
     """A console at one held call.
 
-    ``is_over``: the call has ended, and ``why`` has the reason. ``waits_for_code``: the call runs
-    again when new code arrives. ``why_no_redo`` says why the call cannot run again, if so.
+    ``why_no_redo`` returns why held calls cannot run again, or "".
     """
 
     def __init__(
@@ -33,13 +33,20 @@ class Attachment:
         self._screen = screen
         self._hold = hold
         self._why_no_redo = why_no_redo
+        #: The number of the last output that was shown.
         self._number = -1
+        #: Guards ``_is_waiting``, ``is_over`` and ``why``, which the listening thread sets.
         self._state = threading.Condition()
+        #: Whether the debugger waits for a line.
         self._is_waiting = False
+        #: Whether this console reads a line, which the listening thread may interrupt.
         self._is_reading = False
         self._detached = threading.Event()
+        #: Whether the call has ended.
         self.is_over = False
+        #: Whether the person has asked for a redo, so that the call runs again on new code.
         self.waits_for_code = False
+        #: Why the call has ended; "" if it has not, or in order.
         self.why = ""
 
     def run(self) -> None:
@@ -70,7 +77,7 @@ class Attachment:
                 self._screen.write("\n")
                 return
             try:
-                line = self._screen.read(PDB_PROMPT, self._names)
+                line = self._screen.read(PDB_PROMPT, partial(self._visit.names, self._hold))
             except ReadInterrupted:
                 continue
             except KeyboardInterrupt:
@@ -108,14 +115,6 @@ class Attachment:
         except NotAnswered as error:
             with self._state:
                 self.is_over, self.why = True, f"{hold.actor} {hold.rank}: {error}"
-
-    def _names(self, text: str) -> list[str]:
-        visit, hold = self._visit, self._hold
-        try:
-            names = visit.ask(hold.proc, HoldNames(hold.id, text))
-        except NotAnswered:
-            return []
-        return list(names)
 
     def _listen(self) -> None:
         """Show the debugger's output until the call ends. It runs on a thread of its own."""

@@ -17,7 +17,7 @@ from monarch.debugger.running import RunningRanks
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import HoldLine, HoldNames, HoldOutput, HoldText
+from monarch.wire.message import HoldLine, HoldOutput, HoldText
 
 _STEP_SECONDS = 1.0
 _REDO_SECONDS = 10.0
@@ -229,7 +229,7 @@ class Console:
         """
         seconds = self._step_seconds if seconds is None else seconds
         visit = self._visit
-        numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
+        numbers = {hold.id: self._output(hold, -1, 0.0).number for hold in holds}
         for hold in holds:
             visit.begin(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
         deadline = time.monotonic() + seconds
@@ -238,14 +238,12 @@ class Console:
             answers[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
         return answers
 
-    def _answer_of(
-        self, hold: HoldNote, begun: tuple[int, bool], line: str, deadline: float
-    ) -> str | None:
-        number, text = begun[0], ""
+    def _answer_of(self, hold: HoldNote, number: int, line: str, deadline: float) -> str | None:
+        text = ""
         while True:
             seconds_left = max(0.0, deadline - time.monotonic())
             try:
-                output = self._ask_text(hold, number, seconds_left)
+                output = self._output(hold, number, seconds_left)
             except NotAnswered:
                 return ""
             number, text = output.number, text + output.text
@@ -256,11 +254,7 @@ class Console:
             if seconds_left <= 0:
                 return None
 
-    def _text(self, hold: HoldNote, number: int, seconds: float) -> tuple[int, bool]:
-        output = self._ask_text(hold, number, seconds)
-        return output.number, output.is_waiting
-
-    def _ask_text(self, hold: HoldNote, number: int, seconds: float) -> HoldOutput:
+    def _output(self, hold: HoldNote, number: int, seconds: float) -> HoldOutput:
         question = HoldText(hold.id, number, was_waiting=False, seconds=seconds)
         return self._visit.ask(hold.proc, question, seconds)
 
@@ -302,7 +296,7 @@ class Console:
     def _diff(self, typed: Typed) -> None:
         holds = self._chosen("", typed.ranks)
         line = f"p {typed.text}"
-        actors = list(dict.fromkeys(hold.actor for hold in holds))
+        actors = dict.fromkeys(hold.actor for hold in holds)
         for actor in actors:
             if len(actors) > 1:
                 self._screen.write(f"{actor}:\n")
@@ -329,16 +323,8 @@ class Console:
                 return [f"ranks({h.rank})" for h in holds]
             return [str(h.rank) for h in holds if str(h.rank).startswith(words[2])]
         if words[0] == "diff" and self._seen:
-            return self._names_in(self._seen[0], " ".join(words[1:]))
+            return self._visit.names(self._seen[0], f"p {' '.join(words[1:])}")
         return []
-
-    def _names_in(self, hold: HoldNote, text: str) -> list[str]:
-        visit = self._visit
-        try:
-            names = visit.ask(hold.proc, HoldNames(hold.id, f"p {text}"))
-        except NotAnswered:
-            return []
-        return list(names)
 
 
 def _answer(actor: str, ranks: SameAnswer[str]) -> str:

@@ -128,7 +128,7 @@ class EditorBridge:
                 channel=channel,
                 token=self._token,
                 parent=self._parent,
-                client=visit.address,
+                client=visit.node.address,
                 pid=os.getpid(),
             ),
         )

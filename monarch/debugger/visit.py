@@ -14,17 +14,15 @@ from typing import TypeVar
 
 import msgspec
 
-from monarch.config import runtime_dir
 from monarch.core.rank_sets import RanksType, in_ranges, is_in, unknown_dims
 from monarch.errors import MonarchError
-from monarch.net.machine import machine_id
+from monarch.observe.visit import programs_here
 from monarch.runtime.answers import Response, collect, wait_for
-from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import EnvSet, HoldsAsked, Inspect, Request
+from monarch.wire.message import EnvSet, HoldNames, HoldsAsked, Inspect, Request
 
 _SECONDS = 3.0
 _PROGRAM_SECONDS = 0.5
@@ -74,40 +72,29 @@ class Visit:
     """
 
     def __init__(
-        self,
-        node: Node,
-        hosts: Callable[[], Iterable[ProcAddress]],
-        seconds: float = _SECONDS,
+        self, node: Node, hosts: Callable[[], Iterable[ProcAddress]], seconds: float = _SECONDS
     ) -> None:
-        self._node = node
+        self.node = node
         self._hosts = hosts
         self._seconds = seconds
+        #: The programs that were found the last time.
         self._programs: set[Uid] = set()
+        #: Programs that did not answer the last time, so that they get less time.
         self._silent: set[Uid] = set()
+        #: The procs that hosts have told of, by uid.
         self._met: dict[Uid, ProcAddress] = {}
+        #: Held calls whose process has ended, oldest first.
         self.lost: list[LostHold] = []
+        #: This console, as others see it: the user and the pid.
         self.who = f"{_user()}:{os.getpid()}"
-
-    @property
-    def uid(self) -> Uid:
-        return self._node.uid
-
-    @property
-    def address(self) -> ProcAddress:
-        return self._node.address
-
-    @property
-    def node(self) -> Node:
-        return self._node
 
     def places(self) -> list[ProcAddress]:
         """Return the processes that know what runs: the hosts, and this user's programs here."""
         by_uid = {address.uid: address for address in self._hosts()}
-        programs = programs_here()
+        programs = [address for pid, address in programs_here() if pid != os.getpid()]
         self._programs = {address.uid for address in programs}
         for address in programs:
-            if address.uid != self._node.uid:
-                by_uid.setdefault(address.uid, address)
+            by_uid.setdefault(address.uid, address)
         return list(by_uid.values())
 
     def holds(self) -> list[HoldNote]:
@@ -171,6 +158,14 @@ class Visit:
             raise NotAnswered(answer.value.error)
         return answer.value.answer
 
+    def names(self, hold: HoldNote, text: str) -> list[str]:
+        """Return the names that complete ``text`` at a held call; none if it does not answer."""
+        try:
+            names = self.ask(hold.proc, HoldNames(hold.id, text))
+        except NotAnswered:
+            return []
+        return list(names)
+
     def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
         """Send a request to a proc, without waiting for the answer."""
         address = self._met.get(proc)
@@ -201,11 +196,11 @@ class Visit:
         return collect(promises, 0.0, NO_ANSWER)
 
     def _request(self, address: ProcAddress, request: Request[A]) -> Promise[Response[A]]:
-        book = self._node.address_book
+        book = self.node.address_book
         if book.peers.get(address.uid) is None and address.urls:
             book.expect(address)
             book.peer_up(address)
-        return self._node.ask(address, request)
+        return self.node.ask(address, request)
 
 
 def _user() -> str:
@@ -213,17 +208,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
-
-
-def programs_here() -> list[ProcAddress]:
-    """Return the other programs of this user on this machine that use the runtime."""
-    base, machine = runtime_dir(), machine_id()
-    programs = []
-    for name in sorted(os.listdir(base)):
-        prefix, _, pid_and_uid = name.partition("-")
-        pid, _, uid = pid_and_uid.partition("-")
-        path = os.path.join(base, name, uid)
-        is_of_here = prefix == machine[:6] and pid.isdigit()
-        if is_of_here and int(pid) != os.getpid() and is_there(int(pid)) and os.path.exists(path):
-            programs.append(ProcAddress(uid, (f"ipc://{path}",), machine))
-    return programs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from monarch.net.machine import machine_id
 from monarch.observe.stacks import ProcStacks
 from monarch.runtime.answers import Response, collect
 from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.hosts.asking import ASK_SECONDS, ask_hosts
 from monarch.runtime.node import Node
 from monarch.runtime.observe.drain import pack_lines, row_objects, unpack_rows
@@ -105,16 +106,21 @@ def hosts_of(agent: ClientAgent) -> dict[str, ProcAddress]:
     return {"this program": agent.node.address, **linked}
 
 
+def programs_here() -> Iterator[tuple[int, ProcAddress]]:
+    """Yield the pid and the address of each program of this user on this machine."""
+    base, machine = runtime_dir(), machine_id()
+    for name in sorted(os.listdir(base)):
+        prefix, _, pid_and_uid = name.partition("-")
+        pid, _, uid = pid_and_uid.partition("-")
+        path = os.path.join(base, name, uid)
+        is_of_here = prefix == machine[:6] and pid.isdigit() and uid
+        if is_of_here and is_there(int(pid)) and os.path.exists(path):
+            yield int(pid), ProcAddress(uid, (f"ipc://{path}",), machine)
+
+
 def program_at(pid: int) -> ProcAddress | None:
-    """Return the address of the program with that pid on this machine; ``None`` if it cannot be
-    asked."""
-    base = runtime_dir()
-    for name in os.listdir(base):
-        machine, _, pid_and_uid = name.partition("-")
-        number, _, uid = pid_and_uid.partition("-")
-        if machine == machine_id()[:6] and number == str(pid) and uid:
-            return ProcAddress(uid, (f"ipc://{base}/{name}/{uid}",), machine_id())
-    return None
+    """Return the address of the program with that pid; ``None`` if it cannot be asked."""
+    return next((address for other, address in programs_here() if other == pid), None)
 
 
 def procs_of(
@@ -163,16 +169,14 @@ class MeshVisit:
         """
         looks: list[dict[str, Any]] = []
         clients: dict[str, dict[str, Any]] = {}
-        for url, response in ask_hosts(
-            self._node, self._hosts, LookAtHost(flight), seconds=self.host_seconds
-        ).items():
+        for url, response in self._ask_hosts(LookAtHost(flight)).items():
             if response.error:
                 looks.append({"error": response.error, "url": url, "client_state": None})
                 continue
             client = response.answer.state.client_address
             if client is not None and client.uid not in clients:
-                asked = self._ask(client, LookAtProc(), self.client_seconds)
-                clients[client.uid] = asked.or_else({})
+                state = self._ask(client, LookAtProc(), self.client_seconds)
+                clients[client.uid] = state.or_else({})
             look = _flat(response.answer)
             look["url"] = url
             look["client_state"] = clients.get(client.uid) if client is not None else None
@@ -184,16 +188,14 @@ class MeshVisit:
         """Return the last events of all processes: the procs, their hosts, and their client."""
         drained = Drained()
         clients: set[str] = set()
-        for url, response in ask_hosts(
-            self._node, self._hosts, DrainHost(), seconds=self.host_seconds
-        ).items():
+        for url, response in self._ask_hosts(DrainHost()).items():
             if response.error:
                 drained.silent.append(f"{url}: {response.error}")
                 continue
             answer = response.answer
             drained.rows += answer.rows
             drained.about.append(pack_lines([*answer.about, self._clock_row(url, answer.host)]))
-            drained.silent += [f"{label}: no answer in time" for label in answer.silent]
+            drained.silent += [f"{label}: {_LATE}" for label in answer.silent]
             client = answer.client
             if client is not None and client.uid not in clients:
                 clients.add(client.uid)

@@ -23,7 +23,7 @@ from monarch.cli.allocation.users import check_free
 from monarch.cli.hosts.exec import LiveHost, all_live, up_job
 from monarch.cli.project import PROJECT_FILE, load_project
 from monarch.cli.run.recipe import outline_here
-from monarch.cli.run.run import RunRequest
+from monarch.cli.run.run import RunRequest, recipe_of
 from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.phases import phase
 from monarch.cli.terminal.volume import say
@@ -53,15 +53,10 @@ from monarch.runtime.programs.remote_program import ProgramEnd, RemoteProgram
 _BEGIN_SECONDS = 120.0
 _LOOK_SECONDS = 0.3
 _FAR_LOOK_SECONDS = 1.0
+# Variables of a detached run on another machine, by the beginning of their names.
 _PASSED_ON = (
-    "MONARCH_",
-    "NCCL_",
-    "GLOO_",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "LANG",
-    "TERM",
-)
+    "MONARCH_", "NCCL_", "GLOO_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LANG", "TERM",
+)  # fmt: skip
 _NOT_PASSED_ON = ("MONARCH_RUNTIME_DIR", "MONARCH_LOG_DIR", *SECRET_VARIABLES)
 _SIGINT = 2
 _CTRL_C = b"\x03"
@@ -74,11 +69,9 @@ def start(options: Mapping[str, Any]) -> None:
     """
     if options["attach"] is False or options["plan"] or options["show_origin"]:
         raise click.UsageError("--detach goes without --local, --plan and --show-origin")
-    recipe, config_file = options["recipe"], options["config_file"]
-    if recipe is None:
-        raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
+    recipe, config_file = options["recipe"] or recipe_of(None), options["config_file"]
     job = up_job()
-    request = RunRequest.given(recipe, config_file, options["overrides"], options["procs"], None)
+    request = RunRequest(recipe, config_file, options["overrides"], options["procs"])
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
@@ -103,18 +96,23 @@ def start(options: Mapping[str, Any]) -> None:
         command = module_arguments("monarch.cli.main", *words)
         directory = host.state.workspace
         env |= {
-            name: value for name, value in os.environ.items()
+            name: value
+            for name, value in os.environ.items()
             if name.startswith(_PASSED_ON) and name not in _NOT_PASSED_ON
-        }  # fmt: skip
-        env |= {
-            THERE_VARIABLE: "1", "MONARCH_RUNS_DIR": _runs_there(), JOB_PATH_VARIABLE: state_file,
-        }  # fmt: skip
+        }
+        env |= {THERE_VARIABLE: "1", "MONARCH_RUNS_DIR": _runs_there()}
+        env[JOB_PATH_VARIABLE] = state_file
     output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     program = RemoteProgram(client().node, host.address, lambda _, data: output.put(data), uid=uid)
     program.run(
-        command, env=env, directory=directory, size=terminal_size(), is_python=not is_here,
-        is_kept=True, title=" ".join(request.command),
-    )  # fmt: skip
+        command,
+        env=env,
+        directory=directory,
+        size=terminal_size(),
+        is_python=not is_here,
+        is_kept=True,
+        title=" ".join(request.command),
+    )
     if not program.started.wait(_BEGIN_SECONDS) or program.started.value.error:
         error = program.started.value.error if program.started.is_set else "it gives no answer"
         raise JobError(f"cannot start the run on {host.host.name}: {error}")
@@ -217,10 +215,10 @@ def _bring_project(job: JobTrait, host: LiveHost) -> str:
 
 
 def _run_there(
-    host: LiveHost, command: Sequence[str], stdin: bytes, directory: str = "",
-    script: bytes | None = None,
-) -> tuple[ProgramEnd, bytes]:  # fmt: skip
-    program = Program(tuple(command), {}, directory, script, is_python=script is not None)
+    host: LiveHost, arguments: Sequence[str], stdin: bytes, *, script: bytes
+) -> tuple[ProgramEnd, bytes]:
+    """Run a Python script on a host; return its end and its output."""
+    program = Program(tuple(arguments), {}, "", script, is_python=True)
     rank = ranks_on([(host.address, host.host.name)], {})
     run = ExecRun(client().node, rank, program)
     output: list[bytes] = []

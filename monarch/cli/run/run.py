@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,12 +32,13 @@ from monarch.cli.run.run_target import RunTarget, find_target
 from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.interrupts import INTERRUPTED, at_once_from_here, stop_on_interrupt
 from monarch.cli.terminal.keys import keys_here
+from monarch.cli.terminal.tables import in_columns
+from monarch.cli.terminal.terminal import Terminal
 from monarch.cli.terminal.volume import say
 from monarch.config import configure, configured, settings
 from monarch.config_file import (
     ConfigError,
     LoadedConfig,
-    Origin,
     live_keys,
     load_config,
     to_toml,
@@ -112,7 +112,8 @@ def run(
         ]
         overrides, new = (*quick_overrides, *overrides), True
     earlier = find_run(resume) if resume else None
-    request = RunRequest.given(recipe, config_file, overrides, procs, earlier, hosts, roles)
+    recipe = recipe or recipe_of(earlier)
+    request = RunRequest(recipe, config_file, overrides, procs, hosts, roles)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
@@ -131,7 +132,7 @@ def run(
     found = recipe_here(request.recipe)
     loaded = request.load(found, earlier)
     if show_origin:
-        _show_origins(loaded)
+        click.echo(to_toml(loaded.config, loaded.origins), nl=False)
         return
     sizes = chosen_roles(found.name, found.roles, roles, load_project(None).file.roles)
     target = find_target(request.procs, attach, hosts, sizes)
@@ -229,12 +230,10 @@ def ways_taken(run: RunFolder) -> str:
     is_evaluated = any(name.startswith(_HELD_OUT) for row in rows for name in row)
     is_saved = any(event["kind"] == "saved" for event in events)
     ways = {"an evaluation": is_evaluated, "a checkpoint": is_saved}
-    parts = [f"{counted(len(rows), 'step')}", *(way for way, is_done in ways.items() if is_done)]
-    text = (
-        f"fast dev run: {', '.join(parts[:-1])} and {parts[-1]} went well"
-        if parts[1:]
-        else parts[0]
-    )
+    taken = [counted(len(rows), "step"), *(way for way, is_done in ways.items() if is_done)]
+    text = taken[0]
+    if len(taken) > 1:
+        text = f"fast dev run: {', '.join(taken[:-1])} and {taken[-1]} went well"
     missing = [way for way, is_done in ways.items() if not is_done]
     return f"{text}: all paths ran" if not missing else f"{text}; without {' and '.join(missing)}"
 
@@ -316,17 +315,12 @@ def _tell_end(
 def _end_text(
     folder: RunFolder, reason: str | BaseException = "", stream: TextIO = sys.stderr
 ) -> str:
-    return end_text(folder, reason, _width(stream), is_dev=_is_dev())
+    return end_text(folder, reason, Terminal(stream).width, is_dev=_is_dev())
 
 
 def _is_dev() -> bool:
     context = click.get_current_context(silent=True)
     return context is not None and context.info_name == DEV
-
-
-def _width(stream: TextIO) -> int | None:
-    """Return the columns of a stream's terminal; ``None`` if it is no terminal."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 class RunEnded(MonarchError):
@@ -343,29 +337,6 @@ class RunRequest:
     procs: int | None
     hosts: int | None = None
     roles: str | None = None
-
-    @classmethod
-    def given(
-        cls,
-        recipe: str | None,
-        config_file: str | None,
-        overrides: Sequence[str],
-        procs: int | None,
-        earlier: RunFolder | None,
-        hosts: int | None = None,
-        roles: str | None = None,
-    ) -> RunRequest:
-        """Make a request; missing values come from the command of the run that continues."""
-        if recipe is None:
-            if earlier is None:
-                raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
-            recipe = earlier.recipe
-            if not recipe:
-                raise JobError(
-                    f"{plain(str(earlier.path / 'command'))} does not say which recipe this run is "
-                    f"of. Name it: `monarch run RECIPE --resume={plain(earlier.name)}`"
-                )
-        return cls(recipe, config_file, tuple(overrides), procs, hosts, roles)
 
     @property
     def command(self) -> list[str]:
@@ -424,6 +395,21 @@ class RunRequest:
         return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
+def recipe_of(earlier: RunFolder | None) -> str:
+    """Return the recipe of a run that is resumed by its name alone.
+
+    Raises ``UsageError`` if there is no such run, and ``JobError`` if its folder names no recipe.
+    """
+    if earlier is None:
+        raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
+    if not earlier.recipe:
+        raise JobError(
+            f"{plain(str(earlier.path / 'command'))} does not say which recipe this run is of. "
+            f"Name it: `monarch run RECIPE --resume={plain(earlier.name)}`"
+        )
+    return earlier.recipe
+
+
 def _unfinished(
     recipe: Recipe, request: RunRequest, loaded: LoadedConfig[Any]
 ) -> tuple[RunFolder | None, LoadedConfig[Any]]:
@@ -466,25 +452,17 @@ def run_recipe(
                 mesh.stop().get()
 
 
-class _logs_of:
+@contextmanager
+def _logs_of(folder: RunFolder, name: str) -> Iterator[None]:
     """Within, also write the procs' output into the run's folder."""
-
-    def __init__(self, folder: RunFolder, name: str) -> None:
-        self._logs = RunLogs(folder.path / "logs", name)
-
-    def __enter__(self) -> None:
-        client().printer.tee = self._logs.take
-        client().printer.is_of_run = True
-
-    def __exit__(self, *error: object) -> None:
+    logs, printer = RunLogs(folder.path / "logs", name), client().printer
+    printer.tee, printer.is_of_run = logs.take, True
+    try:
+        yield
+    finally:
         client().flush_logs()
-        client().printer.tee, client().printer.is_of_run = None, False
-        self._logs.close()
-
-
-def _show_origins(loaded: LoadedConfig[Any]) -> None:
-    shown: dict[str, Origin] = loaded.origins
-    click.echo(to_toml(loaded.config, shown), nl=False)
+        printer.tee, printer.is_of_run = None, False
+        logs.close()
 
 
 def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
@@ -500,8 +478,7 @@ def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
     details = plan(config, target.num_hosts, target.procs_per_host) if plan else None
     if isinstance(details, Mapping):
         rows |= {str(name): value for name, value in details.items()}
-    width = max(map(len, rows))
-    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    lines = [*in_columns([(name, str(value)) for name, value in rows.items()])]
     if details is not None and not isinstance(details, Mapping):
         lines.append(str(details).rstrip())
     return "\n".join(lines)

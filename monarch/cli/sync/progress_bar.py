@@ -34,16 +34,31 @@ Source = Callable[[], tuple[Progress, int]]
 """How far a push is, and how many bytes have arrived."""
 
 
-class ProgressBar:
-    """Shows a bar after half a second, or ``at_once``, until it is closed."""
+class _Indicator:
+    """Shows the progress of a push, on a thread of its own, until it is closed."""
 
-    def __init__(self, terminal: Terminal, source: Source, *, at_once: bool = False) -> None:
-        self._terminal = terminal
-        self._patience = 0.0 if at_once else _PATIENCE_SECONDS
+    def __init__(self, source: Source) -> None:
         self._source = source
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        self._is_over.set()
+        self._thread.join()
+
+
+class ProgressBar(_Indicator):
+    """Shows a bar after half a second, or ``at_once``."""
+
+    def __init__(self, terminal: Terminal, source: Source, *, at_once: bool) -> None:
+        self._terminal = terminal
+        self._patience = 0.0 if at_once else _PATIENCE_SECONDS
+        super().__init__(source)
 
     def _run(self) -> None:
         started = time.monotonic()
@@ -65,8 +80,7 @@ class ProgressBar:
 
     def close(self) -> None:
         """Remove the bar."""
-        self._is_over.set()
-        self._thread.join()
+        super().close()
         self._terminal.change("")
 
 
@@ -109,17 +123,11 @@ def scan_text(progress: Progress) -> str:
     return text
 
 
-class ProgressLines:
-    """Writes progress on standard error where there is no bar, until it is closed.
+class ProgressLines(_Indicator):
+    """Writes progress on standard error, where there is no bar.
 
     The first line comes within a second, then one every few seconds.
     """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
-        self._thread.start()
 
     def _run(self) -> None:
         started, wait, is_at_it = time.monotonic(), _FIRST_LINE_SECONDS, False
@@ -139,11 +147,6 @@ class ProgressLines:
             with contextlib.suppress(OSError, ValueError):  # Nobody reads it.
                 sys.stderr.write(f"{line}\n")
                 sys.stderr.flush()
-
-    def close(self) -> None:
-        """Stop writing."""
-        self._is_over.set()
-        self._thread.join()
 
 
 def _left(seconds: float) -> str:

@@ -157,9 +157,6 @@ def asked_to_end() -> Iterator[None]:
     signal's number, as in shells; a further signal ends it at once. Under ``nohup``, SIGHUP stays
     ignored.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -170,19 +167,16 @@ def asked_to_end() -> Iterator[None]:
                 raise KeyboardInterrupt
             pressed(number, frame)
 
-    handlers_before = {number: signal.getsignal(number) for number in _REQUESTS}
-    for number, handler in handlers_before.items():
-        if handler is signal.SIG_DFL:
-            signal.signal(number, on_signal)
     try:
-        yield
+        with _handling(_REQUESTS, on_signal):
+            yield
     except (KeyboardInterrupt, SystemExit, OSError):  # A closed terminal cannot be written to.
         if not received:
             raise
     finally:
-        for number, handler in handlers_before.items():
-            is_ours = bool(received) and handler is signal.SIG_DFL
-            signal.signal(number, _leaving(128 + received[0]) if is_ours else handler)
+        for number in _REQUESTS if received else ():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _leaving(128 + received[0]))
     if received:
         sys.exit(128 + received[0])
 
