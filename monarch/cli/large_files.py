@@ -44,9 +44,13 @@ class LargeFiles:
     """
 
     def __init__(
-        self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
-        may_ask: bool = True, file: Path = KNOWN,
-    ) -> None:  # fmt: skip
+        self,
+        tell: Callable[[str, list[str]], object],
+        *,
+        is_agreed: bool = False,
+        may_ask: bool = True,
+        file: Path = KNOWN,
+    ) -> None:
         self._tell = tell
         self._is_agreed = is_agreed
         self.asks = may_ask and is_somebody_there()
@@ -81,8 +85,9 @@ class LargeFiles:
         click.echo(_listed(files))
         answer = click.prompt(
             "Send? (y)es, (n)o and stop here, (i)gnore and go on without",
-            type=click.Choice(["y", "n", "i"]), show_choices=False,
-        )  # fmt: skip
+            type=click.Choice(["y", "n", "i"]),
+            show_choices=False,
+        )
         if answer == "n":
             raise NotSent(f"nothing was sent. {_advice(workspace, files)}")
         if answer == "y":

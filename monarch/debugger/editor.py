@@ -54,12 +54,19 @@ class EditorBridge:
         self._visit = visit
         self._tell = tell
         self._folders = folders
-        self._known: list[tuple[str, str]] = []
+        #: The roots of all procs; their mappings in the editor's request are replaced.
+        self._all_roots: list[tuple[str, str]] = []
+        #: The pid of the first proc, to which the editor attaches; 0 before.
         self._parent = 0
+        #: The procs that join when the editor has attached.
         self._children: list[SeenProc] = []
+        #: Set when ``_children`` are known; the thread that joins them waits for it.
         self._may_join = threading.Event()
+        #: The adapter's secret, which procs must show.
         self._token = secrets.token_hex(16)
+        #: The connections to the adapter, by channel.
         self._tunnels: dict[str, socket.socket] = {}
+        #: The procs at the other ends of channels.
         self._procs: dict[str, SeenProc] = {}
         visit.node.handle(DapBytes, self._on_bytes)
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -85,7 +92,7 @@ class EditorBridge:
         treats them as children of the first, and drops children that come before.
         """
         failed, waiting = [], list(procs)
-        self._known = self.roots(procs)
+        self._all_roots = self.roots(procs)
         while waiting and not self._parent:
             proc = waiting.pop(0)
             try:
@@ -141,7 +148,7 @@ class EditorBridge:
 
     def _pump(self, channel: str, tunnel: socket.socket) -> None:
         proc = self._procs[channel]
-        request = AttachRequest(self.roots([proc]), self._known)
+        request = AttachRequest(self.roots([proc]), self._all_roots)
         while True:
             try:
                 data = tunnel.recv(_MOST_BYTES)
@@ -201,9 +208,13 @@ class _Adapter:
         ]  # fmt: skip
         try:
             self._began = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, pass_fds=(inherited,), start_new_session=True,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(inherited,),
+                start_new_session=True,
+            )
         except BaseException:
             os.close(self._alive)
             raise
@@ -267,14 +278,16 @@ class AttachRequest:
     """The bytes from debugpy's adapter to a rank, up to the request that attaches an editor to it.
 
     The editor sends one such request for all ranks; if hosts have their copies of the workspace at
-    different paths, each must get its own path mappings. ``own`` are the author's folders with this
-    rank's paths; ``known`` are those of all ranks. Other mappings of the editor are kept.
+    different paths, each must get its own path mappings. ``own_roots`` are the author's folders
+    with this rank's paths, ``all_roots`` those of all ranks. Other mappings of the editor are kept.
     """
 
     def __init__(self, own_roots: Roots, all_roots: Roots) -> None:
         self._own_mappings = [path_mapping(*root) for root in own_roots if root[0] != root[1]]
-        self._known = [path_mapping(*root) for root in all_roots]
+        self._all_mappings = [path_mapping(*root) for root in all_roots]
+        #: Bytes of a message that has not arrived completely.
         self._kept = b""
+        #: Whether the request has passed, so that all other bytes go on as they are.
         self.has_passed = False
 
     def pass_on(self, data: bytes) -> bytes:
@@ -303,7 +316,7 @@ class AttachRequest:
         return body
 
     def _mapped(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        others = [m for m in arguments.get("pathMappings") or () if m not in self._known]
+        others = [m for m in arguments.get("pathMappings") or () if m not in self._all_mappings]
         return {**arguments, "pathMappings": [*others, *self._own_mappings]}
 
 

@@ -75,8 +75,11 @@ def dump_in_words(text: str) -> list[str]:
     """Return a dump of py-spy as lines: the threads with their frames, innermost last."""
     lines = []
     for thread in json.loads(text):
-        marks = [word for word, key in (("active", "active"), ("has the GIL", "owns_gil"))
-                 if thread.get(key)]  # fmt: skip
+        marks = [
+            word
+            for word, key in (("active", "active"), ("has the GIL", "owns_gil"))
+            if thread.get(key)
+        ]
         name = thread.get("thread_name") or hex(thread["thread_id"])
         lines.append(f"thread {name} ({', '.join(marks)})" if marks else f"thread {name}")
         for frame in reversed(thread["frames"]):
@@ -107,9 +110,14 @@ def _frame_rows(
 ) -> Iterable[dict[str, Any]]:
     for depth, frame in enumerate(reversed(frames)):
         yield {
-            **about, "num": depth, "doing": frame["function"], "place": frame["file"],
-            "seq": frame["line"], "text": frame["text"], "ok": frame["is_users"],
-        }  # fmt: skip
+            **about,
+            "num": depth,
+            "doing": frame["function"],
+            "place": frame["file"],
+            "seq": frame["line"],
+            "text": frame["text"],
+            "ok": frame["is_users"],
+        }
 
 
 def dump_rows(uid: str, dump: str, error: str, now: int) -> list[dict[str, Any]]:

@@ -92,13 +92,18 @@ def table_of(title: str, snapshot: Mapping[str, Any]) -> str:
     """
     rows = [
         (
-            group["host"], group["actor"], f"{'● ' if group['is_odd'] else ''}{group['ranks']}",
+            group["host"],
+            group["actor"],
+            f"{'● ' if group['is_odd'] else ''}{group['ranks']}",
             f"{group['status']} {group['doing']}".strip(),
-            f"{group['seconds']:.1f} s" if group["seconds"] else "", f"{group['rate']:.0f}",
-            str(group["queue"]), size_in_words(group["rss"]), group["generation"],
+            f"{group['seconds']:.1f} s" if group["seconds"] else "",
+            f"{group['rate']:.0f}",
+            str(group["queue"]),
+            size_in_words(group["rss"]),
+            group["generation"],
         )
         for group in snapshot["groups"]
-    ]  # fmt: skip
+    ]
     heading = f"{title}: {snapshot['counters']['rate']:.0f} calls/s"
     waits = [line for line in snapshot["waits"] if line != "nobody waits for anybody"]
     under = html.table("", (), [(line,) for line in waits[:6]]) if waits else ""

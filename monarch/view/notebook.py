@@ -248,8 +248,11 @@ def _run_command(arguments: list[str]) -> None:
     """Run a command in its own process, since it may use the terminal, and end its program."""
     process = subprocess.run(
         [sys.executable, *text_arguments(_COMMAND, *arguments)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if process.stdout:
         print(process.stdout, end="")  # noqa: T201
     if process.stderr:

@@ -42,7 +42,7 @@ from monarch.runs.page.page_files import FOLDER, STATIC
 from monarch.runs.page.run_error import Locate, nowhere
 from monarch.runs.record.folder import RunFolder
 from monarch.view.live_view import LiveView
-from monarch.view.run_view import RunViews, summaries
+from monarch.view.run_view import RunViews
 
 _EVERY_SECONDS = 1.0
 _MOST_TOKEN = 100
@@ -148,9 +148,12 @@ class PageServer:
         self.gate = PageGate(self.port)
         self._view = LiveView()
         self._run_views = RunViews(source.locate)
+        #: The last snapshot, and when it was made, by the monotonic clock.
         self._snapshot: dict[str, Any] = {}
         self._looked_at = 0.0
+        #: Held by the request that looks at the hosts; others wait for its snapshot.
         self._looking = asyncio.Lock()
+        #: Set when the server ends, so that open streams end.
         self._ending = asyncio.Event()
         self.app = self._make_app()
 
@@ -162,9 +165,12 @@ class PageServer:
     def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Serve until Ctrl-C or SIGTERM."""
         config = uvicorn.Config(
-            self.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1,
+            self.app,
+            log_level="critical",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
             server_header=False,
-        )  # fmt: skip
+        )
         started()
         _UntilEnded(config, self._ending).run(sockets=[self._socket])
 
@@ -323,7 +329,8 @@ class PageServer:
 
     async def _metrics(self, request: Request) -> Response:
         snapshot = await self._look()
-        runs = await asyncio.to_thread(lambda: summaries(self._source.runs(), 5))
+        views, source = self._run_views, self._source
+        runs = await asyncio.to_thread(lambda: views.summaries(source.runs()[-5:]))
         by_rank = request.query_params.get("by") == "rank"
         text = exposition(snapshot, runs, by_rank=by_rank)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")

@@ -93,11 +93,16 @@ class MonarchTop(App[None]):
         self._look = look
         self._act = act
         self._name = title
+        #: Between two looks.
         self._seconds = seconds
         self._view = LiveView()
+        #: What is shown; ``None`` before the first answer.
         self._snapshot: dict[str, Any] | None = None
+        #: Whether each rank has a line, not each group of equal ranks.
         self._is_by_rank = False
+        #: The text that shown lines contain; "" for all.
         self._filter = ""
+        #: The procs of each line.
         self._uids: list[tuple[str, ...]] = []
 
     def compose(self) -> ComposeResult:
@@ -147,8 +152,9 @@ class MonarchTop(App[None]):
         head = Text(f"monarch top  {self._name}  ", style="bold")
         head.append(
             f"{counted(len(snapshot['hosts']), 'host')}  {counted(snapshot['num_ranks'], 'rank')}  "
-            f"{counters['rate']:.0f} calls/s ", style="not bold",
-        )  # fmt: skip
+            f"{counters['rate']:.0f} calls/s ",
+            style="not bold",
+        )
         end = f"  queue {counters['queue']}  {clock}"
         room = self.size.width - _PADDING - head.cell_len - len(end)
         head.append(bars(rates, max(1, min(16, room))), style="not bold cyan")

@@ -192,7 +192,10 @@ def _native(proc: SeenProc) -> str:
         raise JobError("--native needs py-spy: pip install 'monarch-loop[debug]'")
     process = subprocess.run(
         [program, "dump", "--native", "--pid", str(proc.pid)],
-        capture_output=True, text=True, timeout=_PY_SPY_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=_PY_SPY_SECONDS,
+        check=False,
+    )
     output = process.stdout if process.returncode == 0 else process.stderr.strip()
     return f"{head}\n{output}"

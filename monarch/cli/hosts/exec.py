@@ -152,9 +152,13 @@ def exec_(
     takes_input = len(ranks) == 1 and script != "-" and not _is_terminal(0)
     try:
         status = run_and_show(
-            client().node, ranks, program, window_seconds=aggregate or 0.0,
-            stdin=0 if takes_input else None, tell=_tell,
-        )  # fmt: skip
+            client().node,
+            ranks,
+            program,
+            window_seconds=aggregate or 0.0,
+            stdin=0 if takes_input else None,
+            tell=_tell,
+        )
     finally:
         if kills:
             kill(yes=True)

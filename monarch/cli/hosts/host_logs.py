@@ -109,10 +109,13 @@ def since_time(text: str, now: float) -> float:
         return now - float(match[1]) * _UNITS[match[2]]
     today = time.strftime("%Y-%m-%d", time.localtime(now))
     for form, value in (
-        ("%Y-%m-%d %H:%M:%S", text), ("%Y-%m-%d %H:%M", text), ("%Y-%m-%dT%H:%M:%S", text),
-        ("%Y-%m-%d", text), ("%Y-%m-%d %H:%M:%S", f"{today} {text}"),
+        ("%Y-%m-%d %H:%M:%S", text),
+        ("%Y-%m-%d %H:%M", text),
+        ("%Y-%m-%dT%H:%M:%S", text),
+        ("%Y-%m-%d", text),
+        ("%Y-%m-%d %H:%M:%S", f"{today} {text}"),
         ("%Y-%m-%d %H:%M", f"{today} {text}"),
-    ):  # fmt: skip
+    ):
         try:
             return time.mktime(time.strptime(value, form))
         except ValueError:

@@ -99,9 +99,14 @@ def _live(
         return runs.do(action, targets) if runs.knows(action) else ranks.do(action, targets)
 
     return make(
-        title=title, look=StayHere(visit, hosts).look, tables=tables, act=act,
-        runs=lambda: runs_in(RUNS), is_read_only=read_only, locate=OwnFiles().locate,
-    )  # fmt: skip
+        title=title,
+        look=StayHere(visit, hosts).look,
+        tables=tables,
+        act=act,
+        runs=lambda: runs_in(RUNS),
+        is_read_only=read_only,
+        locate=OwnFiles().locate,
+    )
 
 
 def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
@@ -111,9 +116,13 @@ def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSour
         raise JobError(f"{run.name} has ended: there is nothing to ask for {action}")
 
     return make(
-        title=run.name, look=None, act=act, runs=lambda: [run], is_read_only=read_only,
+        title=run.name,
+        look=None,
+        act=act,
+        runs=lambda: [run],
+        is_read_only=read_only,
         tables=lambda sql: QueryTables(kept_rows([run.path]), [run.path]),
-    )  # fmt: skip
+    )
 
 
 def _of_program(make: type[PageSource]) -> PageSource:

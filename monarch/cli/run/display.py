@@ -80,14 +80,19 @@ class LiveDisplay:
     def __init__(self, console: Console, is_held: Callable[[], bool] = lambda: False) -> None:
         self._console = console
         self._is_held = is_held
+        #: The last value of each metric.
         self._latest: dict[str, float] = {}
+        #: The widest that each column was.
         self._widths: dict[str, int] = {}
         self._pace = Pace()
+        #: Name and text of each column, in three groups from left to right.
         self._progress: list[tuple[str, str]] = []
         self._saved: list[tuple[str, str]] = []
         self._numbers: list[tuple[str, str]] = []
         self._spinner = spinner(console)
+        #: The spinner's task; ``None`` if there is none.
         self._phase: TaskID | None = None
+        #: Guards the columns and the phase: another thread draws them.
         self._lock = threading.Lock()
 
     def message(self, text: str) -> None:

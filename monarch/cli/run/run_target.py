@@ -133,9 +133,16 @@ class RunTarget:
             return moved
 
         return RunAllocation(
-            job, self.name, job._state_path, move=move, tell=record.message, choose=choose,
-            why_unfit=why_unfit, is_stopping=lambda: record.is_stopping, is_part=self.is_part,
-        )  # fmt: skip
+            job,
+            self.name,
+            job._state_path,
+            move=move,
+            tell=record.message,
+            choose=choose,
+            why_unfit=why_unfit,
+            is_stopping=lambda: record.is_stopping,
+            is_part=self.is_part,
+        )
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
         """Spawn procs for a recipe that does not spawn its own."""

@@ -40,7 +40,9 @@ def status(options: SyncOptions) -> None:
     if options.is_json:
         hosts = [
             {
-                "host": host.host, "generation": host.generation, "digest": host.digest,
+                "host": host.host,
+                "generation": host.generation,
+                "digest": host.digest,
                 "error": host.error,
                 "procs": [
                     {"name": name, "generation": generation}
@@ -49,7 +51,7 @@ def status(options: SyncOptions) -> None:
                 ],
             }
             for host in standing
-        ]  # fmt: skip
+        ]
         JsonLines().say("status", {"hosts": hosts})
         return
     tell(status_lines(standing))
@@ -87,9 +89,13 @@ def rollback(options: SyncOptions, generation: int | None, best_effort: bool) ->
 
 
 def go_back(
-    pusher: Pusher, workspace: Workspace, generation: int | None, output: Output,
-    *, best_effort: bool = False,
-) -> int:  # fmt: skip
+    pusher: Pusher,
+    workspace: Workspace,
+    generation: int | None,
+    output: Output,
+    *,
+    best_effort: bool = False,
+) -> int:
     """Roll back, as `rollback` says, and report it; return the generation that all hosts then have,
     0 if they did not follow. Raises ``JobError`` if there is no generation to go back to.
     """
@@ -109,8 +115,9 @@ def go_back(
             f"generation {report.generation} is what {target} was; your own files stay as they "
             "are.\n`monarch sync` brings them to the hosts again (so does a `--watch`, at the "
             f"next save), `monarch sync rollback {was}` goes back to what was there",
-            generation=target, before=was,
-        )  # fmt: skip
+            generation=target,
+            before=was,
+        )
     elif report.ok:
         output.note(
             "rolled-back", f"the hosts have what generation {target} was", generation=target

@@ -36,9 +36,14 @@ class KeyCommands:
     """The commands of one watch; ``push`` sends all of the workspace."""
 
     def __init__(
-        self, keys: Keys, output: Output, others: OtherUsers, push: Callable[[], object], *,
+        self,
+        keys: Keys,
+        output: Output,
+        others: OtherUsers,
+        push: Callable[[], object],
+        *,
         best_effort: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._keys = keys
         self._output = output
         self._others = others

@@ -162,9 +162,12 @@ def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
 
 def _line_of(change: PathChange) -> str:
     detail = {
-        "rename": f"from {printable(change.source)}", "link": f"to {printable(change.source)}",
-        "mode": change.mode, "delete": "", "folder": "",
-    }.get(change.action)  # fmt: skip
+        "rename": f"from {printable(change.source)}",
+        "link": f"to {printable(change.source)}",
+        "mode": change.mode,
+        "delete": "",
+        "folder": "",
+    }.get(change.action)
     size = f"{change.num_bytes:,}" if detail is None else ""
     tail = f"  {detail}" if detail else ""
     return f"  {change.action:<6} {size:>13}  {printable(change.path)}{tail}"

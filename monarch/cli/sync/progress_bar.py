@@ -85,9 +85,14 @@ class ProgressBar(_Indicator):
 
 
 def bar_line(
-    progress: Progress, arrived: int, seconds: float, speed: float, width: int,
-    *, ascii_only: bool = False,
-) -> str:  # fmt: skip
+    progress: Progress,
+    arrived: int,
+    seconds: float,
+    speed: float,
+    width: int,
+    *,
+    ascii_only: bool = False,
+) -> str:
     """Return ``sending  [#####-----]  120 of 450 MB  3.1 s left``, in ``width`` columns at most.
 
     ``arrived`` bytes in ``seconds``; ``speed`` is the recent rate in bytes a second, 0 if unknown.

@@ -265,9 +265,12 @@ class Pusher:
         """Return the state of each host, by URL, or the ``error`` of one that does not answer."""
         addresses = self.addresses()
         responses = inspect_hosts(
-            self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job),
+            self._agent.node,
+            addresses,
+            silent=self.silent,
+            may_come_up=may_come_up(self.job),
             coming_up_seconds=self._coming_up_seconds,
-        )  # fmt: skip
+        )
         for url, response in responses.items():
             if response.error:
                 # Another process may be started at this URL.

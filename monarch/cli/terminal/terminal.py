@@ -69,9 +69,14 @@ class Terminal:
         self.line(wrapped(text, width) if width else text, colour, dim=dim)
 
     def line(
-        self, text: str, colour: str | None = None, *, dim: bool = False, is_exact: bool = False,
+        self,
+        text: str,
+        colour: str | None = None,
+        *,
+        dim: bool = False,
+        is_exact: bool = False,
         end: str = "\n",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Print a text, of one line or more.
 
         Characters that could steer a terminal are escaped, unless the text should stay exactly as
