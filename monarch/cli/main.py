@@ -57,7 +57,7 @@ def _run() -> None:
         at_once_from_here()
         sys.exit(INTERRUPTED)
     except Exception as error:
-        # Imported when there is something to tell.
+        # Imported only for an error.
         from monarch.config_file import ConfigError
         from monarch_sync.errors import SyncError
 
@@ -89,7 +89,7 @@ def _is_ours(error: OSError) -> bool:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # The status tells, too.
+    with contextlib.suppress(OSError):  # The exit status says it, too.
         Terminal(sys.stderr).prose(f"monarch: {text}")
 
 

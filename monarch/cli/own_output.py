@@ -20,8 +20,8 @@ _OUTPUTS = (1, 2)  # stdout and stderr
 
 
 def without_own_output(workspace: Workspace) -> Workspace:
-    """Return the workspace without the files that stdout or stderr of this process lead to, and
-    without those that our other processes write.
+    """Return the workspace without files that stdout or stderr of this process, or another process
+    of ours, writes.
     """
     processes = _Processes()
     files = processes.files_behind(os.getpid(), _OUTPUTS)
@@ -97,7 +97,7 @@ def _pids() -> Iterator[int]:
     try:
         names = os.listdir("/proc")
     except OSError:
-        return  # a system that does not tell
+        return  # a system without /proc
     for name in names:
         try:
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:

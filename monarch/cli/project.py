@@ -427,7 +427,7 @@ def may_come_up(job: JobTrait) -> bool:
 
 
 def no_allocation() -> JobError:
-    """Return the error that there is no allocation to push to, with the reason."""
+    """Return the error for a folder without a running allocation; it says why."""
     job = noted_job()
     if job is None:
         return JobError(

@@ -1,6 +1,6 @@
 """The command `break`: breakpoints by file and line, on all ranks, also on those that start later.
 
-The host agents remember them, so every console sees and clears those of all.
+The host agents remember them, so every console sees, and can clear, those of all consoles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monarch_sync.words import counted
 
 
 class Breakpoints:
-    """The breakpoints that the host agents remember, of all consoles."""
+    """The command `break` of one console."""
 
     def __init__(self, visit: Visit, screen: Screen) -> None:
         self._visit = visit

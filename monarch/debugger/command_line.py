@@ -40,7 +40,7 @@ In a debugger: n, s, c, p, up, down, where, l, b and the others of pdb, `redo`, 
 class Typed(NamedTuple):
     """A parsed line: ``name`` is one of the command words; ``text`` are its arguments as typed.
 
-    ``error`` says what was wrong with the line, instead.
+    ``error`` says what is wrong with the line; then all else is empty.
     """
 
     name: str

@@ -72,7 +72,7 @@ class Console:
             return True
         typed = parse_line(line)
         if self._is_together and typed.name not in ("alone", "quit", "list", "where", "help"):
-            self._tell_all(self._standing(), line.strip())
+            self._tell_all(self._waiting(), line.strip())
             return True
         if typed.error:
             self._screen.write(typed.error)
@@ -116,11 +116,11 @@ class Console:
         self._seen = self._visit.holds()
         return self._seen
 
-    def _standing(self) -> list[HoldNote]:
+    def _waiting(self) -> list[HoldNote]:
         return [hold for hold in self._holds() if hold.is_waiting]
 
     def _list(self, typed: Typed) -> None:
-        holds = self._standing()
+        holds = self._waiting()
         self._screen.write(holds_table(holds, self._screen.width))
         errors = {hold.error for hold in holds if hold.error}
         for error in sorted(errors):
@@ -152,7 +152,7 @@ class Console:
             self._screen.write(f"{running_text}\n")
         attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
         attachment.run()
-        standing = [other for other in self._standing() if other.id != hold.id]
+        standing = [other for other in self._waiting() if other.id != hold.id]
         if attachment.waits_for_code and standing:
             verb = "stands" if len(standing) == 1 else "stand"
             self._screen.write(
@@ -182,7 +182,7 @@ class Console:
     def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
         """Return the held calls of ``actor`` and ``ranks``. Raises ``NotAnswered`` if there are
         none."""
-        standing = self._standing()
+        standing = self._waiting()
         of_actor = [hold for hold in standing if actor in ("", hold.actor)]
         if not of_actor:
             problem = f"No debug sessions for actor {actor}" if actor else "no call stands"
@@ -262,7 +262,7 @@ class Console:
         """Continue all held calls; one that has ended in between does not keep the others held."""
         visit, failed = self._visit, dict[str, NotAnswered]()
         for line in ("clear", "continue"):
-            for hold in self._standing() if line == "clear" else self._seen:
+            for hold in self._waiting() if line == "clear" else self._seen:
                 try:
                     visit.ask(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
                 except NotAnswered as refusal:
@@ -308,7 +308,7 @@ class Console:
         self._is_together = is_together
         if is_together:
             self._screen.write(
-                f"each line goes to {named(self._standing()) or 'nobody'}, until `alone`\n"
+                f"each line goes to {named(self._waiting()) or 'nobody'}, until `alone`\n"
             )
 
     def _complete(self, text: str) -> Iterable[str]:

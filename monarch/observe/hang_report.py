@@ -23,22 +23,24 @@ _SHORT_SECONDS = 0.05
 
 @dataclass
 class HangReport:
-    """The report of one moment.
+    """The report of one moment."""
 
-    ``waits`` are waits of calls; ``rings`` are actors that wait for each other; ``doing`` is what
-    the awaited actors do; ``held`` are held calls, and runs that hold after an edit, in words;
-    ``told`` is what parts of runs say they wait for, where that is no call; ``stuck`` are procs
-    that do not answer, with why.
-    """
-
+    #: Who waits for whom, by calls.
     waits: list[WaitEdge] = field(default_factory=list)
+    #: Actors that wait for each other.
     rings: list[list[Member]] = field(default_factory=list)
+    #: The activities of awaited actors.
     doing: dict[Member, str] = field(default_factory=dict)
     mismatches: list[CollectiveMismatch] = field(default_factory=list)
+    #: Collectives that can still complete, in words.
     under_way: list[str] = field(default_factory=list)
+    #: Held calls, and runs that hold after an edit, in words.
     held: list[str] = field(default_factory=list)
+    #: Waits that are no calls, as parts of runs have announced them.
     told: list[str] = field(default_factory=list)
+    #: Procs that do not answer their host, with the reason.
     stuck: list[str] = field(default_factory=list)
+    #: Hosts and procs that did not answer this question.
     unseen: list[str] = field(default_factory=list)
 
     @property
@@ -134,7 +136,7 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
         for edge in _edges(uid, state, members)
         if edge.seconds >= _SHORT_SECONDS
     ]
-    report.rings = rings(_standing(procs, members))
+    report.rings = rings(_blocking_waits(procs, members))
     report.doing = _doing(ends(report.waits), procs, members)
     for hold in holds.values():
         member = Member(hold.actor, hold.rank)
@@ -218,7 +220,7 @@ def _edges(uid: str, state: Mapping[str, Any], members: _Members) -> list[WaitEd
     return edges
 
 
-def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
+def _blocking_waits(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
     """Return the waits of actors that do nothing else until their wait ends."""
     return [
         WaitEdge(members[uid, actor["mesh"]], members[target, mesh], method)

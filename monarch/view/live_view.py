@@ -24,44 +24,53 @@ _ODD = ("failed", "hangs", "held", "no answer")
 
 @dataclass(frozen=True)
 class RankView:
-    """One actor of one rank.
-
-    ``rate`` is how many calls it ended in a second; ``seconds`` is how long it has done what it
-    does.
-    """
+    """One actor of one rank."""
 
     host: str
+    #: Name and rank of its proc, as ``trainer 3``.
     proc: str
     actor: str
     rank: int
     status: str
+    #: The endpoint that runs, or the place of a held call; "" if it is idle.
     doing: str = ""
+    #: How long ``doing`` has lasted.
     seconds: float = 0.0
+    #: Calls that it ends in a second.
     rate: float = 0.0
+    #: Messages that wait.
     queue: int = 0
+    #: Resident memory of its proc, in bytes.
     rss: int = 0
     generation: int = 0
+    #: Pid and uid of its proc.
     pid: int = 0
     uid: str = ""
+    #: Why it failed; "" if it did not.
     failure: str = ""
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that do the same on one host. ``is_odd``: other ranks of their actor do something
-    else."""
+    """Ranks that do the same on one host; the fields are those of `RankView`."""
 
     host: str
     actor: str
+    #: In words, as ``0-3, 7``.
     ranks: str
     num_ranks: int
     status: str
     doing: str
+    #: The longest of them.
     seconds: float
+    #: The sums over them.
     rate: float
     queue: int
+    #: The largest of them.
     rss: int
+    #: Several are joined by slashes.
     generation: str
+    #: Whether most ranks of their actor do something else.
     is_odd: bool
     pids: tuple[int, ...]
     uids: tuple[str, ...]

@@ -132,7 +132,7 @@ class RunViews:
         key = run.path, _stamp(run.path / METRICS), _stamp(run.path / EVENTS)
         summary = self._summaries.get(key, lambda: run_summary(run))
         if summary["status"] in ("running", "held"):
-            summary["status"] = run.status  # It may have been killed, which no file tells.
+            summary["status"] = run.status  # No file shows that it was killed.
         return summary
 
 

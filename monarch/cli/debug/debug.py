@@ -42,8 +42,7 @@ def visit_here() -> Visit:
 
 
 def nothing_runs() -> JobError:
-    """Return the error that there is no proc to look into, with the reason if the folder shows
-    one."""
+    """Return the error for a folder in which no proc runs; it says why, if that is known."""
     job = noted_job()
     if job is not None and not job.is_running():
         return no_allocation()

@@ -61,7 +61,7 @@ def logs(
         if not printer.num_lines and not follow:
             raise JobError(_nothing(ranks, since))
     except KeyboardInterrupt:
-        sys.exit(130)  # That is how one stops to follow.
+        sys.exit(130)  # The way to stop following: no error.
     finally:
         for _, run in runs:
             run.close()

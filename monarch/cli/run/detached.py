@@ -75,7 +75,7 @@ def start(options: Mapping[str, Any]) -> None:
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
-            request.load(outline, None)  # Mistakes in it are told here, and nothing is started.
+            request.load(outline, None)  # Reports mistakes in it before anything is started.
         finally:
             outline.forget()
     elif recipe.endswith(".py") and not Path(recipe).exists():

@@ -172,7 +172,7 @@ class PlainDisplay:
         self._saved = f"  saved {step}"
 
     def message(self, text: str) -> None:
-        # In one piece: another thread may have something to tell in this moment, too.
+        # In one write: another thread may print at the same moment.
         sys.stdout.write(f"{plain(text)}\n")
         sys.stdout.flush()
 

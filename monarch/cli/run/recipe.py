@@ -84,7 +84,7 @@ def validate(
 
     target = find_target(procs, None)
     recipe.check(loaded, target.num_hosts, target.procs_per_host)
-    if isinstance(recipe, Outline):  # It is imported only where there is more to look at.
+    if isinstance(recipe, Outline):  # Importing the recipe takes long.
         validates = recipe_here(name).function("validate") if recipe.defines("validate") else None
     else:
         validates = recipe.function("validate")
@@ -96,7 +96,7 @@ def validate(
                 validates(loaded.config, target.num_hosts, target.procs_per_host)
         except (ConfigError, MonarchError):
             raise
-        except Exception as error:  # The machine of the run may have what is lacking here.
+        except Exception as error:  # The hosts of the run may have what is missing here.
             say(f"the data of {name} could not be looked at here: {in_words(error)}")
     say(f"{name} can run on {target.text}")
 

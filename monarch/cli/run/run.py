@@ -117,7 +117,7 @@ def run(
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
-            request.load(outline, earlier)  # Mistakes in it are told before torch is imported.
+            request.load(outline, earlier)  # Reports mistakes before torch is imported.
         finally:
             outline.forget()
     if not (plan or show_origin):
@@ -127,7 +127,7 @@ def run(
         preload = preload_here(request.recipe) if job is None else ()
         if preload:
             # This machine's procs are forked from a process that imports it while this one imports
-            # the recipe. A failed import is told there.
+            # the recipe. A failed import is reported there.
             this_host().preload(preload)
     found = recipe_here(request.recipe)
     loaded = request.load(found, earlier)
@@ -293,7 +293,7 @@ def _tell_end(
         _end_in_order()
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
-        error = AllocationLost(gone)  # The rest follows from that.
+        error = AllocationLost(gone)  # It is the cause of the other error.
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
     lines = lines_of(error)

@@ -275,7 +275,7 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
             is_over = run.running_pid is None
             labelled.print(*printed.take(is_over=is_over))
     except KeyboardInterrupt:
-        sys.exit(130)  # That is how one stops to follow; there is nothing to tell of it.
+        sys.exit(130)  # The way to stop following: no error.
 
 
 def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:

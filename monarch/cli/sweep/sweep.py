@@ -178,7 +178,7 @@ class _Going:
         self.is_stopping = False
         self._recipe, self._proposals, self._begin = recipe, proposals, begin
         self._metric, self._display = metric, display
-        self._lock = threading.Lock()  # One thread at a time proposes and tells.
+        self._lock = threading.Lock()  # Guards the proposals.
 
     def run(self, hosts: HostMesh, slots: Sequence[Slot]) -> None:
         """Run until all runs have ended, or a person stops them."""
@@ -213,7 +213,7 @@ class _Going:
             try:
                 _run_one(self._recipe, session, slot.of(hosts), slot)
             except KeyboardInterrupt:
-                pass  # It was to stop, and had nothing to save yet.
+                pass  # Ctrl-C stopped it before it had anything to save.
             except Exception as error:
                 self.errors.append(f"{session.folder.name}: {error}")
             self._display.ended(label, session.folder.status)

@@ -20,7 +20,7 @@ from monarch_sync.words import printable
 if TYPE_CHECKING:
     from monarch.cli.sync.preview import Preview
 
-NOT_WHOLE = 3  # the exit code where something could not be read, and stays as hosts have it
+NOT_WHOLE = 3  # the exit status if a file could not be read, so that hosts keep theirs
 
 
 def explain(options: SyncOptions, path: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Reports to a watch what others do with its allocation, as it happens."""
+"""Reports pushes, rollbacks, runs and watches of others on the allocation of a watch."""
 
 from __future__ import annotations
 

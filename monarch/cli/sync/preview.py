@@ -118,7 +118,7 @@ def _changes(start: Manifest, goal: Manifest, held: Mapping[bytes, int]) -> Iter
         action = "write" if old is not None and old.is_file else "new"
         changes.append(PathChange(action, entry.path, entry.size if travels else 0))
     for entry in plan.folders:
-        if not goal.below(entry.path):  # others are seen by what is in them
+        if not goal.below(entry.path):  # other folders show by their contents
             changes.append(PathChange("folder", entry.path))
     for entry in plan.links:
         changes.append(PathChange("link", entry.path, source=entry.target))

@@ -141,7 +141,7 @@ class ProgressLines(_Indicator):
             progress, arrived = self._source()
             is_many = progress.num_listed >= _MANY
             if progress.step != "scan" and not (progress.step == "compare" and is_many):
-                # What a push waits for is told otherwise.
+                # The output reports in lines of its own what a push waits for.
                 wait, is_at_it = _FIRST_LINE_SECONDS, False
                 continue
             if not is_at_it:  # It may be over in no time.

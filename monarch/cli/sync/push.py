@@ -52,7 +52,7 @@ def sync(
                 watching.run()
             return
         if no_wait:
-            check_nobody_stands()
+            check_no_call_is_held()
         workspace = workspace_of(find_project(options.file))
         pusher = pusher_here(partly=best_effort)
         with interruptions(pusher, output):
@@ -61,7 +61,7 @@ def sync(
         sys.exit(1 if not report.ok else 0 if report.is_whole else NOT_WHOLE)
 
 
-def check_nobody_stands() -> None:
+def check_no_call_is_held() -> None:
     """Raise ``JobError`` if a push would wait for a held call."""
     from monarch.cli.debug.debug import visit_here
 

@@ -321,7 +321,7 @@ class Pusher:
 
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[Progress]:
-        """Show the progress of a push, and what it waits for."""
+        """Within, show the progress of a push, and which actors it waits for."""
         progress = Progress(step="")
         node = self._agent.node
         sender = node.bulk_sender

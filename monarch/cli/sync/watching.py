@@ -415,7 +415,7 @@ class _WatcherThread:
         try:
             for touched in self._watcher:
                 self._items.put(touched)
-        except Exception as error:  # the waiting thread is to hear of it, whatever it is
+        except Exception as error:  # `next` raises it on the thread that waits.
             self._items.put(error)
 
     def close(self) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 
 _LOOK_SECONDS = 0.2
 _SEQUENCE = re.compile(r"\x1b(\[[\d;?]*[ -/]*[@-~]|O.|.)?")  # arrows and the like
-_settings: list[Any] | None = None  # how the terminal is set when keys are not heard
-_reader: Keys | None = None  # the one that hears those of the terminal now
+_settings: list[Any] | None = None  # of the terminal, to restore; None: unchanged
+_reader: Keys | None = None  # reads the terminal now
 
 
 class Keys:
