@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 Complete = Callable[[str], Iterable[str]]
 
@@ -53,13 +53,9 @@ class PlainScreen:
     is_terminal = False
     width = None
 
-    def __init__(self, lines: TextIO | None = None, out: TextIO | None = None) -> None:
-        self._in = sys.stdin if lines is None else lines
-        self._out = sys.stdout if out is None else out
-
     def read(self, prompt: str, complete: Complete) -> str:
         self.write(prompt)
-        line = self._in.readline()
+        line = sys.stdin.readline()
         if not line:
             raise EOFError
         line = line.rstrip("\n")
@@ -67,8 +63,8 @@ class PlainScreen:
         return line
 
     def write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
     def interrupt(self) -> None:
         """Do nothing: a line that is being read is read to its end."""

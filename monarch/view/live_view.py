@@ -258,6 +258,25 @@ def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
     return sorted(groups, key=lambda g: (not g.is_odd, g.host, g.actor, -g.num_ranks, g.ranks))
 
 
+COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
+
+
+def cells_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the texts of a rank or a group of a snapshot, in the order of ``COLUMNS``."""
+    ranks = row.get("ranks", str(row.get("rank", "")))
+    return (
+        row["host"],
+        row["actor"],
+        f"● {ranks}" if row.get("is_odd") else ranks,
+        f"{row['status']} {row['doing']}".strip(),
+        f"{row['seconds']:.1f} s" if row["seconds"] else "",
+        f"{row['rate']:.0f}",
+        str(row["queue"]),
+        size_in_words(row["rss"]),
+        str(row["generation"]),
+    )
+
+
 def size_in_words(num_bytes: float | None) -> str:
     """Return a size such as ``1.2G``."""
     if num_bytes is None:

@@ -162,8 +162,8 @@ class PageServer:
         """Return the URL for a person's browser, with the token."""
         return f"http://127.0.0.1:{self.port}/#t={self.gate.token}"
 
-    def run(self, started: Callable[[], None] = lambda: None) -> None:
-        """Serve until Ctrl-C or SIGTERM."""
+    def run(self, started: Callable[[str], object]) -> None:
+        """Call ``started`` with the URL, and serve until Ctrl-C or SIGTERM."""
         config = uvicorn.Config(
             self.app,
             log_level="critical",
@@ -171,8 +171,9 @@ class PageServer:
             timeout_graceful_shutdown=1,
             server_header=False,
         )
-        started()
-        _UntilEnded(config, self._ending).run(sockets=[self._socket])
+        with contextlib.suppress(KeyboardInterrupt):
+            started(self.url)
+            _UntilEnded(config, self._ending).run(sockets=[self._socket])
 
     def close(self) -> None:
         """Stop listening, if the server was never run."""
@@ -321,11 +322,7 @@ class PageServer:
             uids = [str(uid) for uid in json.loads(await _body_of(request, _MOST_SQL) or b"[]")]
         except (ValueError, TypeError):
             return _json({"error": "send a list of procs, or of a run"}, 400)
-        try:
-            text = await asyncio.to_thread(self._source.act, action, uids)
-        except MonarchError as error:
-            return _json({"error": str(error)}, 400)
-        return _json({"text": text})
+        return _json({"text": await asyncio.to_thread(self._source.act, action, uids)})
 
     async def _metrics(self, request: Request) -> Response:
         snapshot = await self._look()
@@ -364,9 +361,3 @@ def _ranks(text: str) -> frozenset[int]:
 
 def _shown(value: Any) -> Any:
     return value[:_MOST_TEXT] if isinstance(value, str) else value
-
-
-def serve(server: PageServer, on_url: Callable[[str], None]) -> None:
-    """Report the URL, and serve until Ctrl-C."""
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(lambda: on_url(server.url))

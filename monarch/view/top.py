@@ -14,10 +14,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from monarch.view.live_view import LiveView, size_in_words
+from monarch.view.live_view import COLUMNS, LiveView, cells_of, size_in_words
 from monarch_sync.words import counted
 
-_COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
 _STYLES = {
     "failed": "red", "hangs": "red", "no answer": "red", "waiting": "yellow", "running": "green",
     "idle": "dim", "starting": "cyan", "held": "bold magenta",
@@ -114,7 +113,7 @@ class MonarchTop(App[None]):
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
-        for name in _COLUMNS:
+        for name in COLUMNS:
             table.add_column(name, key=name)
         table.focus()
         self._refresh_now()
@@ -247,18 +246,15 @@ def _host_line(host: Mapping[str, Any]) -> Text:
 
 
 def _cells(row: Mapping[str, Any]) -> list[Text]:
-    style = _STYLES.get(row["status"], "")
-    does = f"{row['status']} {row['doing']}".strip()
-    ranks = row.get("ranks", str(row.get("rank", "")))
-    mark = "● " if row.get("is_odd") else ""
+    host, actor, ranks, does, *numbers = cells_of(row)
+    queue_style = "yellow" if row["queue"] > 100 else ""
     return [
-        Text(row["host"]),
-        Text(row["actor"]),
-        Text(f"{mark}{ranks}", style="bold red" if mark else ""),
-        Text(does, style=style),
-        Text(f"{row['seconds']:.1f} s" if row["seconds"] else "", justify="right"),
-        Text(f"{row['rate']:.0f}", justify="right"),
-        Text(str(row["queue"]), justify="right", style="yellow" if row["queue"] > 100 else ""),
-        Text(size_in_words(row["rss"]), justify="right"),
-        Text(str(row["generation"]), justify="right"),
+        Text(host),
+        Text(actor),
+        Text(ranks, style="bold red" if row.get("is_odd") else ""),
+        Text(does, style=_STYLES.get(row["status"], "")),
+        *(
+            Text(number, justify="right", style=queue_style if column == "queue" else "")
+            for column, number in zip(COLUMNS[4:], numbers, strict=True)
+        ),
     ]

@@ -6,7 +6,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,20 +138,16 @@ def exec_(
         hosts = _of_first_mesh(hosts)
     rank_point = parse_point(point) if point else None
     # A host that is not chosen need not answer.
-    wanted_ranks = ranks_on(
-        [(ProcAddress(host.url), host.name) for host in hosts], sizes, rank_point
-    )
+    wanted_ranks = ranks_on(_addresses(hosts), sizes, rank_point)
     urls = {rank.host.uid for rank in wanted_ranks}
-    live = {
-        live_one.host.url: live_one
-        for live_one in all_live(job, [h for h in hosts if h.url in urls])
-    }
+    all_hosts = all_live(job, [host for host in hosts if host.url in urls])
+    live = {live_host.host.url: live_host for live_host in all_hosts}
     ranks = [
         rank._replace(host=live[rank.host.uid].address, host_name=live[rank.host.uid].state.host)
         for rank in wanted_ranks
     ]
     takes_input = len(ranks) == 1 and script != "-" and not _is_terminal(0)
-    try:
+    with _then_killed(kills):
         status = run_and_show(
             client().node,
             ranks,
@@ -159,10 +156,17 @@ def exec_(
             stdin=0 if takes_input else None,
             tell=_tell,
         )
+    sys.exit(status)
+
+
+@contextmanager
+def _then_killed(kills: bool) -> Iterator[None]:
+    """End the allocation after the block, if asked to."""
+    try:
+        yield
     finally:
         if kills:
             kill(yes=True)
-    sys.exit(status)
 
 
 def _is_terminal(fd: int) -> bool:
@@ -206,13 +210,9 @@ def shell(
 ) -> None:
     """Open a shell on one host, in this terminal."""
     host = one_host(mesh, point)
-    try:
-        status = open_shell(
-            host.address, env=dict(map(_pair, variables)), directory=workdir or "", command=command
-        )
-    finally:
-        if kills:
-            kill(yes=True)
+    env = dict(map(_pair, variables))
+    with _then_killed(kills):
+        status = open_shell(host.address, env=env, directory=workdir or "", command=command)
     sys.exit(status)
 
 

@@ -41,7 +41,7 @@ def dashboard(
     """Serve the page until Ctrl-C, and print its URL. The default ``port`` may be replaced by a
     free one."""
     try:
-        from monarch.view.server import PageServer, PageSource, serve
+        from monarch.view.server import PageServer, PageSource
     except ImportError:
         raise JobError(
             "monarch dashboard needs Starlette and uvicorn, which are not installed: "
@@ -62,7 +62,7 @@ def dashboard(
             ) from None
         server = PageServer(source)
     if from_stdin:
-        serve(server, partial(print, flush=True))
+        server.run(partial(print, flush=True))
         return
     with page_opener() as opener:
 
@@ -72,7 +72,7 @@ def dashboard(
             if opens and not opener.open(url):
                 click.echo("no browser could be opened here")
 
-        serve(server, started)
+        server.run(started)
 
 
 def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TextIO
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any, Protocol
 
 from monarch.cli.sync.progress_bar import ProgressBar, ProgressLines, Source
 from monarch.cli.terminal.interrupts import left_at_once
@@ -118,16 +118,12 @@ class Lines:
         if is_quiet():
             yield
             return
-        is_live = self._terminal.is_live
-        indicator = (
-            ProgressBar(self._terminal, source, at_once=at_once)
-            if is_live
-            else ProgressLines(source)
-        )
-        try:
+        if not self._terminal.is_live:
+            with closing(ProgressLines(source)):
+                yield
+            return
+        with closing(ProgressBar(self._terminal, source, at_once=at_once)):
             yield
-        finally:
-            indicator.close()
 
 
 class JsonLines:
@@ -135,12 +131,8 @@ class JsonLines:
 
     SCHEMA = 1
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = sys.stdout if out is None else out
-
     def say(self, event: str, data: dict[str, Any]) -> None:
-        line = json.dumps({"schema": self.SCHEMA, "event": event, **data})
-        print(line, file=self._out, flush=True)
+        print(json.dumps({"schema": self.SCHEMA, "event": event, **data}), flush=True)
 
     def pushed(self, report: SyncReport) -> None:
         self.say("push", report.to_dict())
@@ -159,11 +151,8 @@ class JsonLines:
 
     @contextmanager
     def busy(self, source: Source, *, at_once: bool = False) -> Iterator[None]:
-        lines = ProgressLines(source)  # on standard error: the objects stay alone
-        try:
+        with closing(ProgressLines(source)):  # on standard error: the objects stay alone
             yield
-        finally:
-            lines.close()
 
 
 @contextmanager

@@ -85,7 +85,14 @@ def goal(rows: list[Row], generation: int | None) -> int:
     A generation that was taken back never stayed. Raises ``JobError``.
     """
     if generation is None:
-        return _before(rows)
+        digests = [row.told.digest for row in rows if row.is_current]
+        for row in rows if digests else ():
+            if not row.is_taken_back and row.told.digest != digests[0]:
+                return row.told.generation
+        raise JobError(
+            "there is no generation to go back to: `monarch sync history` lists what the hosts "
+            "remember"
+        )
     same = [row for row in rows if row.told.generation == generation]
     if same and all(row.is_taken_back for row in same):
         raise JobError(
@@ -106,19 +113,6 @@ def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | Non
         if good in known and good < bulletin.generation:
             return good
     return None
-
-
-def _before(rows: list[Row]) -> int:
-    """Return the latest generation that stayed and had another state than the current one."""
-    current = next((row for row in rows if row.is_current), None)
-    for row in rows:
-        if row.is_taken_back or current is None:
-            continue
-        if row.told.digest != current.told.digest:
-            return row.told.generation
-    raise JobError(
-        "there is no generation to go back to: `monarch sync history` lists what the hosts remember"
-    )
 
 
 def like_now(history: HistoryReply) -> frozenset[int]:

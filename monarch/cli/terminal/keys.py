@@ -34,10 +34,8 @@ class Keys:
     writes them to our standard input.
     """
 
-    def __init__(
-        self, on_press: Callable[[], object] = lambda: None, *, is_piped: bool = False
-    ) -> None:
-        self.on_press = on_press
+    def __init__(self, *, is_piped: bool = False) -> None:
+        self.on_press: Callable[[], object] = lambda: None
         self.is_piped = is_piped
         self._pressed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._over = threading.Event()
