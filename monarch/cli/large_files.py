@@ -64,7 +64,7 @@ class LargeFiles:
         """
 
         def review(files: Sequence[Entry]) -> None:
-            remembered = self._known()
+            remembered = self._remembered()
             new = [entry for entry in files if entry.path not in remembered]
             if not new or self._is_agreed:
                 return
@@ -100,7 +100,7 @@ class LargeFiles:
                 ignore.write("".join(f"{line}\n" for line in ([] if has_end else [""]) + patterns))
             click.echo(f"wrote into {printable(str(file))}: {' '.join(map(printable, patterns))}")
 
-    def _known(self) -> set[str]:
+    def _remembered(self) -> set[str]:
         try:
             return set(json.loads(self._file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -108,7 +108,7 @@ class LargeFiles:
 
     def _remember(self, files: Iterable[Entry]) -> None:
         """Record files of this folder about which nobody must be asked again."""
-        paths = sorted({*self._known(), *(entry.path for entry in files)})
+        paths = sorted({*self._remembered(), *(entry.path for entry in files)})
         try:
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")
         except OSError:

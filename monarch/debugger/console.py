@@ -35,7 +35,7 @@ class Console:
         self._step_seconds = step_seconds
         self._running = RunningRanks(visit, screen)
         self._breakpoints = Breakpoints(visit, screen)
-        self._seen: list[HoldNote] = []
+        self._last_holds: list[HoldNote] = []
         self._is_together = False
 
     def run(self, actor: str = "", rank: int = 0) -> None:
@@ -63,8 +63,8 @@ class Console:
 
     def toolbar(self) -> str:
         """Return the number of held calls, as a line."""
-        waiting = [hold for hold in self._seen if hold.is_waiting]
-        return f"held {len(waiting)}" + (f" of {len(self._seen)}" if self._seen else "")
+        waiting = [hold for hold in self._last_holds if hold.is_waiting]
+        return f"held {len(waiting)}" + (f" of {len(self._last_holds)}" if self._last_holds else "")
 
     def _obey(self, line: str) -> bool:
         """Run a line; return False to leave."""
@@ -113,8 +113,8 @@ class Console:
         }
 
     def _holds(self) -> list[HoldNote]:
-        self._seen = self._visit.holds()
-        return self._seen
+        self._last_holds = self._visit.holds()
+        return self._last_holds
 
     def _waiting(self) -> list[HoldNote]:
         return [hold for hold in self._holds() if hold.is_waiting]
@@ -139,7 +139,7 @@ class Console:
     def _way_in(self, actor: str, rank: int) -> Callable[[], None]:
         """Return a function that attaches to a held call, or looks at a running one."""
         try:
-            hold = self._one(actor, rank)
+            hold = self._find(actor, rank)
         except NotAnswered:
             running = self._running.call_of(actor, rank)
             if running is None:
@@ -165,7 +165,7 @@ class Console:
                 if lost.hold.id == hold.id:
                     self._screen.write(f"{_lost(lost)}\n")
 
-    def _one(self, actor: str, rank: int) -> HoldNote:
+    def _find(self, actor: str, rank: int) -> HoldNote:
         of_actor = [hold for hold in self._holds() if hold.actor == actor]
         holds = [hold for hold in of_actor if hold.rank == rank]
         lost = [
@@ -262,12 +262,12 @@ class Console:
         """Continue all held calls; one that has ended in between does not keep the others held."""
         visit, failed = self._visit, dict[str, NotAnswered]()
         for line in ("clear", "continue"):
-            for hold in self._waiting() if line == "clear" else self._seen:
+            for hold in self._waiting() if line == "clear" else self._last_holds:
                 try:
                     visit.ask(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
                 except NotAnswered as refusal:
                     failed[named([hold])] = refusal
-        self._seen = [hold for hold in self._seen if named([hold]) in failed]
+        self._last_holds = [hold for hold in self._last_holds if named([hold]) in failed]
         for name, error in failed.items():
             self._screen.write(f"Error processing command: {name}: {error}\n")
 
@@ -317,13 +317,13 @@ class Console:
             return [name for name in COMMANDS if name.startswith(words[0])]
         if words[0] in ("attach", "a", "cast"):
             if len(words) == 2:
-                return sorted({h.actor for h in self._seen if h.actor.startswith(words[1])})
-            holds = [h for h in self._seen if h.actor == words[1]]
+                return sorted({h.actor for h in self._last_holds if h.actor.startswith(words[1])})
+            holds = [h for h in self._last_holds if h.actor == words[1]]
             if words[0] == "cast":
                 return [f"ranks({h.rank})" for h in holds]
             return [str(h.rank) for h in holds if str(h.rank).startswith(words[2])]
-        if words[0] == "diff" and self._seen:
-            return self._visit.names(self._seen[0], f"p {' '.join(words[1:])}")
+        if words[0] == "diff" and self._last_holds:
+            return self._visit.names(self._last_holds[0], f"p {' '.join(words[1:])}")
         return []
 
 

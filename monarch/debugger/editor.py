@@ -286,7 +286,7 @@ class AttachRequest:
         self._own_mappings = [path_mapping(*root) for root in own_roots if root[0] != root[1]]
         self._all_mappings = [path_mapping(*root) for root in all_roots]
         #: Bytes of a message that has not arrived completely.
-        self._kept = b""
+        self._unread = b""
         #: Whether the request has passed, so that all other bytes go on as they are.
         self.has_passed = False
 
@@ -294,25 +294,25 @@ class AttachRequest:
         """Take bytes from the adapter; return those that can go to the rank now."""
         if self.has_passed:
             return data
-        self._kept += data
+        self._unread += data
         passed = b""
         while (body := self._take()) is not None:
             message = json.loads(body)
             if message.get("type") == "request" and message.get("command") == "attach":
                 self.has_passed = True
                 message["arguments"] = self._mapped(message.get("arguments") or {})
-                unread, self._kept = self._kept, b""
+                unread, self._unread = self._unread, b""
                 return passed + _framed(json.dumps(message).encode()) + unread
             passed += _framed(body)
         return passed
 
     def _take(self) -> bytes | None:
         """Return the body of the first message; ``None`` if it has not arrived completely."""
-        head, end, content = self._kept.partition(_HEAD_END)
+        head, end, content = self._unread.partition(_HEAD_END)
         length = _LENGTH.search(head)
         if not end or length is None or len(content) < int(length[1]):
             return None
-        body, self._kept = content[: int(length[1])], content[int(length[1]) :]
+        body, self._unread = content[: int(length[1])], content[int(length[1]) :]
         return body
 
     def _mapped(self, arguments: dict[str, Any]) -> dict[str, Any]:

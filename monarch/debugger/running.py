@@ -183,13 +183,9 @@ class RunningRanks:
             if line in ("detach", "q", "quit", "c", "continue"):
                 return
             number += {"up": 1, "u": 1, "down": -1, "d": -1}.get(line, 0)
-            number, text = self._peek_line(state, number, line)
-            self._screen.write(text)
-
-    def _peek_line(self, state: ActorState, number: int, line: str) -> tuple[int, str]:
-        visit = self._visit
-        peeked = visit.ask(state.proc, PeekLine(state.actor, number, line))
-        return peeked.number, peeked.text
+            peeked = self._visit.ask(state.proc, PeekLine(state.actor, number, line))
+            number = peeked.number
+            self._screen.write(peeked.text)
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
         """Print where the ranks are that have not stopped again, and for which others they wait."""

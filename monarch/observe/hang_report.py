@@ -243,16 +243,13 @@ def _doing(
     for member in members:
         actor = actors.get(member)
         if actor is not None:
-            queue = f", {_messages_wait(actor['queue'])}" if actor["queue"] else ""
+            num = actor["queue"]
+            queue = f", {num} messages wait" if num > 1 else ", 1 message waits" if num else ""
             doing = [
                 f"runs {call['method']} for {call['seconds']:.1f} s" for call in actor["doing"]
             ]
             texts[member] = (", ".join(doing) or f"is {actor['status']}") + queue
     return texts
-
-
-def _messages_wait(num: int) -> str:
-    return "1 message waits" if num == 1 else f"{num} messages wait"
 
 
 def _match_collectives(

@@ -104,9 +104,10 @@ class QueryTables:
                 [path],
             )
             for kind in kinds:
+                columns = _types(("p", "k", *COLUMNS[kind]))
                 self._database.execute(
                     f"CREATE TABLE _rows_{kind} AS SELECT * FROM read_csv(?, header = false, "
-                    f"auto_detect = false, columns = {_types(_call_columns(kind))}, quote = '\"', "
+                    f"auto_detect = false, columns = {columns}, quote = '\"', "
                     "nullstr = 'null', allow_quoted_nulls = false, ignore_errors = true)",
                     [os.path.join(folder, kind)],
                 )
@@ -314,11 +315,6 @@ class QueryEngine:
     def query(self, sql: str, timeout: float | None = None) -> dict[str, list[dict[str, Any]]]:
         """Return the answer in the form of upstream's client: ``{"rows": [{column: value}]}``."""
         return {"rows": self.table(sql, timeout).rows}
-
-
-def _call_columns(kind: str) -> tuple[str, ...]:
-    """Return the columns of a CSV line for calls of that kind, in order."""
-    return ("p", "k", *COLUMNS[kind])
 
 
 def split_rows(proc: str, rows: list[list[Any]]) -> tuple[dict[str, bytes], list[list[Any]]]:

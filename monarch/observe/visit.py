@@ -147,14 +147,14 @@ class MeshVisit:
     def __init__(self, node: Node, hosts: Mapping[str, ProcAddress]) -> None:
         self._node = node
         self._hosts: dict[str, ProcAddress] = {}
-        self._known: dict[str, ProcAddress] = {}
+        self._addresses: dict[str, ProcAddress] = {}
         self._clocks: dict[str, ClockOffset] = {}
         self.go_to(hosts)
 
     def go_to(self, hosts: Mapping[str, ProcAddress]) -> None:
         """Visit these hosts from now on. Any thread may call it; questions in progress go on."""
-        node, known_before = self._node, dict(self._known)
-        self._known.update(hosts)
+        node, known_before = self._node, dict(self._addresses)
+        self._addresses.update(hosts)
         self._hosts = dict(hosts)
         for url, address in hosts.items():
             is_new = known_before.get(url) != address and address.uid != node.uid
@@ -244,7 +244,7 @@ class MeshVisit:
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])
         questions = {
-            url: self._node.ask(self._known[url], PySpyAsked(tuple(uids), False))
+            url: self._node.ask(self._addresses[url], PySpyAsked(tuple(uids), False))
             for url, uids in by_host.items()
         }
         stacks: dict[str, tuple[str, str]] = {}
@@ -262,7 +262,7 @@ class MeshVisit:
         return {"k": "clock", "host": host, "offset": offset + epoch, "run": error}
 
     def _clock(self, url: str) -> ClockOffset:
-        if self._known[url].machine == self._node.address.machine:
+        if self._addresses[url].machine == self._node.address.machine:
             return SAME
         if url not in self._clocks:
             pings = [self._ping(url) for _ in range(_NUM_PINGS)]
@@ -272,7 +272,7 @@ class MeshVisit:
 
     def _ping(self, url: str) -> Ping | None:
         sent = time.monotonic_ns()
-        response = self._ask(self._known[url], AskClock(), self.client_seconds)
+        response = self._ask(self._addresses[url], AskClock(), self.client_seconds)
         answered = time.monotonic_ns()
         return None if response.error else Ping(sent, response.answer, answered)
 

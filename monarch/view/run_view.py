@@ -84,15 +84,15 @@ class _Newest(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Any, T] = OrderedDict()
+        self._entries: OrderedDict[Any, T] = OrderedDict()
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        if key not in self._kept:
-            self._kept[key] = make()
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        return self._kept[key]
+        if key not in self._entries:
+            self._entries[key] = make()
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+        return self._entries[key]
 
 
 class RunViews:

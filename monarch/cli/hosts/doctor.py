@@ -62,7 +62,8 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
     findings_before = list(_before(job, timeout))
     with phase("looking at the hosts"):
         probes = _probes(job, up if is_up else None)
-        examination.run(probes, dict.fromkeys(probes, _how_to_reach(job)))
+        advice = "try `ssh HOST true` by hand" if isinstance(job, LoginJob) else ""
+        examination.run(probes, dict.fromkeys(probes, advice))
     findings = [*findings_before, *examination.findings]
     if not probes and not findings:
         text = f"hosts of kind {job.kind} can be looked at once they are up"
@@ -72,10 +73,6 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
     _tell(findings, {name: summary(look) for name, look in examination.told.items()}, is_json)
     if any(finding.level == "failure" for finding in findings):
         sys.exit(1)
-
-
-def _how_to_reach(job: JobTrait) -> str:
-    return "try `ssh HOST true` by hand" if isinstance(job, LoginJob) else ""
 
 
 def _before(job: JobTrait, timeout: float) -> Iterator[Finding]:

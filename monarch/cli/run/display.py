@@ -209,11 +209,10 @@ def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
     """
     names = [name for name in values if name not in _HIDDEN]
     names.sort(key=lambda name: (name != "loss", name in _OF_ALL, name.startswith(_HELD_OUT)))
-    return [(_short_name(name), _short(values[name])) for name in names]
-
-
-def _short_name(name: str) -> str:
-    return _SHORT.get(name, name.replace("held_out_", "held-out "))
+    return [
+        (_SHORT.get(name, name.replace("held_out_", "held-out ")), _short(values[name]))
+        for name in names
+    ]
 
 
 def bar_of(step: int, num_steps: int) -> str:

@@ -238,12 +238,8 @@ def _one_named(name: str) -> RunFolder:
         raise JobError(f"{name} is no run of this folder: `monarch runs ls` lists them")
     names = [run.name for run in runs if run.name.startswith(name)]
     if len(names) > 1 and named_run.name != name and name != "latest":
-        raise JobError(f"{name} may be {_either(names)}: say which")
+        raise JobError(f"{name} may be {', '.join(names[:-1])} or {names[-1]}: say which")
     return RunFolder(RUNS / named_run.path.resolve().name)
-
-
-def _either(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _remove(run: RunFolder) -> None:

@@ -81,10 +81,10 @@ class ListedProposals:
 
     def __init__(self, all_given: Sequence[Given]) -> None:
         self.num = len(all_given)
-        self._left = iter(all_given)
+        self._remaining = iter(all_given)
 
     def next(self) -> Given | None:
-        return next(self._left, None)
+        return next(self._remaining, None)
 
     def tell(self, overrides: Given, value: float | None) -> None:
         """Ignore the result, because the proposals do not depend on it."""
