@@ -113,7 +113,7 @@ def run(
         overrides, new = (*quick_overrides, *overrides), True
     earlier = find_run(resume) if resume else None
     recipe = recipe or recipe_of(earlier)
-    request = RunRequest(recipe, config_file, overrides, procs, hosts, roles)
+    request = RunRequest(recipe, config_file, overrides, procs, hosts=hosts, roles=roles)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
