@@ -1,4 +1,4 @@
-"""The command line: every command with its arguments, its options and its help.
+"""The command line: every command without a group, with its arguments, options and help.
 
 The code of a command is imported when it runs, so that help and usage errors need none of it.
 """
@@ -15,7 +15,7 @@ import click
 from monarch.cli.debug.debug_commands import debug, env, stacks
 from monarch.cli.hosts.host_commands import HOST_COMMANDS
 from monarch.cli.observe.commands import dashboard, hang, profile, query, top, trace, tui
-from monarch.cli.options import DEV, agreed_to_send, config_file, project_file
+from monarch.cli.options import DEV, agreed_to_send, calls, config_file, project_file
 from monarch.cli.runs.runs_commands import runs
 from monarch.cli.sync.commands import sync
 from monarch.cli.terminal.volume import reset, with_volume
@@ -35,30 +35,27 @@ class _Commands(click.Group):
         return super().make_context(info_name, json_behind(self, args), *rest, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, one in self.commands.items() if not one.hidden]
+        return [name for name, command in self.commands.items() if not command.hidden]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = self.list_commands(ctx)
         with formatter.section("Commands"):
             formatter.write_dl(
-                [
-                    (name, one.get_short_help_str(limit=200))
-                    for name, one in self.commands.items()
-                    if not one.hidden
-                ]
+                [(name, self.commands[name].get_short_help_str(limit=200)) for name in names]
             )
 
 
 def json_behind(command: click.Command, args: Sequence[str]) -> list[str]:
     """Return the command line with a ``--json`` before a command's name moved behind it."""
     moved = list(args)
-    at, path, is_asked = 0, [], False
-    while isinstance(command, click.Group) and at < len(moved) and not _takes_json(command):
-        word = moved[at]
+    index, path, is_asked = 0, [], False
+    while isinstance(command, click.Group) and index < len(moved) and not _takes_json(command):
+        word = moved[index]
         if word == _JSON:
             is_asked = True
-            del moved[at]
+            del moved[index]
             continue
-        at += 1
+        index += 1
         if not word.startswith("-"):
             if word not in command.commands:
                 return moved  # click says that there is no such command
@@ -67,9 +64,11 @@ def json_behind(command: click.Command, args: Sequence[str]) -> list[str]:
     if not is_asked:
         return list(args)
     if not path or not _takes_json(command):
-        what = f"`{' '.join(['monarch', *path])}` has no {_JSON}" if path else f"{_JSON} of what?"
-        raise click.UsageError(f"{what}: `monarch COMMAND -h` lists what a command takes")
-    return [*moved[:at], _JSON, *moved[at:]]
+        problem = (
+            f"`{' '.join(['monarch', *path])}` has no {_JSON}" if path else f"{_JSON} of what?"
+        )
+        raise click.UsageError(f"{problem}: `monarch COMMAND -h` lists what a command takes")
+    return [*moved[:index], _JSON, *moved[index:]]
 
 
 def _takes_json(command: click.Command) -> bool:
@@ -111,32 +110,28 @@ _PATH = click.Path(path_type=Path)
 @cli.command()
 @click.argument("folder", required=False, type=_PATH)
 @click.option("--hosts", type=click.IntRange(min=1), help="how many hosts [default: 2]")
-def init(**given: Any) -> None:
+@calls("monarch.cli.allocation.init:init")
+def init() -> None:
     """Begin a project, or take one that exists: write what it lacks, and say what to do with it.
 
     In FOLDER, or here. A file that is there stays as it is. A new project gets a monarch.toml, a
     task to edit and a config; one with a training script of its own gets a monarch.toml, and says
     how the script is run.
     """
-    from monarch.cli.allocation.init import init
-
-    init(**given)
 
 
 @cli.command()
 @click.argument("path", required=False, type=_PATH)
 @click.option("--list", "is_list", is_flag=True, help="the project files that are trusted")
 @click.option("--revoke", "revokes", is_flag=True, help="trust it no more")
-def trust(**given: Any) -> None:
+@calls("monarch.cli.allocation.trust_command:trust")
+def trust() -> None:
     """Agree to what a monarch.toml has run: commands, modules, variables of processes.
 
     PATH is the file, or its folder; by default the one here. `monarch apply` asks about it once, at
     a terminal, and again when one of these keys was edited. A file that `monarch init` wrote is
     trusted.
     """
-    from monarch.cli.allocation.trust_command import trust
-
-    trust(**given)
 
 
 @cli.command()
@@ -148,46 +143,41 @@ def trust(**given: Any) -> None:
     metavar="TIME",
     help="end it when nobody has used it so long, as in 30m; 0: never",
 )
-def apply(**given: Any) -> None:
+@calls("monarch.cli.allocation.allocation:apply")
+def apply() -> None:
     """Bring the allocation up, or find it running.
 
     SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
     Hosts of it that have ended are brought up again, and the others go on. One that is up and is
     not what is wanted is ended first; where something runs on it, only if you agree.
     """
-    from monarch.cli.allocation.allocation import apply
-
-    apply(**given)
 
 
 @cli.command()
 @click.option("--watch", is_flag=True, help="go on, once a second, until Ctrl-C")
-def status(watch: bool) -> None:
+@calls("monarch.cli.allocation.allocation:status")
+def status() -> None:
     """Hosts, procs, and the generation of code that each host has."""
-    from monarch.cli.allocation.allocation import status
-
-    status(watch)
 
 
 @cli.command()
 @click.option("--yes", "-y", is_flag=True, help="do not ask, though something runs on it")
-def kill(**given: Any) -> None:
+@calls("monarch.cli.allocation.allocation:kill")
+def kill() -> None:
     """End the allocation and everything that runs on it.
 
     At a terminal it asks first if a run is going on; in a script it prints what it ended. Without
     an allocation it says so and does nothing.
     """
-    from monarch.cli.allocation.allocation import kill
-
-    kill(**given)
 
 
 @cli.command(
     context_settings={
-        "ignore_unknown_options": True, "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
         "allow_interspersed_args": False,  # `--` is for the run
     }
-)  # fmt: skip
+)
 @click.argument("arguments", nargs=-1, required=True, metavar="RECIPE [KEY=VALUE]...")
 @click.option("--open", "opens", is_flag=True, help="open the dashboard, too; the key o does later")
 @click.pass_context
@@ -200,16 +190,14 @@ def dev(context: click.Context, arguments: tuple[str, ...], opens: bool) -> None
     """
     from monarch.cli.run.dev import dev
 
-    of_run = [*arguments, *context.args]
-    end = of_run.index("--") if "--" in of_run else len(of_run)
-    if (
-        "--open" in of_run[:end]
-    ):  # wherever it stands: all options behind RECIPE are left to the run
+    words = [*arguments, *context.args]
+    end = words.index("--") if "--" in words else len(words)
+    if "--open" in words[:end]:  # Click leaves all options behind RECIPE to the run.
         opens = True
-        of_run.remove("--open")
+        words.remove("--open")
     dev(
         lambda: context.invoke(apply),
-        lambda: run.main(of_run, DEV, standalone_mode=False),
+        lambda: run.main(words, DEV, standalone_mode=False),
         opens=opens,
     )
 
@@ -229,8 +217,10 @@ _OF_TORCHRUN = {
 
 
 class _RunCommand(click.Command):
-    """The run command. If an option is unknown, its error says where the flags of a plain script
-    belong, and which option here does what a flag of torchrun does."""
+    """The command `run`, with a longer error for an unknown option of a plain script.
+
+    It says where the script's own flags belong, and what to type instead of a flag of torchrun.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -241,9 +231,9 @@ class _RunCommand(click.Command):
             scripts = [word for word in args if is_plain_script(word)]
             if not scripts:
                 raise
-            known = _OF_TORCHRUN.get(error.option_name.lstrip("-").replace("_", "-"))
-            if known:
-                text = f"torchrun's {error.option_name} {known}."
+            replacement = _OF_TORCHRUN.get(error.option_name.lstrip("-").replace("_", "-"))
+            if replacement:
+                text = f"torchrun's {error.option_name} {replacement}."
                 raise click.UsageError(text, ctx=ctx) from None
             raise click.NoSuchOption(
                 error.option_name,
@@ -320,7 +310,7 @@ for _command in (*HOST_COMMANDS, top, dashboard, query, hang, trace, profile, tu
     help="only try whether all works: a few steps, an evaluation and a checkpoint, then the end",
 )
 @click.option("--traceback", is_flag=True, help="show the whole traceback of what ends the run")
-def run(**given: Any) -> None:
+def run(**options: Any) -> None:
     """Run RECIPE: a plain script, a built-in name such as ddp, a recipe's file, or module:name.
 
     A Python file without a recipe in it runs as it is, one copy a proc, in the environment that
@@ -332,18 +322,18 @@ def run(**given: Any) -> None:
     given again, with as many --hosts as it gets then. Ctrl-C saves and stops; a second one stops
     at once. With --detach, it goes on when this terminal is closed: `monarch runs attach` shows it.
     """
-    if given["resume"] and given["new"]:
+    if options["resume"] and options["new"]:
         raise click.UsageError(
             "--resume goes on with a run, and --new begins one: give one of them"
         )
-    if given.pop("detach"):
+    if options.pop("detach"):
         from monarch.cli.run.detached import start
 
-        start(given)
+        start(options)
         return
     from monarch.cli.run.run import run
 
-    run(**given)
+    run(**options)
 
 
 @cli.command()
@@ -372,7 +362,8 @@ def run(**given: Any) -> None:
 )
 @click.option("--seed", type=int, default=0, help="of --random and --tpe [default: 0]")
 @agreed_to_send
-def sweep(**given: Any) -> None:
+@calls("monarch.cli.sweep.sweep:sweep")
+def sweep() -> None:
     """Run RECIPE once for each choice of values, and compare.
 
     Keys with several values, as in learning_rate=1e-3,3e-3, are combined. With --random and --tpe,
@@ -380,9 +371,6 @@ def sweep(**given: Any) -> None:
     share the mesh: each has some of the hosts, or, where there are fewer hosts than slices, some of
     a host's procs. Each is a run of its own in runs/.
     """
-    from monarch.cli.sweep.sweep import sweep
-
-    sweep(**given)
 
 
 cli.add_command(runs)
@@ -394,40 +382,34 @@ def recipe() -> None:
 
 
 @recipe.command("ls")
+@calls("monarch.cli.run.recipe:ls")
 def recipe_ls() -> None:
     """List the recipes that are installed."""
-    from monarch.cli.run.recipe import ls
-
-    ls()
 
 
 @recipe.command("show")
 @click.argument("name", metavar="RECIPE")
 @click.option("--toml", "is_toml", is_flag=True, help="only the config, as a file to begin with")
-def recipe_show(**given: Any) -> None:
+@calls("monarch.cli.run.recipe:show")
+def recipe_show() -> None:
     """Show what a recipe does, and its config with all defaults.
 
     What is printed after the description is a config file with what each key means; keys marked
     (live) may change while a run goes on: edit the file that the run was given, and save.
     """
-    from monarch.cli.run.recipe import show
-
-    show(**given)
 
 
 @recipe.command("cp")
 @click.argument("name", metavar="RECIPE")
 @click.argument("file", required=False, type=_PATH)
 @click.option("--force", is_flag=True, help="write over a file that is there")
-def recipe_cp(**given: Any) -> None:
+@calls("monarch.cli.run.recipe:cp")
+def recipe_cp() -> None:
     """Copy a recipe to FILE, which runs as it is: `monarch run FILE`.
 
     FILE is my_RECIPE.py if not given; for a recipe that is a folder, the folder my_RECIPE. One that
     ends with .toml gets the config instead.
     """
-    from monarch.cli.run.recipe import cp
-
-    cp(**given)
 
 
 @recipe.command("validate")
@@ -435,40 +417,34 @@ def recipe_cp(**given: Any) -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @config_file
 @click.option("--procs", type=click.IntRange(min=1), help="procs on each host")
-def recipe_validate(**given: Any) -> None:
+@calls("monarch.cli.run.recipe:validate")
+def recipe_validate() -> None:
     """Check a recipe and its config, without running it. Exits with 2 if something is wrong."""
-    from monarch.cli.run.recipe import validate
-
-    validate(**given)
 
 
 @recipe.command("prepare")
 @click.argument("name")
 @click.argument("folder", required=False, type=_PATH)
-def recipe_prepare(**given: Any) -> None:
+@calls("monarch.cli.run.recipe:prepare")
+def recipe_prepare() -> None:
     """Make what a recipe needs before it can run: data, a tokenizer, a config.
 
     NAME is a recipe, or a recipe with a variant of it, as in titan-tiny. It goes into FOLDER,
     which is NAME if not given.
     """
-    from monarch.cli.run.recipe import prepare
-
-    prepare(**given)
 
 
 @recipe.command("export")
 @click.argument("name", metavar="RECIPE")
-@click.argument("what", metavar="[RUN|CHECKPOINT]", default="latest")
+@click.argument("run_or_checkpoint", metavar="[RUN|CHECKPOINT]", default="latest")
 @click.argument("file", type=_PATH, default=Path("model.safetensors"))
 @click.option("--force", is_flag=True, help="write over a file that is there")
-def recipe_export(**given: Any) -> None:
+@calls("monarch.cli.run.recipe:export")
+def recipe_export() -> None:
     """Write the weights of a run to FILE, as plain safetensors.
 
     Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
     """
-    from monarch.cli.run.recipe import export
-
-    export(**given)
 
 
 for _command in (debug, env, stacks):
@@ -477,14 +453,12 @@ for _command in (debug, env, stacks):
 
 @cli.command()
 @click.option("--address", required=True, help="tcp://HOST:PORT or ipc://PATH to listen at")
-def host(address: str) -> None:
+@calls("monarch.cli.allocation.allocation:host")
+def host() -> None:
     """Be the host agent of this machine, until ended.
 
     Beyond loopback the job's secret is needed, in MONARCH_JOB_SECRET.
     """
-    from monarch.cli.allocation.allocation import host
-
-    host(address)
 
 
 with_volume(cli)

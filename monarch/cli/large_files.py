@@ -44,13 +44,17 @@ class LargeFiles:
     """
 
     def __init__(
-        self, tell: Callable[[str, list[str]], object], *, is_agreed: bool = False,
-        may_ask: bool = True, known: Path = KNOWN,
-    ) -> None:  # fmt: skip
+        self,
+        tell: Callable[[str, list[str]], object],
+        *,
+        is_agreed: bool = False,
+        may_ask: bool = True,
+        file: Path = KNOWN,
+    ) -> None:
         self._tell = tell
         self._is_agreed = is_agreed
         self.asks = may_ask and is_somebody_there()
-        self._file = known
+        self._file = file
 
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
         """Return the report of ``push``, which is repeated if a person was asked in between, and
@@ -60,13 +64,14 @@ class LargeFiles:
         """
 
         def review(files: Sequence[Entry]) -> None:
-            known = self._known()
-            new = [entry for entry in files if entry.path not in known]
+            remembered = self._remembered()
+            new = [entry for entry in files if entry.path not in remembered]
             if not new or self._is_agreed:
                 return
             if self.asks:
                 raise _Ahead(new)
-            self._tell(f"{_listed(new)}\n{_advice(workspace, new)}", [one.path for one in new])
+            paths = [entry.path for entry in new]
+            self._tell(f"{_listed(new)}\n{_advice(workspace, new)}", paths)
             self._remember(new)
 
         while True:
@@ -80,8 +85,9 @@ class LargeFiles:
         click.echo(_listed(files))
         answer = click.prompt(
             "Send? (y)es, (n)o and stop here, (i)gnore and go on without",
-            type=click.Choice(["y", "n", "i"]), show_choices=False,
-        )  # fmt: skip
+            type=click.Choice(["y", "n", "i"]),
+            show_choices=False,
+        )
         if answer == "n":
             raise NotSent(f"nothing was sent. {_advice(workspace, files)}")
         if answer == "y":
@@ -94,7 +100,7 @@ class LargeFiles:
                 ignore.write("".join(f"{line}\n" for line in ([] if has_end else [""]) + patterns))
             click.echo(f"wrote into {printable(str(file))}: {' '.join(map(printable, patterns))}")
 
-    def _known(self) -> set[str]:
+    def _remembered(self) -> set[str]:
         try:
             return set(json.loads(self._file.read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -102,7 +108,7 @@ class LargeFiles:
 
     def _remember(self, files: Iterable[Entry]) -> None:
         """Record files of this folder about which nobody must be asked again."""
-        paths = sorted({*self._known(), *(entry.path for entry in files)})
+        paths = sorted({*self._remembered(), *(entry.path for entry in files)})
         try:
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")
         except OSError:
@@ -110,34 +116,36 @@ class LargeFiles:
 
 
 def _listed(files: Sequence[Entry]) -> str:
-    shown = [f"  {byte_size(one.size):>8}  {printable(one.path)}" for one in files[:_MAX_SHOWN]]
+    shown = [
+        f"  {byte_size(entry.size):>8}  {printable(entry.path)}" for entry in files[:_MAX_SHOWN]
+    ]
     if more := len(files) - len(shown):
         shown.append(f"  and {more:,} more")
-    what = "a large file goes" if len(files) == 1 else f"{len(files)} large files go"
-    return "\n".join([f"{what} to every host:", *shown])
+    heading = "a large file goes" if len(files) == 1 else f"{len(files)} large files go"
+    return "\n".join([f"{heading} to every host:", *shown])
 
 
 def _advice(workspace: Workspace, files: Sequence[Entry]) -> str:
-    them = "it" if len(files) == 1 else "them"
+    pronoun = "it" if len(files) == 1 else "them"
     parts = []
     for file, patterns in _ways_out(workspace, files).items():
         lines = [f"    {printable(pattern)}" for pattern in patterns[:_MAX_SHOWN]]
         if len(patterns) > _MAX_SHOWN:
             lines.append("    ...")
         adds = "\n".join(lines)
-        parts.append(f"To keep {them} here, add\n{adds}\nto {printable(str(file))}")
+        parts.append(f"To keep {pronoun} here, add\n{adds}\nto {printable(str(file))}")
     return "\n".join(parts)
 
 
 def _ways_out(workspace: Workspace, files: Sequence[Entry]) -> dict[Path, list[str]]:
     """Return the patterns that leave these files out, by the ignore file for each."""
-    found: dict[Path, list[str]] = {}
-    whole = Surroundings(workspace).whole()  # It may be a package's that comes along.
+    patterns_by_file: dict[Path, list[str]] = {}
+    all_folders = Surroundings(workspace).whole()  # It may be a package's that comes along.
     for entry in files:
-        for folder in whole.folders:
+        for folder in all_folders.folders:
             inside = folder.relative_of(entry.path)
             if inside is not None and (folder.local / inside).exists():
-                patterns = found.setdefault(folder.local / _IGNORE_FILE, [])
+                patterns = patterns_by_file.setdefault(folder.local / _IGNORE_FILE, [])
                 patterns.append(exact_pattern(inside))
                 break
-    return found
+    return patterns_by_file

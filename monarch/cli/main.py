@@ -21,24 +21,24 @@ _OUR_FOLDER = ".monarch"
 def main() -> None:
     """Run the command; our errors end it with a message and status 1, not a traceback."""
     open_missing()
-    with WatchedStdout() as told:
+    with WatchedStdout() as stdout:
         try:
             _run()
             status: str | int | None = 0
         except SystemExit as end:
             status = end.code
         except OSError as error:
-            if not told.fault and not _is_ours(error):
+            if not stdout.fault and not _is_ours(error):
                 raise
-            if not told.fault:
+            if not stdout.fault:
                 _say(
                     f"{error.filename}: {error.strerror}. There is noted which hosts are up, so "
                     "it has to be a file in a folder that you may read and write"
                 )
             status = 1
-        told.end()
-    if told.fault:
-        _say(f"cannot write to standard output: {told.fault}")
+        stdout.end()
+    if stdout.fault:
+        _say(f"cannot write to standard output: {stdout.fault}")
         status = status or 1
     sys.exit(status)
 
@@ -57,7 +57,7 @@ def _run() -> None:
         at_once_from_here()
         sys.exit(INTERRUPTED)
     except Exception as error:
-        # Imported when there is something to tell.
+        # Imported only for an error.
         from monarch.config_file import ConfigError
         from monarch_sync.errors import SyncError
 
@@ -67,22 +67,19 @@ def _run() -> None:
             import traceback
 
             traceback.print_exc()
-        _tell(error)
+        _say(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
 def _has_ended_by_fault() -> bool:
     process = sys.modules.get("monarch.runtime.process")
-    return (
-        process is not None
-        and process.is_bootstrapped()
-        and (process.current().faults.has_ended_program)
-    )
+    if process is None or not process.is_bootstrapped():
+        return False
+    return bool(process.current().faults.has_ended_program)
 
 
 def _is_ours(error: OSError) -> bool:
-    """Whether the error is about a file of ours; errors about a recipe's files are for its
-    author."""
+    """Whether the error is about a file of ours, not about one of the recipe's author."""
     if not isinstance(error.filename, str):
         return False
     from monarch.job.state_folder import state_path
@@ -91,12 +88,8 @@ def _is_ours(error: OSError) -> bool:
     return _OUR_FOLDER in path.parts or path.is_relative_to(state_path())
 
 
-def _tell(error: Exception) -> None:
-    _say(str(error))
-
-
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # The status tells, too.
+    with contextlib.suppress(OSError):  # The exit status says it, too.
         Terminal(sys.stderr).prose(f"monarch: {text}")
 
 

@@ -1,8 +1,11 @@
-"""Options that several commands take."""
+"""What declarations of commands share: options of several commands, and `calls`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import click
 
@@ -12,6 +15,23 @@ project_file = click.option("--file", "file", help="the project file [default: m
 agreed_to_send = click.option(
     "--yes", "-y", is_flag=True, help="do not ask before large files are sent"
 )
+
+
+def calls(target: str, **fixed: Any) -> Callable[[Callable[[], None]], Callable[..., None]]:
+    """Make a declared command call ``target`` (MODULE:NAME) with its options and ``fixed`` ones.
+
+    The module is imported when the command runs, so that help and usage errors do not wait for it.
+    """
+
+    def bind(declared: Callable[[], None]) -> Callable[..., None]:
+        @functools.wraps(declared)
+        def call(*context: Any, **options: Any) -> None:
+            module, _, name = target.partition(":")
+            getattr(import_module(module), name)(*context, **options, **fixed)
+
+        return call
+
+    return bind
 
 
 class SyncOptions(NamedTuple):

@@ -20,8 +20,8 @@ _OUTPUTS = (1, 2)  # stdout and stderr
 
 
 def without_own_output(workspace: Workspace) -> Workspace:
-    """Return the workspace without the files that stdout or stderr of this process lead to, and
-    without those that our other processes write.
+    """Return the workspace without files that stdout or stderr of this process, or another process
+    of ours, writes.
     """
     processes = _Processes()
     files = processes.files_behind(os.getpid(), _OUTPUTS)
@@ -84,23 +84,23 @@ class _Processes:
             if descriptors is not None and number not in descriptors:
                 continue
             if target.startswith("pipe:") and number in _OUTPUTS:
-                for reader, others in self._links.items():
-                    if reader != pid and target in others.values():
-                        files |= set(_written(reader, others))
+                for reader, links_of_reader in self._links.items():
+                    if reader != pid and target in links_of_reader.values():
+                        files |= set(_written(reader, links_of_reader))
             else:
                 files |= set(_written(pid, {number: target}))
         return files
 
 
 def _pids() -> Iterator[int]:
-    own = os.getuid()
+    user = os.getuid()
     try:
         names = os.listdir("/proc")
     except OSError:
-        return  # a system that does not tell
+        return  # a system without /proc
     for name in names:
         try:
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == own:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
                 yield int(name)
         except OSError:
             pass  # it has ended

@@ -141,12 +141,12 @@ class JobSection:
     def __post_init__(self) -> None:
         for name, hosts in self.hosts.items():
             if isinstance(hosts, int) == (self.kind == "ssh"):
-                wanted = (
+                expected = (
                     'the names of its hosts, as in { trainers = ["gpu1", "gpu2"] }'
                     if self.kind == "ssh"
                     else "a number, as in { trainers = 2 }"
                 )
-                raise ConfigError(f"{name!r}: kind {self.kind!r} needs {wanted}", key="hosts")
+                raise ConfigError(f"{name!r}: kind {self.kind!r} needs {expected}", key="hosts")
         if not self.hosts or any(num < 1 for num in self.num_hosts().values()):
             raise ConfigError("every mesh needs at least one host", key="hosts")
 
@@ -205,9 +205,9 @@ class Project(NamedTuple):
         runs.
         """
         job = self._make_job()
-        here = Path.cwd()
-        inside = self.path.is_relative_to(here)  # It moves with its folder then.
-        job.project_file = str(self.path.relative_to(here) if inside else self.path)
+        folder = Path.cwd()
+        inside = self.path.is_relative_to(folder)  # It moves with its folder then.
+        job.project_file = str(self.path.relative_to(folder) if inside else self.path)
         return job
 
     def _make_job(self) -> JobTrait:
@@ -226,35 +226,35 @@ class Project(NamedTuple):
             return self._make_cloud_job(job)
         return ProcessJob(job.num_hosts(), job.env, job.preload)
 
-    def _make_ssh_job(self, wanted: JobSection) -> JobTrait:
+    def _make_ssh_job(self, section: JobSection) -> JobTrait:
         from monarch.job import SSHJob
 
-        ssh = wanted.ssh
+        ssh = section.ssh
         job = SSHJob(
-            ssh.python, ssh.args, ssh.port, env=wanted.env, preload=wanted.preload,
+            ssh.python, ssh.args, ssh.port, env=section.env, preload=section.preload,
             gateway=ssh.gateway,
         )  # fmt: skip
         try:
-            for name, hosts in wanted.hosts.items():
+            for name, hosts in section.hosts.items():
                 job.add_mesh(name, hosts if isinstance(hosts, list) else [])
         except ValueError as error:
             raise ConfigError(f"[job] in {self.directory / PROJECT_FILE}: {error}") from None
         return job
 
-    def _make_kubernetes_job(self, wanted: JobSection) -> JobTrait:
+    def _make_kubernetes_job(self, section: JobSection) -> JobTrait:
         from monarch.job.kinds.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 
-        pods = wanted.kubernetes
+        pods = section.kubernetes
         path = None if pods.kubeconfig is None else str(self.directory / pods.kubeconfig)
         job = KubernetesJob(
             pods.namespace, pods.timeout, KubeConfig(path, context=pods.context), pods.gateway,
-            python_exe=pods.python, grace_seconds=pods.grace_seconds, env=wanted.env,
-            preload=wanted.preload,
+            python_exe=pods.python, grace_seconds=pods.grace_seconds, env=section.env,
+            preload=section.preload,
         )  # fmt: skip
         image = None if pods.image is None else ImageSpec(pods.image, pods.resources)
         template = None if pods.template is None else _read_yaml(self.directory / pods.template)
         try:
-            for name, num_hosts in wanted.num_hosts().items():
+            for name, num_hosts in section.num_hosts().items():
                 job.add_mesh(
                     name, num_hosts, pods.selector, image_spec=image, port=pods.port,
                     pod_template=template,
@@ -263,18 +263,18 @@ class Project(NamedTuple):
             raise ConfigError(f"[job] in {self.directory / PROJECT_FILE}: {error}") from None
         return job
 
-    def _make_cloud_job(self, wanted: JobSection) -> JobTrait:
+    def _make_cloud_job(self, section: JobSection) -> JobTrait:
         from monarch.job import LightningJob, RayJob, SkyPilotJob
 
-        hosts, env, preload = wanted.num_hosts(), wanted.env, wanted.preload
-        if wanted.kind == "ray":
-            ray = wanted.ray
+        hosts, env, preload = section.num_hosts(), section.env, section.preload
+        if section.kind == "ray":
+            ray = section.ray
             return RayJob(
                 hosts, ray.address, ray.resources, env, timeout=ray.timeout,
                 monarch_port=ray.port, preload=preload,
             )  # fmt: skip
-        if wanted.kind == "skypilot":
-            sky = wanted.skypilot
+        if section.kind == "skypilot":
+            sky = section.skypilot
             return SkyPilotJob(
                 hosts, sky.resources, sky.cluster, sky.port, sky.idle_minutes,
                 python_exe=sky.python, setup_commands=sky.setup, env=env, preload=preload,
@@ -282,11 +282,11 @@ class Project(NamedTuple):
         if len(hosts) != 1:
             raise ConfigError("kind 'lightning' has one mesh", key="hosts")
         [(mesh, num_hosts)] = hosts.items()
-        one = wanted.lightning
+        lightning = section.lightning
         return LightningJob(
-            num_hosts, one.machine, mesh=mesh, studio=one.studio, image=one.image,
-            options=one.options, python_exe=one.python, monarch_port=one.port,
-            timeout=one.timeout, env=env, preload=preload,
+            num_hosts, lightning.machine, mesh=mesh, studio=lightning.studio, image=lightning.image,
+            options=lightning.options, python_exe=lightning.python, monarch_port=lightning.port,
+            timeout=lightning.timeout, env=env, preload=preload,
         )  # fmt: skip
 
     def make_workspace(self) -> Workspace:
@@ -295,48 +295,48 @@ class Project(NamedTuple):
         A single folder becomes the replica's root; of several, each has its own path, or its name
         if it is outside the project. Raises ``ConfigError``.
         """
-        wanted = self.file.workspace
-        landings = {folder: self._landing(folder) for folder in wanted.dirs}
+        section = self.file.workspace
+        landings = {folder: self._landing(folder) for folder in section.dirs}
         dirs: dict[str | os.PathLike[str], str] = {}
         for folder, landing in landings.items():
             local = (self.directory / folder).resolve()
             if landing in dirs.values() and dirs.get(local) != landing:
-                both = [one for one in landings if landings[one] == landing]
-                raise self._mistake(f"{both[0]!r} and {folder!r} would both land in {landing!r}")
-            dirs[local] = "" if len(wanted.dirs) == 1 else landing
-        ignore = [*self._ignored_by_default(dirs), *wanted.ignore]
+                folders = [other for other in landings if landings[other] == landing]
+                raise self._mistake(f"{folders[0]!r} and {folder!r} would both land in {landing!r}")
+            dirs[local] = "" if len(section.dirs) == 1 else landing
+        ignore = [*self._ignored_by_default(dirs), *section.ignore]
         try:
-            return Workspace(dirs, ignore=ignore, editable=wanted.editable)
+            return Workspace(dirs, ignore=ignore, editable=section.editable)
         except ValueError as error:
             raise self._mistake(str(error)) from None
 
     def _ignored_by_default(self, dirs: Iterable[str | os.PathLike[str]]) -> list[str]:
         """Return the pattern for the folder of runs, unless another program has a folder of that
         name."""
-        places = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
-        ours = self.directory.resolve() / OWN_RUNS.strip("/")
-        is_free = all(not place.exists() or _is_of_runs(place) for place in places)
-        return [OWN_RUNS] if ours in places and is_free else []
+        run_folders = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
+        project_runs = self.directory.resolve() / OWN_RUNS.strip("/")
+        is_free = all(not path.exists() or _is_of_runs(path) for path in run_folders)
+        return [OWN_RUNS] if project_runs in run_folders and is_free else []
 
     def _landing(self, folder: str) -> str:
         local = os.path.abspath(self.directory / folder)
-        place = os.path.relpath(local, self.directory)
-        return os.path.basename(local) if f"{place}/".startswith("../") else place
+        relative = os.path.relpath(local, self.directory)
+        return os.path.basename(local) if f"{relative}/".startswith("../") else relative
 
-    def _mistake(self, what: str) -> ConfigError:
-        return ConfigError(f"[workspace] in {self.directory / PROJECT_FILE}: {what}")
+    def _mistake(self, text: str) -> ConfigError:
+        return ConfigError(f"[workspace] in {self.directory / PROJECT_FILE}: {text}")
 
 
-def _make_slurm_job(wanted: JobSection) -> JobTrait:
+def _make_slurm_job(section: JobSection) -> JobTrait:
     from monarch.job import SlurmJob
 
-    slurm = wanted.slurm
+    slurm = section.slurm
     return SlurmJob(
-        wanted.num_hosts(), slurm.python, slurm.args, slurm.port,
+        section.num_hosts(), slurm.python, slurm.args, slurm.port,
         time_limit=slurm.time_limit, partition=slurm.partition, exclusive=slurm.exclusive,
         gpus_per_node=slurm.gpus_per_node, cpus_per_task=slurm.cpus_per_task, mem=slurm.mem,
         job_start_timeout=slurm.start_timeout, attach_to=slurm.gateway, account=slurm.account,
-        qos=slurm.qos, env=wanted.env, preload=wanted.preload,
+        qos=slurm.qos, env=section.env, preload=section.preload,
     )  # fmt: skip
 
 
@@ -427,17 +427,17 @@ def may_come_up(job: JobTrait) -> bool:
 
 
 def no_allocation() -> JobError:
-    """Return the error that there is no allocation to push to, with the reason."""
+    """Return the error for a folder without a running allocation; it says why."""
     job = noted_job()
     if job is None:
         return JobError(
             f"no allocation is up for this folder: start one with `monarch apply`{other_states()}"
         )
-    why = job.why_ended().strip()
-    told = f"\n{why}" if why else ""
+    reason = job.why_ended().strip()
+    detail = f"\n{reason}" if reason else ""
     return JobError(
         "no allocation is up for this folder: the one that was has ended, or some of its hosts "
-        f"have. Start it again with `monarch apply`, or tidy up with `monarch kill`.{told}"
+        f"have. Start it again with `monarch apply`, or tidy up with `monarch kill`.{detail}"
     )
 
 
@@ -452,11 +452,11 @@ def other_states() -> str:
     from monarch.job.state_folder import state_path
 
     lines = []
-    for left in left_behind(Path()):
-        here = "" if left.place.machine_is_this else f" on {left.place.host}"
+    for state in left_behind(Path()):
+        machine = "" if state.place.machine_is_this else f" on {state.place.host}"
         lines.append(
-            f"one was brought up for another folder, {left.place.path}{here}. Its hosts are found "
-            f"with {JOB_PATH_VARIABLE}={shlex.quote(str(left.record))} in the environment: "
+            f"one was brought up for another folder, {state.place.path}{machine}. Its hosts are "
+            f"found with {JOB_PATH_VARIABLE}={shlex.quote(str(state.record))} in the environment: "
             "`monarch status`, or `monarch kill`"
         )
     # With a state of another context, the file is a note of ours.

@@ -14,12 +14,15 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.errors import JobError
+
+if TYPE_CHECKING:
+    from monarch.cli.project import Project
 
 TRUST_VARIABLE = "MONARCH_TRUST"
 _PURPOSE = "trust"
@@ -31,19 +34,6 @@ _HARMLESS = (
     "port", "partition", "account", "qos", "time_limit", "gpus_per_node", "cpus_per_task", "mem",
     "exclusive", "start_timeout", "timeout", "grace_seconds", "idle_minutes", "machine",
 )  # fmt: skip
-
-
-class ProjectLike(Protocol):
-    """The contents of a project file, its folder, and its path."""
-
-    @property
-    def file(self) -> Any: ...
-
-    @property
-    def directory(self) -> Path: ...
-
-    @property
-    def path(self) -> Path: ...
 
 
 class Powers(NamedTuple):
@@ -62,11 +52,11 @@ class Powers(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return lines for a person, with a stranger's text escaped."""
-        told = [f"    {name} = {json.dumps(value)}" for name, value in self.keys.items()]
-        return told + [f"    with the file {json.dumps(name)}" for name in self.files]
+        lines = [f"    {name} = {json.dumps(value)}" for name, value in self.keys.items()]
+        return lines + [f"    with the file {json.dumps(name)}" for name in self.files]
 
 
-def powers_of(project: ProjectLike) -> Powers:
+def powers_of(project: Project) -> Powers:
     """Return the keys of the project's `[job]` that make us run something; none if it is
     harmless."""
     job = project.file.job
@@ -109,7 +99,7 @@ def _named_files(value: Any, folder: Path) -> Iterator[Path]:
                 continue
 
 
-def is_trusted(project: ProjectLike) -> bool:
+def is_trusted(project: Project) -> bool:
     """Whether the person has agreed to everything that the project runs, or it runs nothing."""
     powers = powers_of(project)
     if not powers.keys or os.environ.get(TRUST_VARIABLE) == "1":
@@ -123,7 +113,7 @@ def is_trusted(project: ProjectLike) -> bool:
     return fields.get("path") == str(_file_of(project)) and fields.get("digest") == powers.digest
 
 
-def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
+def require_trust(project: Project, *, may_ask: bool = True) -> None:
     """Ask the person at a terminal, if they have not agreed to what the project runs.
 
     Raises ``JobError`` if they do not agree, or nobody can be asked.
@@ -132,16 +122,16 @@ def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
         return
     file = _file_of(project)
     powers = powers_of(project)
-    what = f"{file} has monarch run what its author chose, and you have not agreed to that"
+    problem = f"{file} has monarch run what its author chose, and you have not agreed to that"
     if not (may_ask and is_somebody_there()):
-        raise JobError("\n".join([f"{what}:", *powers.lines(), how_to_trust(project)]))
-    click.echo("\n".join([f"{what}:", *powers.lines()]))
+        raise JobError("\n".join([f"{problem}:", *powers.lines(), how_to_trust(project)]))
+    click.echo("\n".join([f"{problem}:", *powers.lines()]))
     if not click.confirm("Trust it, until one of these lines is edited?"):
         raise JobError(f"{file} is not trusted, so nothing of it was run")
     _note(file, powers)
 
 
-def how_to_trust(project: ProjectLike) -> str:
+def how_to_trust(project: Project) -> str:
     """Return the sentence for a person who could not be asked."""
     return (
         f"`monarch trust {_file_of(project)}` agrees to it; in a script, {TRUST_VARIABLE}=1 in the "
@@ -149,7 +139,7 @@ def how_to_trust(project: ProjectLike) -> str:
     )
 
 
-def note_trust(project: ProjectLike) -> None:
+def note_trust(project: Project) -> None:
     """Record that this user agrees to what the project now runs."""
     powers = powers_of(project)
     if powers.keys:
@@ -192,5 +182,5 @@ def _note_of(file: Path) -> Path:
     return state_path() / "trusted" / f"{name}.json"
 
 
-def _file_of(project: ProjectLike) -> Path:
+def _file_of(project: Project) -> Path:
     return Path(os.path.realpath(project.path))

@@ -35,7 +35,7 @@ def user_of(connection: socket.socket) -> int | None:
 def _as_the_kernel_does(name: tuple[Any, ...]) -> str:
     host, port = name[:2]
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-    words = [int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4)]
+    words = [int.from_bytes(packed[i : i + 4], sys.byteorder) for i in range(0, len(packed), 4)]
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
 from monarch.wire.hold import HoldNote
-from monarch.wire.message import HoldLine, HoldNames, HoldText
+from monarch.wire.message import HoldLine, HoldText
 
 PDB_PROMPT = "(Pdb) "
 _LISTEN_SECONDS = 20.0
@@ -18,8 +19,7 @@ _DETACH = ("detach", "quit session")
 class Attachment:
     """A console at one held call.
 
-    ``is_over``: the call has ended, and ``why`` has the reason. ``waits_for_code``: the call runs
-    again when new code arrives. ``why_no_redo`` says why the call cannot run again, if so.
+    ``why_no_redo`` returns why held calls cannot run again, or "".
     """
 
     def __init__(
@@ -33,13 +33,20 @@ class Attachment:
         self._screen = screen
         self._hold = hold
         self._why_no_redo = why_no_redo
+        #: The number of the last output that was shown.
         self._number = -1
+        #: Guards ``_is_waiting``, ``is_over`` and ``why``, which the listening thread sets.
         self._state = threading.Condition()
+        #: Whether the debugger waits for a line.
         self._is_waiting = False
+        #: Whether this console reads a line, which the listening thread may interrupt.
         self._is_reading = False
         self._detached = threading.Event()
+        #: Whether the call has ended.
         self.is_over = False
+        #: Whether the person has asked for a redo, so that the call runs again on new code.
         self.waits_for_code = False
+        #: Why the call has ended; "" if it has not, or in order.
         self.why = ""
 
     def run(self) -> None:
@@ -70,7 +77,7 @@ class Attachment:
                 self._screen.write("\n")
                 return
             try:
-                line = self._screen.read(PDB_PROMPT, self._names)
+                line = self._screen.read(PDB_PROMPT, partial(self._visit.names, self._hold))
             except ReadInterrupted:
                 continue
             except KeyboardInterrupt:
@@ -85,8 +92,8 @@ class Attachment:
                 self._is_reading = False
             if line.strip() in _DETACH:
                 return
-            if line.strip() == "redo" and (why := self._why_no_redo([self._hold])):
-                self._screen.write(f"{why}\n")
+            if line.strip() == "redo" and (refusal := self._why_no_redo([self._hold])):
+                self._screen.write(f"{refusal}\n")
                 continue
             self.waits_for_code = line.strip() == "redo"
             with self._state:
@@ -108,14 +115,6 @@ class Attachment:
         except NotAnswered as error:
             with self._state:
                 self.is_over, self.why = True, f"{hold.actor} {hold.rank}: {error}"
-
-    def _names(self, text: str) -> list[str]:
-        visit, hold = self._visit, self._hold
-        try:
-            names = visit.ask(hold.proc, HoldNames(hold.id, text))
-        except NotAnswered:
-            return []
-        return list(names)
 
     def _listen(self) -> None:
         """Show the debugger's output until the call ends. It runs on a thread of its own."""
@@ -139,13 +138,13 @@ class Attachment:
     def _show(self, text: str, *, is_waiting: bool) -> None:
         """Show output without the debugger's prompt; the console prints its own when the debugger
         waits."""
-        own = f"[{self._visit.who}] "
-        lines = [line for line in text.splitlines(keepends=True) if not _is_echo(line, own)]
-        shown = "".join(lines)
+        own_mark = f"[{self._visit.who}] "
+        lines = [line for line in text.splitlines(keepends=True) if not _is_echo(line, own_mark)]
+        text_shown = "".join(lines)
         if is_waiting:
-            shown = shown.removesuffix(PDB_PROMPT)
-        if shown:
-            self._screen.write(shown.replace(PDB_PROMPT, ""))
+            text_shown = text_shown.removesuffix(PDB_PROMPT)
+        if text_shown:
+            self._screen.write(text_shown.replace(PDB_PROMPT, ""))
         with self._state:
             self._is_waiting = is_waiting
             self._state.notify_all()
@@ -160,6 +159,6 @@ class Attachment:
             self._screen.interrupt()
 
 
-def _is_echo(line: str, own: str) -> bool:
+def _is_echo(line: str, own_mark: str) -> bool:
     """Whether the line was typed at this console; lines of other consoles are shown."""
-    return line.removeprefix(PDB_PROMPT).startswith(own)
+    return line.removeprefix(PDB_PROMPT).startswith(own_mark)

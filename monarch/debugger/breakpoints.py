@@ -1,6 +1,6 @@
 """The command `break`: breakpoints by file and line, on all ranks, also on those that start later.
 
-The host agents remember them, so every console sees and clears those of all.
+The host agents remember them, so every console sees, and can clear, those of all consoles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monarch_sync.words import counted
 
 
 class Breakpoints:
-    """The breakpoints that the host agents remember, of all consoles."""
+    """The command `break` of one console."""
 
     def __init__(self, visit: Visit, screen: Screen) -> None:
         self._visit = visit
@@ -24,68 +24,70 @@ class Breakpoints:
 
     def obey(self, typed: Typed) -> None:
         """Run ``break``, ``break FILE:LINE ...`` or ``break clear [NUMBER]``."""
-        word, _, rest = typed.text.partition(" ")
+        word, _, number = typed.text.partition(" ")
         if not typed.text:
             self._list()
         elif word == "clear":
-            self._clear(rest.strip())
+            self._clear(number.strip())
         else:
             self._set(parse_break(typed.text))
 
-    def _known(self, ask: BreakPlace | None = None) -> dict[int, BreakPlace]:
-        """Return the breakpoints that the hosts remember, after sending them ``ask``, if any."""
+    def _sent(self, change: BreakPlace | None = None) -> dict[int, BreakPlace]:
+        """Return the breakpoints that the hosts remember, after sending them ``change``, if any."""
         visit = self._visit
-        told = ask or BreakPlace(number=0, file="", line=0, condition="", is_gone=False)
-        found: dict[int, BreakPlace] = {}
-        answers = visit.ask_places(visit.places(), told)
+        request = change or BreakPlace(number=0, file="", line=0, condition="", is_gone=False)
+        places: dict[int, BreakPlace] = {}
+        answers = visit.ask_places(visit.places(), request)
         for answer in answers:
-            found.update({place.number: place for place in answer.breaks})
-        return dict(sorted(found.items()))
+            places.update({place.number: place for place in answer.breaks})
+        return dict(sorted(places.items()))
 
     def _list(self) -> None:
-        known = self._known()
-        own = self._visit.who.partition(":")[0]
-        for number, place in known.items():
-            by = f"  [{place.who}]" if place.who != own else ""
+        places = self._sent()
+        user = self._visit.who.partition(":")[0]
+        for number, place in places.items():
+            by = f"  [{place.who}]" if place.who != user else ""
             text = f": {place.text}" if place.text else ""
             self._screen.write(f"{number}  {_told(place)}{text}{by}\n")
-        if not known:
+        if not places:
             self._screen.write("no breakpoint is set: break FILE:LINE sets one\n")
 
     def _set(self, order: BreakOrder) -> None:
         visit = self._visit
-        at, line, condition, ranks = order
+        file, line, condition, ranks = order
         parsed = parse_set(ranks)
         everybody = visit.procs()
         procs = chosen(everybody, parsed) if everybody else []
-        who = visit.who.partition(":")[0]
-        number = max(self._known(), default=0) + 1
+        user = visit.who.partition(":")[0]
+        number = max(self._sent(), default=0) + 1
         place = BreakPlace(
             number=number,
-            file=at,
+            file=file,
             line=line,
             condition=condition,
             is_gone=False,
             ranks=ranks,
             text="",
-            who=who,
+            who=user,
         )
         answers = self._send(procs, place)
         text = next((text for text in answers if text), "")
         place = msgspec.structs.replace(place, text=text)
-        self._known(place)
+        self._sent(place)
         note = f": {text}" if text else ", where that file is imported"
-        on = counted(len(answers), "proc") if answers else "no proc that runs"
-        self._screen.write(f"{number}  {_told(place)}, on {on} and those that start later{note}\n")
+        procs_named = counted(len(answers), "proc") if answers else "no proc that runs"
+        self._screen.write(
+            f"{number}  {_told(place)}, on {procs_named} and those that start later{note}\n"
+        )
 
     def _clear(self, text: str) -> None:
-        known = self._known()
-        numbers = [int(text)] if text.isdigit() else list(known)
-        if not set(numbers) <= set(known) or (text and not text.isdigit()):
+        places = self._sent()
+        numbers = [int(text)] if text.isdigit() else list(places)
+        if not set(numbers) <= set(places) or (text and not text.isdigit()):
             raise NotAnswered(f"there is no breakpoint {text}")
         for number in numbers:
-            gone = msgspec.structs.replace(known[number], is_gone=True)
-            self._known(gone)
+            gone = msgspec.structs.replace(places[number], is_gone=True)
+            self._sent(gone)
             self._send(self._visit.procs(), gone)
         self._screen.write(f"{len(numbers)} taken away\n")
 
@@ -93,7 +95,7 @@ class Breakpoints:
         """Send the breakpoint to these procs; return the text of that line from each proc that
         armed it."""
         answers = self._visit.ask_many(procs, place)
-        armed = [told.answer for told in answers.values() if not told.error]
+        armed = [response.answer for response in answers.values() if not response.error]
         return [answer.text for answer in armed if answer.is_armed]
 
 

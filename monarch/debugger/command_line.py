@@ -40,7 +40,7 @@ In a debugger: n, s, c, p, up, down, where, l, b and the others of pdb, `redo`, 
 class Typed(NamedTuple):
     """A parsed line: ``name`` is one of the command words; ``text`` are its arguments as typed.
 
-    ``error`` says what was wrong with the line, instead.
+    ``error`` says what is wrong with the line; then all else is empty.
     """
 
     name: str
@@ -63,55 +63,57 @@ COMMANDS = (
 def parse_line(line: str) -> Typed:
     """Parse a line that a person typed; errors are in ``Typed.error``."""
     line = line.strip()
-    word, _, rest = line.partition(" ")
-    name, rest = _SHORT.get(word, word), rest.strip()
+    word, _, arguments = line.partition(" ")
+    name, arguments = _SHORT.get(word, word), arguments.strip()
     try:
         if name in _ALONE:
-            return Typed(name) if not rest else _bad(f"`{name}` stands alone")
+            return Typed(name) if not arguments else _bad(f"`{name}` stands alone")
         if name == "attach":
-            match = re.fullmatch(rf"({_NAME})\s+([0-9]+)", rest)
+            match = re.fullmatch(rf"({_NAME})\s+([0-9]+)", arguments)
             if match is None:
                 return _bad("attach NAME RANK, as in `attach trainer 3`")
             return Typed("attach", actor=match[1], ranks=int(match[2]))
         if name == "cast":
-            return _cast(rest)
+            return _cast(arguments)
         if name in ("where", "stop", "redo", "abort"):
-            if name in ("stop", "abort") and not rest:
+            if name in ("stop", "abort") and not arguments:
                 return _bad(f"{name} RANKS, as in `{name} 5`, or `{name} all`")
-            if name == "redo" and rest.split()[-1:] == ["now"]:
-                before = rest[: -len("now")].strip()
-                return Typed(name, ranks=parse_set(before or "all"), is_flagged=True)
-            return Typed(name, ranks=parse_set(rest or "all"))
+            if name == "redo" and arguments.split()[-1:] == ["now"]:
+                ranks_before = arguments[: -len("now")].strip()
+                return Typed(name, ranks=parse_set(ranks_before or "all"), is_flagged=True)
+            return Typed(name, ranks=parse_set(arguments or "all"))
         if name == "stacks":
-            words = rest.split()
-            flags = [one for one in words if one.startswith("--")]
+            words = arguments.split()
+            flags = [flag for flag in words if flag.startswith("--")]
             if set(flags) - {"--locals"}:
                 return _bad("stacks [RANKS] [--locals]")
-            ranks = parse_set(" ".join(w for w in words if w not in flags) or "all")
+            ranks = parse_set(" ".join(word for word in words if word not in flags) or "all")
             return Typed(name, ranks=ranks, is_flagged=bool(flags))
         if name == "diff":
-            text, _, ranks_text = rest.rpartition(" in ")
+            text, _, ranks_text = arguments.rpartition(" in ")
             if text and _is_set(ranks_text):
                 return Typed(name, text=text, ranks=parse_set(ranks_text))
-            return Typed(name, text=rest, ranks=parse_set("all")) if rest else _bad("diff EXPR")
+            if not arguments:
+                return _bad("diff EXPR")
+            return Typed(name, text=arguments, ranks=parse_set("all"))
         if name == "break":
-            return Typed(name, text=rest)
+            return Typed(name, text=arguments)
     except BadRanks as error:
         return _bad(str(error))
     return _bad(f"no such command: {word!r}. `help` lists them")
 
 
-def _cast(rest: str) -> Typed:
+def _cast(arguments: str) -> Typed:
     usage = "cast NAME ranks(...) CMD, as in `cast trainer ranks(0,1) p self.x`, or cast RANKS CMD"
-    match = re.fullmatch(rf"({_NAME})\s+(ranks\([^)]*(?:\([^)]*\)[^)]*)*\))\s*([\w!].*)", rest)
+    match = re.fullmatch(rf"({_NAME})\s+(ranks\([^)]*(?:\([^)]*\)[^)]*)*\))\s*([\w!].*)", arguments)
     if match is not None:
         return Typed("cast", match[1], parse_set(match[2]), match[3])
-    match = re.fullmatch(rf"(?:({_NAME})\s+)?(\S+)\s+([\w!].*)", rest)
+    match = re.fullmatch(rf"(?:({_NAME})\s+)?(\S+)\s+([\w!].*)", arguments)
     if match is None:
         return _bad(usage)
     if match[1] and not _is_set(match[2]):
         # The first word was the ranks, and the rest is the command.
-        match = re.fullmatch(r"()(\S+)\s+([\w!].*)", rest)
+        match = re.fullmatch(r"()(\S+)\s+([\w!].*)", arguments)
         assert match is not None
     return Typed("cast", match[1] or "", parse_set(match[2]), match[3])
 
@@ -124,8 +126,8 @@ def _is_set(text: str) -> bool:
     return True
 
 
-def _bad(why: str) -> Typed:
-    return Typed("", error=f"Error parsing input: {why}\n")
+def _bad(problem: str) -> Typed:
+    return Typed("", error=f"Error parsing input: {problem}\n")
 
 
 class BreakOrder(NamedTuple):

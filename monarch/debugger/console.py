@@ -17,7 +17,7 @@ from monarch.debugger.running import RunningRanks
 from monarch.debugger.screen import ReadInterrupted, Screen
 from monarch.debugger.visit import NotAnswered, Visit
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import HoldLine, HoldNames, HoldOutput, HoldText
+from monarch.wire.message import HoldLine, HoldOutput, HoldText
 
 _STEP_SECONDS = 1.0
 _REDO_SECONDS = 10.0
@@ -35,7 +35,7 @@ class Console:
         self._step_seconds = step_seconds
         self._running = RunningRanks(visit, screen)
         self._breakpoints = Breakpoints(visit, screen)
-        self._seen: list[HoldNote] = []
+        self._last_holds: list[HoldNote] = []
         self._is_together = False
 
     def run(self, actor: str = "", rank: int = 0) -> None:
@@ -63,8 +63,8 @@ class Console:
 
     def toolbar(self) -> str:
         """Return the number of held calls, as a line."""
-        waiting = [hold for hold in self._seen if hold.is_waiting]
-        return f"held {len(waiting)}" + (f" of {len(self._seen)}" if self._seen else "")
+        waiting = [hold for hold in self._last_holds if hold.is_waiting]
+        return f"held {len(waiting)}" + (f" of {len(self._last_holds)}" if self._last_holds else "")
 
     def _obey(self, line: str) -> bool:
         """Run a line; return False to leave."""
@@ -72,7 +72,7 @@ class Console:
             return True
         typed = parse_line(line)
         if self._is_together and typed.name not in ("alone", "quit", "list", "where", "help"):
-            self._tell_all(self._standing(), line.strip())
+            self._tell_all(self._waiting(), line.strip())
             return True
         if typed.error:
             self._screen.write(typed.error)
@@ -113,19 +113,20 @@ class Console:
         }
 
     def _holds(self) -> list[HoldNote]:
-        self._seen = self._visit.holds()
-        return self._seen
+        self._last_holds = self._visit.holds()
+        return self._last_holds
 
-    def _standing(self) -> list[HoldNote]:
+    def _waiting(self) -> list[HoldNote]:
         return [hold for hold in self._holds() if hold.is_waiting]
 
     def _list(self, typed: Typed) -> None:
-        holds = self._standing()
+        holds = self._waiting()
         self._screen.write(holds_table(holds, self._screen.width))
         errors = {hold.error for hold in holds if hold.error}
         for error in sorted(errors):
-            who = [hold for hold in holds if hold.error == error]
-            self._screen.write(f"{named(who)} stand{'s' if len(who) == 1 else ''} at: {error}\n")
+            alike = [hold for hold in holds if hold.error == error]
+            verb = "stands" if len(alike) == 1 else "stand"
+            self._screen.write(f"{named(alike)} {verb} at: {error}\n")
         if not holds:
             self._screen.write("no call stands at this moment\n")
         for lost in self._visit.lost:
@@ -138,7 +139,7 @@ class Console:
     def _way_in(self, actor: str, rank: int) -> Callable[[], None]:
         """Return a function that attaches to a held call, or looks at a running one."""
         try:
-            hold = self._one(actor, rank)
+            hold = self._find(actor, rank)
         except NotAnswered:
             running = self._running.call_of(actor, rank)
             if running is None:
@@ -147,15 +148,15 @@ class Console:
         return partial(self._attach_to, hold)
 
     def _attach_to(self, hold: HoldNote) -> None:
-        if others := self._running.others(hold):
-            self._screen.write(f"{others}\n")
+        if running_text := self._running.others(hold):
+            self._screen.write(f"{running_text}\n")
         attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
         attachment.run()
-        still = [one for one in self._standing() if one.id != hold.id]
-        if attachment.waits_for_code and still:
-            verb = "stands" if len(still) == 1 else "stand"
+        standing = [other for other in self._waiting() if other.id != hold.id]
+        if attachment.waits_for_code and standing:
+            verb = "stands" if len(standing) == 1 else "stand"
             self._screen.write(
-                f"{named(still)} still {verb}, and no new code can come before that goes on: "
+                f"{named(standing)} still {verb}, and no new code can come before that goes on: "
                 "`redo` here takes all\n"
             )
         if attachment.is_over:
@@ -164,36 +165,38 @@ class Console:
                 if lost.hold.id == hold.id:
                     self._screen.write(f"{_lost(lost)}\n")
 
-    def _one(self, actor: str, rank: int) -> HoldNote:
+    def _find(self, actor: str, rank: int) -> HoldNote:
         of_actor = [hold for hold in self._holds() if hold.actor == actor]
-        found = [hold for hold in of_actor if hold.rank == rank]
-        died = [one for one in self._visit.lost if (one.hold.actor, one.hold.rank) == (actor, rank)]
-        if died and not found:
-            raise NotAnswered(_lost(died[-1]))
+        holds = [hold for hold in of_actor if hold.rank == rank]
+        lost = [
+            note for note in self._visit.lost if (note.hold.actor, note.hold.rank) == (actor, rank)
+        ]
+        if lost and not holds:
+            raise NotAnswered(_lost(lost[-1]))
         if not of_actor:
             raise NotAnswered(f"No debug sessions for actor {actor}")
-        if not found:
+        if not holds:
             raise NotAnswered(f"No debug session for rank {rank} for actor {actor}")
-        return next((hold for hold in found if hold.is_waiting), found[0])
+        return next((hold for hold in holds if hold.is_waiting), holds[0])
 
     def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
         """Return the held calls of ``actor`` and ``ranks``. Raises ``NotAnswered`` if there are
         none."""
-        standing = self._standing()
+        standing = self._waiting()
         of_actor = [hold for hold in standing if actor in ("", hold.actor)]
         if not of_actor:
-            what = f"No debug sessions for actor {actor}" if actor else "no call stands"
-            raise NotAnswered(what)
-        found = []
+            problem = f"No debug sessions for actor {actor}" if actor else "no call stands"
+            raise NotAnswered(problem)
+        holds = []
         for hold in of_actor:
             sizes = dict(zip(hold.labels, hold.sizes, strict=True))
             if unknown := unknown_dims(ranks, sizes):
                 raise NotAnswered(f"{hold.actor} has no dimension {unknown[0]!r}, but {sizes}")
             if is_in(ranks, hold.rank, hold.labels, hold.sizes):
-                found.append(hold)
-        if not found:
+                holds.append(hold)
+        if not holds:
             raise NotAnswered(f"that is no rank of those that stand: {named(of_actor)}")
-        return found
+        return holds
 
     def _cast(self, typed: Typed) -> None:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
@@ -203,15 +206,15 @@ class Console:
 
         Calls that have not stopped again in time are named too.
         """
-        if line.strip() == "redo" and (why := self._why_no_redo(holds)):
-            raise NotAnswered(why)
+        if line.strip() == "redo" and (refusal := self._why_no_redo(holds)):
+            raise NotAnswered(refusal)
         answers = self.type_all(holds, line)
         stopped = {key: text for key, text in answers.items() if text is not None}
         for actor in dict.fromkeys(hold.actor for hold in holds):
             of_actor = {rank: text for (name, rank), text in stopped.items() if name == actor}
-            shown = {rank: text for rank, text in of_actor.items() if text}
-            for one in group(shown):
-                self._screen.write(_answer(actor, one))
+            texts = {rank: text for rank, text in of_actor.items() if text}
+            for ranks in group(texts):
+                self._screen.write(_answer(actor, ranks))
         missing = [h for h in holds if answers[h.actor, h.rank] is None]
         if missing and line.split()[0] not in ("c", "cont", "continue", "q", "quit"):
             self._running.tell_missing(missing)
@@ -226,23 +229,21 @@ class Console:
         """
         seconds = self._step_seconds if seconds is None else seconds
         visit = self._visit
-        numbers = {h.id: self._text(h, -1, 0.0) for h in holds}
+        numbers = {hold.id: self._output(hold, -1, 0.0).number for hold in holds}
         for hold in holds:
             visit.begin(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
         deadline = time.monotonic() + seconds
-        found: dict[tuple[str, int], str | None] = {}
+        answers: dict[tuple[str, int], str | None] = {}
         for hold in holds:
-            found[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
-        return found
+            answers[hold.actor, hold.rank] = self._answer_of(hold, numbers[hold.id], line, deadline)
+        return answers
 
-    def _answer_of(
-        self, hold: HoldNote, begun: tuple[int, bool], line: str, deadline: float
-    ) -> str | None:
-        number, text = begun[0], ""
+    def _answer_of(self, hold: HoldNote, number: int, line: str, deadline: float) -> str | None:
+        text = ""
         while True:
-            left = max(0.0, deadline - time.monotonic())
+            seconds_left = max(0.0, deadline - time.monotonic())
             try:
-                output = self._ask_text(hold, number, left)
+                output = self._output(hold, number, seconds_left)
             except NotAnswered:
                 return ""
             number, text = output.number, text + output.text
@@ -250,14 +251,10 @@ class Console:
                 return ""
             if output.is_waiting and text.endswith(PDB_PROMPT):
                 return text.removesuffix(PDB_PROMPT).removeprefix(f"{line}\n").rstrip("\n")
-            if left <= 0:
+            if seconds_left <= 0:
                 return None
 
-    def _text(self, hold: HoldNote, number: int, seconds: float) -> tuple[int, bool]:
-        output = self._ask_text(hold, number, seconds)
-        return output.number, output.is_waiting
-
-    def _ask_text(self, hold: HoldNote, number: int, seconds: float) -> HoldOutput:
+    def _output(self, hold: HoldNote, number: int, seconds: float) -> HoldOutput:
         question = HoldText(hold.id, number, was_waiting=False, seconds=seconds)
         return self._visit.ask(hold.proc, question, seconds)
 
@@ -265,14 +262,14 @@ class Console:
         """Continue all held calls; one that has ended in between does not keep the others held."""
         visit, failed = self._visit, dict[str, NotAnswered]()
         for line in ("clear", "continue"):
-            for hold in self._standing() if line == "clear" else self._seen:
+            for hold in self._waiting() if line == "clear" else self._last_holds:
                 try:
                     visit.ask(hold.proc, HoldLine(hold.id, line, visit.who, is_quiet=True))
-                except NotAnswered as error:
-                    failed[named([hold])] = error
-        self._seen = [hold for hold in self._seen if named([hold]) in failed]
-        for who, why in failed.items():
-            self._screen.write(f"Error processing command: {who}: {why}\n")
+                except NotAnswered as refusal:
+                    failed[named([hold])] = refusal
+        self._last_holds = [hold for hold in self._last_holds if named([hold]) in failed]
+        for name, error in failed.items():
+            self._screen.write(f"Error processing command: {name}: {error}\n")
 
     def _why_no_redo(self, holds: Sequence[HoldNote]) -> str:
         """Return why `redo` is refused, or "": new code is taken only when all ranks are between
@@ -286,8 +283,8 @@ class Console:
 
     def _redo(self, typed: Typed) -> None:
         holds = self._chosen("", typed.ranks)
-        if not typed.is_flagged and (why := self._why_no_redo(holds)):
-            raise NotAnswered(why)
+        if not typed.is_flagged and (refusal := self._why_no_redo(holds)):
+            raise NotAnswered(refusal)
         line = "redo now" if typed.is_flagged else "redo"
         answers = self.type_all(holds, line, _REDO_SECONDS)
         refused = {key: text for key, text in answers.items() if text}
@@ -299,19 +296,19 @@ class Console:
     def _diff(self, typed: Typed) -> None:
         holds = self._chosen("", typed.ranks)
         line = f"p {typed.text}"
-        actors = list(dict.fromkeys(hold.actor for hold in holds))
+        actors = dict.fromkeys(hold.actor for hold in holds)
         for actor in actors:
             if len(actors) > 1:
                 self._screen.write(f"{actor}:\n")
             answers = self.type_all([h for h in holds if h.actor == actor], line)
-            said = {rank: text or "(no answer)" for (_, rank), text in answers.items()}
-            self._screen.write("\n".join(table(group(said))) + "\n")
+            texts = {rank: text or "(no answer)" for (_, rank), text in answers.items()}
+            self._screen.write("\n".join(table(group(texts))) + "\n")
 
     def _set_together(self, is_together: bool) -> None:
         self._is_together = is_together
         if is_together:
             self._screen.write(
-                f"each line goes to {named(self._standing()) or 'nobody'}, until `alone`\n"
+                f"each line goes to {named(self._waiting()) or 'nobody'}, until `alone`\n"
             )
 
     def _complete(self, text: str) -> Iterable[str]:
@@ -320,26 +317,18 @@ class Console:
             return [name for name in COMMANDS if name.startswith(words[0])]
         if words[0] in ("attach", "a", "cast"):
             if len(words) == 2:
-                return sorted({h.actor for h in self._seen if h.actor.startswith(words[1])})
-            of = [h for h in self._seen if h.actor == words[1]]
+                return sorted({h.actor for h in self._last_holds if h.actor.startswith(words[1])})
+            holds = [h for h in self._last_holds if h.actor == words[1]]
             if words[0] == "cast":
-                return [f"ranks({h.rank})" for h in of]
-            return [str(h.rank) for h in of if str(h.rank).startswith(words[2])]
-        if words[0] == "diff" and self._seen:
-            return self._names_in(self._seen[0], " ".join(words[1:]))
+                return [f"ranks({h.rank})" for h in holds]
+            return [str(h.rank) for h in holds if str(h.rank).startswith(words[2])]
+        if words[0] == "diff" and self._last_holds:
+            return self._visit.names(self._last_holds[0], f"p {' '.join(words[1:])}")
         return []
 
-    def _names_in(self, hold: HoldNote, text: str) -> list[str]:
-        visit = self._visit
-        try:
-            names = visit.ask(hold.proc, HoldNames(hold.id, f"p {text}"))
-        except NotAnswered:
-            return []
-        return list(names)
 
-
-def _answer(actor: str, one: SameAnswer[str]) -> str:
-    lines = [f"{actor} {one.who}: {line}" for line in one.answer.splitlines()]
+def _answer(actor: str, ranks: SameAnswer[str]) -> str:
+    lines = [f"{actor} {ranks.who}: {line}" for line in ranks.answer.splitlines()]
     return "\n".join(lines) + "\n"
 
 

@@ -54,19 +54,26 @@ class EditorBridge:
         self._visit = visit
         self._tell = tell
         self._folders = folders
-        self._known: list[tuple[str, str]] = []
+        #: The roots of all procs; their mappings in the editor's request are replaced.
+        self._all_roots: list[tuple[str, str]] = []
+        #: The pid of the first proc, to which the editor attaches; 0 before.
         self._parent = 0
+        #: The procs that join when the editor has attached.
         self._children: list[SeenProc] = []
+        #: Set when ``_children`` are known; the thread that joins them waits for it.
         self._may_join = threading.Event()
+        #: The adapter's secret, which procs must show.
         self._token = secrets.token_hex(16)
+        #: The connections to the adapter, by channel.
         self._tunnels: dict[str, socket.socket] = {}
+        #: The procs at the other ends of channels.
         self._procs: dict[str, SeenProc] = {}
         visit.node.handle(DapBytes, self._on_bytes)
-        with socket.create_server(("127.0.0.1", 0)) as told:
-            told.settimeout(_ADAPTER_SECONDS)
-            self._adapter = _Adapter(told.getsockname()[1], self._token)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(_ADAPTER_SECONDS)
+            self._adapter = _Adapter(listener.getsockname()[1], self._token)
             try:
-                connection, _ = told.accept()
+                connection, _ = listener.accept()
                 with connection, connection.makefile("rb") as file:
                     endpoints = json.loads(file.read())
             except (OSError, ValueError):
@@ -85,7 +92,7 @@ class EditorBridge:
         treats them as children of the first, and drops children that come before.
         """
         failed, waiting = [], list(procs)
-        self._known = self.roots(procs)
+        self._all_roots = self.roots(procs)
         while waiting and not self._parent:
             proc = waiting.pop(0)
             try:
@@ -100,13 +107,13 @@ class EditorBridge:
     def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
         """Return pairs of folders: the workspace's here, and the same on the hosts of these
         procs."""
-        found = [
+        pairs = [
             (str(here), f"{proc.workspace}/{there}".rstrip("/"))
             for proc in procs
             for here, there in self._folders.items()
             if proc.workspace
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(pairs))
 
     def _join_children(self) -> None:
         self._may_join.wait()
@@ -128,7 +135,7 @@ class EditorBridge:
                 channel=channel,
                 token=self._token,
                 parent=self._parent,
-                client=visit.address,
+                client=visit.node.address,
                 pid=os.getpid(),
             ),
         )
@@ -141,7 +148,7 @@ class EditorBridge:
 
     def _pump(self, channel: str, tunnel: socket.socket) -> None:
         proc = self._procs[channel]
-        request = AttachRequest(self.roots([proc]), self._known)
+        request = AttachRequest(self.roots([proc]), self._all_roots)
         while True:
             try:
                 data = tunnel.recv(_MOST_BYTES)
@@ -151,14 +158,14 @@ class EditorBridge:
                 self._visit.node.send(proc.address, DapBytes(channel), b"")
                 return
             was_attached = request.has_passed
-            if passed := request.pass_on(data):
-                self._visit.node.send(proc.address, DapBytes(channel), passed)
+            if to_pass := request.pass_on(data):
+                self._visit.node.send(proc.address, DapBytes(channel), to_pass)
             if request.has_passed and not was_attached:
                 threading.Thread(target=self._join_children, daemon=True).start()
 
     def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
-        told = envelope.message
-        tunnel = self._tunnels.get(told.channel)
+        message = envelope.message
+        tunnel = self._tunnels.get(message.channel)
         if tunnel is None:
             return
         with contextlib.suppress(OSError):
@@ -201,9 +208,13 @@ class _Adapter:
         ]  # fmt: skip
         try:
             self._began = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, pass_fds=(inherited,), start_new_session=True,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(inherited,),
+                start_new_session=True,
+            )
         except BaseException:
             os.close(self._alive)
             raise
@@ -253,13 +264,13 @@ def write_launch(folder: Path, entry: dict[str, Any]) -> Path:
     unchanged.
     """
     path = folder / ".vscode" / "launch.json"
-    kept: dict[str, Any] = {"version": "0.2.0", "configurations": []}
+    settings: dict[str, Any] = {"version": "0.2.0", "configurations": []}
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    others = [one for one in kept.get("configurations", ()) if one.get("name") != entry["name"]]
-    kept["configurations"] = [*others, entry]
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    others = [e for e in settings.get("configurations", ()) if e.get("name") != entry["name"]]
+    settings["configurations"] = [*others, entry]
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(kept, indent=4) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")
     return path
 
 
@@ -267,44 +278,46 @@ class AttachRequest:
     """The bytes from debugpy's adapter to a rank, up to the request that attaches an editor to it.
 
     The editor sends one such request for all ranks; if hosts have their copies of the workspace at
-    different paths, each must get its own path mappings. ``own`` are the author's folders with this
-    rank's paths; ``known`` are those of all ranks. Other mappings of the editor are kept.
+    different paths, each must get its own path mappings. ``own_roots`` are the author's folders
+    with this rank's paths, ``all_roots`` those of all ranks. Other mappings of the editor are kept.
     """
 
-    def __init__(self, own: Roots, known: Roots) -> None:
-        self._own = [path_mapping(*root) for root in own if root[0] != root[1]]
-        self._known = [path_mapping(*root) for root in known]
-        self._kept = b""
+    def __init__(self, own_roots: Roots, all_roots: Roots) -> None:
+        self._own_mappings = [path_mapping(*root) for root in own_roots if root[0] != root[1]]
+        self._all_mappings = [path_mapping(*root) for root in all_roots]
+        #: Bytes of a message that has not arrived completely.
+        self._unread = b""
+        #: Whether the request has passed, so that all other bytes go on as they are.
         self.has_passed = False
 
     def pass_on(self, data: bytes) -> bytes:
         """Take bytes from the adapter; return those that can go to the rank now."""
         if self.has_passed:
             return data
-        self._kept += data
+        self._unread += data
         passed = b""
         while (body := self._take()) is not None:
-            told = json.loads(body)
-            if told.get("type") == "request" and told.get("command") == "attach":
+            message = json.loads(body)
+            if message.get("type") == "request" and message.get("command") == "attach":
                 self.has_passed = True
-                told["arguments"] = self._mapped(told.get("arguments") or {})
-                rest, self._kept = self._kept, b""
-                return passed + _framed(json.dumps(told).encode()) + rest
+                message["arguments"] = self._mapped(message.get("arguments") or {})
+                unread, self._unread = self._unread, b""
+                return passed + _framed(json.dumps(message).encode()) + unread
             passed += _framed(body)
         return passed
 
     def _take(self) -> bytes | None:
         """Return the body of the first message; ``None`` if it has not arrived completely."""
-        head, end, rest = self._kept.partition(_HEAD_END)
-        found = _LENGTH.search(head)
-        if not end or found is None or len(rest) < int(found[1]):
+        head, end, content = self._unread.partition(_HEAD_END)
+        length = _LENGTH.search(head)
+        if not end or length is None or len(content) < int(length[1]):
             return None
-        body, self._kept = rest[: int(found[1])], rest[int(found[1]) :]
+        body, self._unread = content[: int(length[1])], content[int(length[1]) :]
         return body
 
     def _mapped(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        others = [one for one in arguments.get("pathMappings") or () if one not in self._known]
-        return {**arguments, "pathMappings": [*others, *self._own]}
+        others = [m for m in arguments.get("pathMappings") or () if m not in self._all_mappings]
+        return {**arguments, "pathMappings": [*others, *self._own_mappings]}
 
 
 def _framed(body: bytes) -> bytes:

@@ -30,9 +30,9 @@ def holds_table(holds: Sequence[HoldNote], width: int | None = None) -> str:
     for name in _LESS_NEEDED:
         if width is None or table.index("\n") <= width:
             break
-        at = headers.index(name)
-        headers = headers[:at] + headers[at + 1 :]
-        rows = [row[:at] + row[at + 1 :] for row in rows]
+        index = headers.index(name)
+        headers = headers[:index] + headers[index + 1 :]
+        rows = [row[:index] + row[index + 1 :] for row in rows]
         table = grid(headers, rows)
     return table
 

@@ -35,41 +35,43 @@ class RunningRanks:
         """Print a row for each actor and rank, equal ones together, and mismatches of
         collectives."""
         procs = self._visit.procs()
-        seen = states_of(self._visit, procs, typed.ranks)
-        if not seen:
+        states = states_of(self._visit, procs, typed.ranks)
+        if not states:
             chosen(procs, typed.ranks)  # Says which there are.
             self._screen.write("no actor runs there\n")
         holds = {(h.proc, h.actor): h for h in self._visit.holds() if h.is_waiting}
-        seen, flights = self._in_flight(procs, seen)
+        states, flights = self._in_flight(procs, states)
         rows: dict[str, dict[int, str]] = {}
-        for state in seen:
+        for state in states:
             hold = holds.get((state.proc, state.actor))
             rows.setdefault(state.actor, {})[state.rank] = (
                 f"HELD at {hold.place} in {hold.function}"
                 if hold
                 else state.doing(holds.values(), flights.number(state))
             )
-        for actor, told in rows.items():
-            for one in group(told):
-                self._screen.write(f"{actor} {one.who:<12}  {one.answer}\n")
+        for actor, by_rank in rows.items():
+            for ranks in group(by_rank):
+                self._screen.write(f"{actor} {ranks.who:<12}  {ranks.answer}\n")
         for text in flights.mismatches():
             self._screen.write(f"{text}\n")
 
     def _in_flight(
-        self, procs: Sequence[SeenProc], seen: Sequence[ActorState]
+        self, procs: Sequence[SeenProc], states: Sequence[ActorState]
     ) -> tuple[list[ActorState], Flights]:
-        """Return ``seen`` and torch's records of collectives of ranks that are in one, or may be.
+        """Return ``states`` and torch's records of collectives of ranks that are in one, or may be.
 
         States of ranks whose collective only torch knows are completed.
         """
         meshes = {proc.uid: proc.mesh for proc in procs}
-        wanted = {meshes.get(one.proc) for one in seen if one.collective or one.may_be_in_one}
-        asked = [proc for proc in procs if proc.mesh in wanted]
-        answers = self._visit.ask_many(asked, LookAtProc(True, places=False))
+        mesh_names = {
+            meshes.get(actor.proc) for actor in states if actor.collective or actor.may_be_in_one
+        }
+        procs_to_ask = [proc for proc in procs if proc.mesh in mesh_names]
+        answers = self._visit.ask_many(procs_to_ask, LookAtProc(True, places=False))
         flights = Flights(
-            {p.uid: (p.mesh, answers[p.uid].or_else({}).get("flight") or {}) for p in asked}
+            {p.uid: (p.mesh, answers[p.uid].or_else({}).get("flight") or {}) for p in procs_to_ask}
         )
-        return [flights.named(state) for state in seen], flights
+        return [flights.named(state) for state in states], flights
 
     def in_collectives(self, holds: Sequence[HoldNote]) -> str:
         """Return the other ranks of these held actors that are in a collective, in words; "" if
@@ -77,32 +79,35 @@ class RunningRanks:
         held = {hold.proc for hold in self._visit.holds()}
         actors = {hold.actor for hold in holds}
         procs = self._visit.procs()
-        seen = states_of(self._visit, procs, range(0, 2**62))
-        others = [state for state in seen if state.actor in actors and state.proc not in held]
+        states = states_of(self._visit, procs, range(0, 2**62))
+        others = [state for state in states if state.actor in actors and state.proc not in held]
         others, flights = self._in_flight(procs, others)
-        told: dict[tuple[str, str], list[int]] = {}
+        waits: dict[tuple[str, str], list[int]] = {}
         for state in others:
             if not state.collective:
                 continue
-            what = f"{state.collective}{flights.number(state)}"
-            told.setdefault((state.actor, what), []).append(state.rank)
-        return " and ".join(f"{a} {in_ranges(of)} in {what}" for (a, what), of in told.items())
+            collective = f"{state.collective}{flights.number(state)}"
+            waits.setdefault((state.actor, collective), []).append(state.rank)
+        return " and ".join(
+            f"{actor} {in_ranges(ranks)} in {collective}"
+            for (actor, collective), ranks in waits.items()
+        )
 
     def others(self, hold: HoldNote) -> str:
         """Return the running ranks of a held call's actor, and what they do, in a line."""
         procs = [proc for proc in self._visit.procs() if proc.uid != hold.proc]
-        held = {one.proc for one in self._visit.holds() if one.is_waiting}
-        seen, _ = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
-        on = [
+        held = {other.proc for other in self._visit.holds() if other.is_waiting}
+        states, _ = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
+        running = [
             state
-            for state in seen
+            for state in states
             if state.actor == hold.actor and state.method and state.proc not in held
         ]
-        if not on:
+        if not running:
             return ""
-        does = {state.rank: state.collective or state.method for state in on}
-        told = "; ".join(f"{one.who} in {one.answer}" for one in group(does))
-        return f"not held, and run on until they need this one: {told}"
+        does = {state.rank: state.collective or state.method for state in running}
+        listing = "; ".join(f"{ranks.who} in {ranks.answer}" for ranks in group(does))
+        return f"not held, and run on until they need this one: {listing}"
 
     def stacks(self, typed: Typed) -> None:
         procs = chosen(self._visit.procs(), typed.ranks)
@@ -111,25 +116,25 @@ class RunningRanks:
 
     def stop(self, typed: Typed) -> None:
         visit = self._visit
-        who = visit.who.partition(":")[0]
+        user = visit.who.partition(":")[0]
         procs = chosen(self._visit.procs(), typed.ranks)
-        answers = visit.ask_many(procs, StopAt("", who))
-        told: dict[str, dict[int, str]] = {}
+        answers = visit.ask_many(procs, StopAt("", user))
+        texts: dict[str, dict[int, str]] = {}
         for proc in procs:
             answer = answers[proc.uid]
             if answer.error:
-                told.setdefault(proc.mesh, {})[proc.rank] = _why_not_stopped(answer.error)
-            for actor, how in answer.or_else({}).items():
+                texts.setdefault(proc.mesh, {})[proc.rank] = _why_not_stopped(answer.error)
+            for actor, mode in answer.or_else({}).items():
                 text = (
                     "stops at its next line; where it waits in C, when that is over"
-                    if how == "now"
+                    if mode == "now"
                     else "stops at its next call"
                 )
-                told.setdefault(actor, {})[proc.rank] = text
-        for actor, ranks in told.items():
-            for one in group(ranks):
-                self._screen.write(f"{actor} {one.who} {one.answer}\n")
-        if not told:
+                texts.setdefault(actor, {})[proc.rank] = text
+        for actor, by_rank in texts.items():
+            for same in group(by_rank):
+                self._screen.write(f"{actor} {same.who} {same.answer}\n")
+        if not texts:
             self._screen.write(
                 "no actor of yours runs there; in a remote function on tensors, `break FILE:LINE` "
                 "stops\n"
@@ -141,29 +146,29 @@ class RunningRanks:
         everybody = visit.procs()
         procs = chosen(everybody, typed.ranks)
         meshes = {proc.mesh for proc in procs}
-        all_of = [proc for proc in everybody if proc.mesh in meshes]
-        told = visit.ask_many(all_of, AbortGroups((), True))
-        ends = {(there, here) for answer in told.values() for here, there in answer.or_else(())}
-        mine = tuple(
-            (here, there)
+        procs_of_meshes = [proc for proc in everybody if proc.mesh in meshes]
+        groups_of = visit.ask_many(procs_of_meshes, AbortGroups((), True))
+        ends = {(peer, own) for answer in groups_of.values() for own, peer in answer.or_else(())}
+        ends_of_chosen = tuple(
+            (own, peer)
             for proc in procs
-            for here, there in told[proc.uid].or_else(())
-            if (here, there) in ends
+            for own, peer in groups_of[proc.uid].or_else(())
+            if (own, peer) in ends
         )
-        answers = visit.ask_many(procs, AbortGroups(mine, False), _ABORT_SECONDS)
-        done = {proc.rank: answers[proc.uid].error for proc in procs}
-        for one in group(done):
+        answers = visit.ask_many(procs, AbortGroups(ends_of_chosen, False), _ABORT_SECONDS)
+        errors = {proc.rank: answers[proc.uid].error for proc in procs}
+        for ranks in group(errors):
             self._screen.write(
-                f"{one.who} not aborted: {one.answer}\n"
-                if one.answer
-                else f"{one.who}: process groups ended, ranks that wait in one get an error; "
+                f"{ranks.who} not aborted: {ranks.answer}\n"
+                if ranks.answer
+                else f"{ranks.who}: process groups ended, ranks that wait in one get an error; "
                 "init_process_group makes new ones\n"
             )
 
     def call_of(self, actor: str, rank: int) -> ActorState | None:
         """Return the call that a rank runs, or ``None``."""
-        seen = states_of(self._visit, self._visit.procs(), rank)
-        return next((state for state in seen if state.actor == actor and state.method), None)
+        states = states_of(self._visit, self._visit.procs(), rank)
+        return next((state for state in states if state.actor == actor and state.method), None)
 
     def peek(self, state: ActorState) -> None:
         """Show the frames of a running call, which goes on."""
@@ -178,26 +183,22 @@ class RunningRanks:
             if line in ("detach", "q", "quit", "c", "continue"):
                 return
             number += {"up": 1, "u": 1, "down": -1, "d": -1}.get(line, 0)
-            number, text = self._peek_line(state, number, line)
-            self._screen.write(text)
-
-    def _peek_line(self, state: ActorState, number: int, line: str) -> tuple[int, str]:
-        visit = self._visit
-        peeked = visit.ask(state.proc, PeekLine(state.actor, number, line))
-        return peeked.number, peeked.text
+            peeked = self._visit.ask(state.proc, PeekLine(state.actor, number, line))
+            number = peeked.number
+            self._screen.write(peeked.text)
 
     def tell_missing(self, missing: Sequence[HoldNote]) -> None:
         """Print where the ranks are that have not stopped again, and for which others they wait."""
-        wanted = {hold.proc for hold in missing}
+        uids = {hold.proc for hold in missing}
         actors = {hold.actor for hold in missing}
-        procs = [proc for proc in self._visit.procs() if proc.uid in wanted]
+        procs = [proc for proc in self._visit.procs() if proc.uid in uids]
         held = [hold for hold in self._visit.holds() if hold.is_waiting]
-        found, flights = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
-        for seen in found:
-            if seen.actor in actors:
-                doing = seen.doing(held, flights.number(seen))
-                self._screen.write(f"{seen.actor} rank {seen.rank}: {doing}\n")
-        if not found:
+        states, flights = self._in_flight(procs, states_of(self._visit, procs, range(0, 2**62)))
+        for state in states:
+            if state.actor in actors:
+                doing = state.doing(held, flights.number(state))
+                self._screen.write(f"{state.actor} rank {state.rank}: {doing}\n")
+        if not states:
             self._screen.write(f"{named(missing)} has not stopped again yet\n")
 
 
@@ -205,10 +206,10 @@ class Flights:
     """The last collectives of procs, from torch's flight recorder; ``found`` has each mesh and
     record."""
 
-    def __init__(self, found: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    def __init__(self, flights: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
         self._pending: dict[str, Collective] = {}
         self._records: dict[str, dict[int, list[Collective]]] = {}
-        for proc, (mesh, flight) in found.items():
+        for proc, (mesh, flight) in flights.items():
             entries = [collective_of(e) for e in flight.get("entries", ()) if not e["is_p2p"]]
             if entries:
                 self._records.setdefault(mesh, {})[int(flight["rank"])] = entries
@@ -229,7 +230,7 @@ class Flights:
 
     def mismatches(self) -> list[str]:
         """Return the mismatches of collectives, in words."""
-        return [one.text for records in self._records.values() for one in mismatches(records)]
+        return [m.text for records in self._records.values() for m in mismatches(records)]
 
 
 class ActorState(NamedTuple):
@@ -256,16 +257,16 @@ class ActorState(NamedTuple):
             return "idle"
         text = f"in {self.method}, {self.place}" if self.place else f"in {self.method}"
         if self.collective:
-            before = [h for h in held if h.actor == self.actor and h.rank != self.rank]
-            who = f": waits for {named(before)}, held before it" if before else ""
-            return f"{text}, in {self.collective}{number}{who}"
+            held_before = [h for h in held if h.actor == self.actor and h.rank != self.rank]
+            waits_for = f": waits for {named(held_before)}, held before it" if held_before else ""
+            return f"{text}, in {self.collective}{number}{waits_for}"
         return f"{text}, waits for an answer" if self.waits else text
 
 
 def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list[ActorState]:
     """Return the states of the actors of these ranks, without monarch's own actors."""
     answers = visit.ask_many(procs, StacksAsked(False))
-    found = []
+    states = []
     for proc in procs:
         for actor in answers[proc.uid].or_else({}).get("actors", ()):
             if not is_in(ranks, actor["rank"], actor["labels"], actor["sizes"]):
@@ -283,8 +284,8 @@ def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list
                 waits=bool(actor["waits"]),
                 may_be_in_one=any(str(frame["file"]).endswith(_HIDDEN) for frame in frames),
             )
-            found.append(state)
-    return sorted(found, key=lambda one: (one.actor, one.rank))
+            states.append(state)
+    return sorted(states, key=lambda one: (one.actor, one.rank))
 
 
 def _collective(frames: Sequence[dict[str, Any]]) -> str:
@@ -299,10 +300,10 @@ def stacks_lines(visit: Visit, procs: Sequence[SeenProc], *, with_locals: bool) 
     """Return the stacks of all busy actors and of other threads as lines; equal ones are shown
     once."""
     answers = visit.ask_many(procs, StacksAsked(with_locals))
-    found = [
+    stacks = [
         ProcStacks.of(proc.uid, proc.mesh, proc.rank, proc.pid, answers[proc.uid]) for proc in procs
     ]
-    return stacks_in_words(found)
+    return stacks_in_words(stacks)
 
 
 def _why_not_stopped(error: str) -> str:

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 Complete = Callable[[str], Iterable[str]]
 
@@ -53,13 +53,9 @@ class PlainScreen:
     is_terminal = False
     width = None
 
-    def __init__(self, lines: TextIO | None = None, out: TextIO | None = None) -> None:
-        self._in = sys.stdin if lines is None else lines
-        self._out = sys.stdout if out is None else out
-
     def read(self, prompt: str, complete: Complete) -> str:
         self.write(prompt)
-        line = self._in.readline()
+        line = sys.stdin.readline()
         if not line:
             raise EOFError
         line = line.rstrip("\n")
@@ -67,8 +63,8 @@ class PlainScreen:
         return line
 
     def write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
     def interrupt(self) -> None:
         """Do nothing: a line that is being read is read to its end."""
@@ -88,9 +84,9 @@ class EditingScreen:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-        kept = InMemoryHistory() if history is None else FileHistory(str(history))
+        history_kept = InMemoryHistory() if history is None else FileHistory(str(history))
         self._session: PromptSession[str] = PromptSession(
-            history=kept, bottom_toolbar=toolbar, refresh_interval=1.0
+            history=history_kept, bottom_toolbar=toolbar, refresh_interval=1.0
         )
 
     @property
@@ -127,11 +123,11 @@ def _completer(complete: Complete) -> Any:
     class Words(Completer):
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
-            at = len(text)
-            while at and (text[at - 1].isalnum() or text[at - 1] in "_.-"):
-                at -= 1
+            start = len(text)
+            while start and (text[start - 1].isalnum() or text[start - 1] in "_.-"):
+                start -= 1
             for word in complete(text):
-                yield Completion(word, start_position=at - len(text))
+                yield Completion(word, start_position=start - len(text))
 
     return ThreadedCompleter(Words())
 

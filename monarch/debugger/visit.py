@@ -14,17 +14,15 @@ from typing import TypeVar
 
 import msgspec
 
-from monarch.config import runtime_dir
 from monarch.core.rank_sets import RanksType, in_ranges, is_in, unknown_dims
 from monarch.errors import MonarchError
-from monarch.net.machine import machine_id
+from monarch.observe.visit import programs_here
 from monarch.runtime.answers import Response, collect, wait_for
-from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.hold import HoldNote, LostHold
-from monarch.wire.message import EnvSet, HoldsAsked, Inspect, Request
+from monarch.wire.message import EnvSet, HoldNames, HoldsAsked, Inspect, Request
 
 _SECONDS = 3.0
 _PROGRAM_SECONDS = 0.5
@@ -60,11 +58,11 @@ def chosen(procs: Sequence[SeenProc], ranks: RanksType) -> list[SeenProc]:
     missing = [unknown_dims(ranks, shape) for shape in shapes]
     if missing and all(missing):
         raise NotAnswered(f"{procs[0].mesh} has no dimension {missing[0][0]!r}, but {shapes[0]}")
-    found = [proc for proc in procs if is_in(ranks, proc.rank, proc.labels, proc.sizes)]
-    if not found:
-        there = in_ranges(sorted({proc.rank for proc in procs}))
-        raise NotAnswered(f"that is no rank of those that run: {there or 'none does'}")
-    return found
+    chosen_procs = [proc for proc in procs if is_in(ranks, proc.rank, proc.labels, proc.sizes)]
+    if not chosen_procs:
+        running = in_ranges(sorted({proc.rank for proc in procs}))
+        raise NotAnswered(f"that is no rank of those that run: {running or 'none does'}")
+    return chosen_procs
 
 
 class Visit:
@@ -74,66 +72,55 @@ class Visit:
     """
 
     def __init__(
-        self,
-        node: Node,
-        hosts: Callable[[], Iterable[ProcAddress]],
-        seconds: float = _SECONDS,
+        self, node: Node, hosts: Callable[[], Iterable[ProcAddress]], seconds: float = _SECONDS
     ) -> None:
-        self._node = node
+        self.node = node
         self._hosts = hosts
         self._seconds = seconds
+        #: The programs that were found the last time.
         self._programs: set[Uid] = set()
+        #: Programs that did not answer the last time, so that they get less time.
         self._silent: set[Uid] = set()
+        #: The procs that hosts have told of, by uid.
         self._met: dict[Uid, ProcAddress] = {}
+        #: Held calls whose process has ended, oldest first.
         self.lost: list[LostHold] = []
+        #: This console, as others see it: the user and the pid.
         self.who = f"{_user()}:{os.getpid()}"
-
-    @property
-    def uid(self) -> Uid:
-        return self._node.uid
-
-    @property
-    def address(self) -> ProcAddress:
-        return self._node.address
-
-    @property
-    def node(self) -> Node:
-        return self._node
 
     def places(self) -> list[ProcAddress]:
         """Return the processes that know what runs: the hosts, and this user's programs here."""
-        found = {address.uid: address for address in self._hosts()}
-        programs = programs_here()
+        by_uid = {address.uid: address for address in self._hosts()}
+        programs = [address for pid, address in programs_here() if pid != os.getpid()]
         self._programs = {address.uid for address in programs}
         for address in programs:
-            if address.uid != self._node.uid:
-                found.setdefault(address.uid, address)
-        return list(found.values())
+            by_uid.setdefault(address.uid, address)
+        return list(by_uid.values())
 
     def holds(self) -> list[HoldNote]:
         """Return all held calls, by actor and rank; those whose process has ended go into
         ``lost``."""
-        found: dict[str, HoldNote] = {}
+        holds: dict[str, HoldNote] = {}
         lost: dict[str, LostHold] = {}
         for calls in self.ask_places(self.places(), HoldsAsked()):
             for uid, address in calls.procs.items():
                 self._met.setdefault(uid, address)
             for hold in calls.holds:
-                found.setdefault(hold.id, hold)
-            for one in calls.lost:
-                lost.setdefault(one.hold.id, one)
-        self.lost = sorted(lost.values(), key=lambda one: one.when)
-        return sorted(found.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
+                holds.setdefault(hold.id, hold)
+            for lost_hold in calls.lost:
+                lost.setdefault(lost_hold.hold.id, lost_hold)
+        self.lost = sorted(lost.values(), key=lambda lost_hold: lost_hold.when)
+        return sorted(holds.values(), key=lambda hold: (hold.actor, hold.rank, hold.since))
 
     def procs(self) -> list[SeenProc]:
         """Return all running procs, by mesh and rank."""
-        found: dict[Uid, SeenProc] = {}
+        procs: dict[Uid, SeenProc] = {}
         for host in self.ask_places(self.places(), Inspect()):
             for proc in host.procs:
                 if proc.address is None:
                     continue
                 self._met[proc.uid] = proc.address
-                found[proc.uid] = SeenProc(
+                procs[proc.uid] = SeenProc(
                     uid=proc.uid,
                     mesh=proc.name,
                     rank=proc.rank,
@@ -144,20 +131,20 @@ class Visit:
                     sizes=proc.sizes,
                     workspace=host.workspace,
                 )
-        return sorted(found.values(), key=lambda proc: (proc.mesh, proc.rank))
+        return sorted(procs.values(), key=lambda proc: (proc.mesh, proc.rank))
 
     def ask_places(self, places: Iterable[ProcAddress], request: Request[A]) -> list[A]:
         """Return the answers of hosts and programs, without those that do not answer."""
         answers = self._ask_all(places, request, self._seconds).values()
-        return [told.answer for told in answers if not told.error]
+        return [response.answer for response in answers if not response.error]
 
     def env_notes(self) -> dict[str, str]:
         """Return the variables that were set for later procs, each with a note of the user and the
         time."""
-        found: dict[str, str] = {}
+        notes_by_name: dict[str, str] = {}
         for notes in self.ask_places(self.places(), EnvSet({}, "", ())):
-            found.update(notes)
-        return found
+            notes_by_name.update(notes)
+        return notes_by_name
 
     def ask(self, proc: Uid, request: Request[A], more_seconds: float = 0.0) -> A:
         """Return the answer of one proc, which may take ``more_seconds`` than usual.
@@ -170,6 +157,14 @@ class Visit:
         if answer.value.error:
             raise NotAnswered(answer.value.error)
         return answer.value.answer
+
+    def names(self, hold: HoldNote, text: str) -> list[str]:
+        """Return the names that complete ``text`` at a held call; none if it does not answer."""
+        try:
+            names = self.ask(hold.proc, HoldNames(hold.id, text))
+        except NotAnswered:
+            return []
+        return list(names)
 
     def begin(self, proc: Uid, request: Request[A]) -> Promise[Response[A]]:
         """Send a request to a proc, without waiting for the answer."""
@@ -190,22 +185,22 @@ class Visit:
         self, places: Iterable[ProcAddress], request: Request[A], seconds: float
     ) -> dict[Uid, Response[A]]:
         began = time.monotonic()
-        asked = {place.uid: self._request(place, request) for place in places}
+        promises = {address.uid: self._request(address, request) for address in places}
         # A program here that was silent before may be one of another version.
-        silent = [asked[uid] for uid in asked if uid in self._silent]
-        wait_for([asked[uid] for uid in asked if uid not in self._silent], seconds)
+        silent = [promises[uid] for uid in promises if uid in self._silent]
+        wait_for([promises[uid] for uid in promises if uid not in self._silent], seconds)
         wait_for(silent, began + min(seconds, _PROGRAM_SECONDS) - time.monotonic())
-        answered = {uid for uid, answer in asked.items() if answer.is_set}
+        answered = {uid for uid, answer in promises.items() if answer.is_set}
         self._silent -= answered
-        self._silent |= self._programs & (asked.keys() - answered)
-        return collect(asked, 0.0, NO_ANSWER)
+        self._silent |= self._programs & (promises.keys() - answered)
+        return collect(promises, 0.0, NO_ANSWER)
 
     def _request(self, address: ProcAddress, request: Request[A]) -> Promise[Response[A]]:
-        book = self._node.address_book
+        book = self.node.address_book
         if book.peers.get(address.uid) is None and address.urls:
             book.expect(address)
             book.peer_up(address)
-        return self._node.ask(address, request)
+        return self.node.ask(address, request)
 
 
 def _user() -> str:
@@ -213,17 +208,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
-
-
-def programs_here() -> list[ProcAddress]:
-    """Return the other programs of this user on this machine that use the runtime."""
-    base, machine = runtime_dir(), machine_id()
-    found = []
-    for name in sorted(os.listdir(base)):
-        prefix, _, rest = name.partition("-")
-        pid, _, uid = rest.partition("-")
-        path = os.path.join(base, name, uid)
-        is_of_here = prefix == machine[:6] and pid.isdigit()
-        if is_of_here and int(pid) != os.getpid() and is_there(int(pid)) and os.path.exists(path):
-            found.append(ProcAddress(uid, (f"ipc://{path}",), machine))
-    return found

@@ -67,26 +67,28 @@ class QueryTable(Sequence[dict[str, Any]]):
         """Return a table for a terminal of ``width`` columns; 0 is no limit."""
         shown = [[_short(value) for value in row] for row in self._values[:_SHOWN_ROWS]]
         widths = [
-            max([len(name), *(len(row[at]) for row in shown)])
-            for at, name in enumerate(self.columns)
+            max([len(name), *(len(row[column]) for row in shown)])
+            for column, name in enumerate(self.columns)
         ]
         is_number = [
             bool(self._values)
-            and all(isinstance(row[at], int | float) or row[at] is None for row in self._values)
-            for at in range(len(self.columns))
+            and all(
+                isinstance(row[column], int | float) or row[column] is None for row in self._values
+            )
+            for column in range(len(self.columns))
         ]
 
         def line(cells: Sequence[str]) -> str:
-            made = "  ".join(
+            text = "  ".join(
                 cell.rjust(size) if right else cell.ljust(size)
                 for cell, size, right in zip(cells, widths, is_number, strict=True)
             ).rstrip()
-            return made if not width or len(made) <= width else f"{made[: width - 1]}…"
+            return text if not width or len(text) <= width else f"{text[: width - 1]}…"
 
         lines = [line(self.columns), *map(line, shown)]
-        left = len(self) - len(shown)
-        if left > 0:
-            lines.append(f"... and {left:,} rows more")
+        num_more = len(self) - len(shown)
+        if num_more > 0:
+            lines.append(f"... and {num_more:,} rows more")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -95,8 +97,8 @@ class QueryTable(Sequence[dict[str, Any]]):
             "<tr>" + "".join(f"<td>{html.escape(_short(value))}</td>" for value in row) + "</tr>"
             for row in self._values[:_SHOWN_ROWS]
         )
-        left = len(self) - _SHOWN_ROWS
-        more = f"<p>... and {left:,} rows more</p>" if left > 0 else ""
+        num_more = len(self) - _SHOWN_ROWS
+        more = f"<p>... and {num_more:,} rows more</p>" if num_more > 0 else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
 
 

@@ -23,22 +23,24 @@ _SHORT_SECONDS = 0.05
 
 @dataclass
 class HangReport:
-    """The report of one moment.
+    """The report of one moment."""
 
-    ``waits`` are waits of calls; ``rings`` are actors that wait for each other; ``doing`` is what
-    the awaited actors do; ``held`` are held calls, and runs that hold after an edit, in words;
-    ``told`` is what parts of runs say they wait for, where that is no call; ``stuck`` are procs
-    that do not answer, with why.
-    """
-
+    #: Who waits for whom, by calls.
     waits: list[WaitEdge] = field(default_factory=list)
+    #: Actors that wait for each other.
     rings: list[list[Member]] = field(default_factory=list)
+    #: The activities of awaited actors.
     doing: dict[Member, str] = field(default_factory=dict)
     mismatches: list[CollectiveMismatch] = field(default_factory=list)
+    #: Collectives that can still complete, in words.
     under_way: list[str] = field(default_factory=list)
+    #: Held calls, and runs that hold after an edit, in words.
     held: list[str] = field(default_factory=list)
+    #: Waits that are no calls, as parts of runs have announced them.
     told: list[str] = field(default_factory=list)
+    #: Procs that do not answer their host, with the reason.
     stuck: list[str] = field(default_factory=list)
+    #: Hosts and procs that did not answer this question.
     unseen: list[str] = field(default_factory=list)
 
     @property
@@ -50,32 +52,36 @@ class HangReport:
     def late(self) -> set[tuple[str, int]]:
         """Return collectives, by group and number, that match so far: some ranks have not reached
         them yet."""
-        return {(one.group, one.seq) for one in self.mismatches if len(one.by_kind) == 1}
+        return {(m.group, m.seq) for m in self.mismatches if len(m.by_kind) == 1}
 
-    def keep_late(self, before: Collection[tuple[str, int]]) -> None:
-        """Drop mismatches of `late` collectives that are not in ``before``: those ranks may be on
-        their way."""
-        gone = self.late.difference(before)
-        self.mismatches = [one for one in self.mismatches if (one.group, one.seq) not in gone]
+    def keep_late(self, late_before: Collection[tuple[str, int]]) -> None:
+        """Drop mismatches of `late` collectives that are not in ``late_before``.
+
+        Their ranks may be on their way.
+        """
+        passing = self.late.difference(late_before)
+        self.mismatches = [m for m in self.mismatches if (m.group, m.seq) not in passing]
 
     @property
     def lines(self) -> list[str]:
         """Return the report as lines for people."""
-        found = [f"collectives do not match: {one.text}" for one in self.mismatches]
+        lines = [f"collectives do not match: {mismatch.text}" for mismatch in self.mismatches]
         for ring in self.rings:
             chain = " -> ".join(str(member) for member in [*ring, ring[0]])
-            found.append(f"actors wait for each other and will never answer: {chain}")
-        found += [f"does not answer: {text}" for text in self.stuck]
-        found += [f"held: {text}" for text in self.held]
-        found += self.told
-        found += in_lines(self.waits)
-        alike: dict[str, list[Member]] = defaultdict(list)
+            lines.append(f"actors wait for each other and will never answer: {chain}")
+        lines += [f"does not answer: {text}" for text in self.stuck]
+        lines += [f"held: {text}" for text in self.held]
+        lines += self.told
+        lines += in_lines(self.waits)
+        members_by_text: dict[str, list[Member]] = defaultdict(list)
         for member, text in self.doing.items():
-            alike[text].append(member)
-        found += [f"{members_in_words(members)}: {text}" for text, members in alike.items()]
-        found += [f"under way: {text}" for text in self.under_way]
-        found += [f"could not be asked: {text}" for text in self.unseen]
-        return found or ["nobody waits for anybody"]
+            members_by_text[text].append(member)
+        lines += [
+            f"{members_in_words(members)}: {text}" for text, members in members_by_text.items()
+        ]
+        lines += [f"under way: {text}" for text in self.under_way]
+        lines += [f"could not be asked: {text}" for text in self.unseen]
+        return lines or ["nobody waits for anybody"]
 
     def to_data(self) -> dict[str, Any]:
         """Return the report as plain data, for programs."""
@@ -130,7 +136,7 @@ def hang_report(looks: Iterable[Mapping[str, Any]]) -> HangReport:
         for edge in _edges(uid, state, members)
         if edge.seconds >= _SHORT_SECONDS
     ]
-    report.rings = rings(_standing(procs, members))
+    report.rings = rings(_blocking_waits(procs, members))
     report.doing = _doing(ends(report.waits), procs, members)
     for hold in holds.values():
         member = Member(hold.actor, hold.rank)
@@ -150,9 +156,9 @@ def settled_report(
     if not report.late:
         return report
     pause()
-    again = hang_report(look())
-    again.keep_late(report.late)
-    return again
+    second = hang_report(look())
+    second.keep_late(report.late)
+    return second
 
 
 def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
@@ -160,8 +166,8 @@ def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], H
     return {
         (hold.proc, hold.actor, hold.rank): hold
         for look in looks
-        for told in look.get("holds", ())
-        for hold in [msgspec.convert(told, HoldNote)]
+        for note in look.get("holds", ())
+        for hold in [msgspec.convert(note, HoldNote)]
     }
 
 
@@ -181,14 +187,14 @@ def _notices(looks: Iterable[Mapping[str, Any]], kind: str) -> dict[str, str]:
 
 
 def _held_in_words(holds: Iterable[HoldNote], looks: Sequence[Mapping[str, Any]]) -> list[str]:
-    alike: dict[tuple[str, str, str], list[HoldNote]] = defaultdict(list)
+    holds_by_place: dict[tuple[str, str, str], list[HoldNote]] = defaultdict(list)
     for hold in holds:
-        alike[hold.place, hold.function, hold.error or hold.reason].append(hold)
-    found = [
-        f"{named(same)} at {place} in {function} ({why}); `monarch debug` opens it"
-        for (place, function, why), same in alike.items()
+        holds_by_place[hold.place, hold.function, hold.error or hold.reason].append(hold)
+    lines = [
+        f"{named(holds_there)} at {place} in {function} ({reason}); `monarch debug` opens it"
+        for (place, function, reason), holds_there in holds_by_place.items()
     ]
-    return found + [text.partition("\n")[0] for text in edit_holds_of(looks)]
+    return lines + [text.partition("\n")[0] for text in edit_holds_of(looks)]
 
 
 _Members = dict[tuple[str, str], Member]
@@ -204,17 +210,17 @@ def _members(states: Iterable[Mapping[str, Any]]) -> _Members:
 
 
 def _edges(uid: str, state: Mapping[str, Any], members: _Members) -> list[WaitEdge]:
-    found = []
+    edges = []
     for call in state.get("calls", ()):
         waiter = members.get((uid, call["mesh"]), CLIENT) if call["mesh"] else CLIENT
         for target in call["missing"]:
             awaited = members.get((target, call["to_mesh"]))
             if awaited is not None:
-                found.append(WaitEdge(waiter, awaited, call["method"], call["seconds"]))
-    return found
+                edges.append(WaitEdge(waiter, awaited, call["method"], call["seconds"]))
+    return edges
 
 
-def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
+def _blocking_waits(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list[WaitEdge]:
     """Return the waits of actors that do nothing else until their wait ends."""
     return [
         WaitEdge(members[uid, actor["mesh"]], members[target, mesh], method)
@@ -226,25 +232,24 @@ def _standing(procs: Mapping[str, Mapping[str, Any]], members: _Members) -> list
 
 
 def _doing(
-    wanted: Sequence[Member], procs: Mapping[str, Mapping[str, Any]], members: _Members
+    members: Sequence[Member], procs: Mapping[str, Mapping[str, Any]], member_of: _Members
 ) -> dict[Member, str]:
     actors = {
-        members[uid, actor["mesh"]]: actor
+        member_of[uid, actor["mesh"]]: actor
         for uid, proc in procs.items()
         for actor in proc.get("actors", ())
     }
-    found = {}
-    for member in wanted:
+    texts = {}
+    for member in members:
         actor = actors.get(member)
         if actor is not None:
-            queue = f", {_messages_wait(actor['queue'])}" if actor["queue"] else ""
-            doing = [f"runs {one['method']} for {one['seconds']:.1f} s" for one in actor["doing"]]
-            found[member] = (", ".join(doing) or f"is {actor['status']}") + queue
-    return found
-
-
-def _messages_wait(num: int) -> str:
-    return "1 message waits" if num == 1 else f"{num} messages wait"
+            num = actor["queue"]
+            queue = f", {num} messages wait" if num > 1 else ", 1 message waits" if num else ""
+            doing = [
+                f"runs {call['method']} for {call['seconds']:.1f} s" for call in actor["doing"]
+            ]
+            texts[member] = (", ".join(doing) or f"is {actor['status']}") + queue
+    return texts
 
 
 def _match_collectives(
@@ -265,24 +270,23 @@ def _match_collectives(
             if proc["uid"] in held:
                 held_ranks[proc["mesh"]].add(flight["rank"])
     for mesh, records in meshes.items():
-        found = mismatches(records)
-        for mismatch in found:
+        mismatches_of_mesh = mismatches(records)
+        for mismatch in mismatches_of_mesh:
             if len(mismatch.by_kind) == 1 and held_ranks[mesh].issuperset(mismatch.missing):
-                why = "it is held" if len(mismatch.missing) == 1 else "they are held"
-                report.under_way.append(f"{mismatch.text}: {why}")
+                reason = "it is held" if len(mismatch.missing) == 1 else "they are held"
+                report.under_way.append(f"{mismatch.text}: {reason}")
             else:
                 report.mismatches.append(mismatch)
-        known = {one.group for one in found}
-        last: dict[tuple[str, int, str, str], list[int]] = defaultdict(list)
+        groups = {mismatch.group for mismatch in mismatches_of_mesh}
+        pending: dict[tuple[str, int, str, str], list[int]] = defaultdict(list)
         for rank, record in records.items():
-            for one in record:
-                if not one.is_done and one.group not in known:
-                    last[one.group, one.seq, one.op, one.place].append(rank)
-        for (group, seq, op, place), ranks in sorted(last.items()):
-            at = f" at {place}" if place else ""
-            report.under_way.append(
-                f"group {group}, collective #{seq} {op} on {len(ranks)} of {len(records)} ranks{at}"
-            )
+            for c in record:
+                if not c.is_done and c.group not in groups:
+                    pending[c.group, c.seq, c.op, c.place].append(rank)
+        for (group, seq, op, place), ranks in sorted(pending.items()):
+            where = f" at {place}" if place else ""
+            num_ranks = f"{len(ranks)} of {len(records)} ranks"
+            report.under_way.append(f"group {group}, collective #{seq} {op} on {num_ranks}{where}")
 
 
 def collective_of(entry: Mapping[str, Any]) -> Collective:

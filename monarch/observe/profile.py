@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from monarch.observe.trace import MeshTrace
 from monarch.observe.visit import MeshVisit
@@ -36,12 +35,7 @@ class MeshProfile:
         self._began_ns = time.time_ns()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         assert self._began_ns is not None
         ended_ns = time.time_ns()
         self._trace = MeshTrace(self._visit().drain().packed, (self._began_ns, ended_ns))

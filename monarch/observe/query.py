@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
@@ -87,12 +86,7 @@ class QueryTables:
     def __enter__(self) -> QueryTables:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._database.close()
 
     def _load(
@@ -110,9 +104,10 @@ class QueryTables:
                 [path],
             )
             for kind in kinds:
+                columns = _types(("p", "k", *COLUMNS[kind]))
                 self._database.execute(
                     f"CREATE TABLE _rows_{kind} AS SELECT * FROM read_csv(?, header = false, "
-                    f"auto_detect = false, columns = {_types(_call_columns(kind))}, quote = '\"', "
+                    f"auto_detect = false, columns = {columns}, quote = '\"', "
                     "nullstr = 'null', allow_quoted_nulls = false, ignore_errors = true)",
                     [os.path.join(folder, kind)],
                 )
@@ -156,11 +151,11 @@ class QueryTables:
         late = threading.Event()
         with self._stopped_after(seconds, late):
             try:
-                found = self._database.execute(text)
-                if found is None:
+                result = self._database.execute(text)
+                if result is None:
                     raise QueryError(_NO_SQL)
-                columns = [column[0] for column in found.description or ()]
-                rows = found.fetchall() if most_rows is None else found.fetchmany(most_rows)
+                columns = [column[0] for column in result.description or ()]
+                rows = result.fetchall() if most_rows is None else result.fetchmany(most_rows)
                 return QueryTable(columns, rows)
             except self._errors as error:
                 words = _in_words(error)
@@ -190,27 +185,27 @@ class QueryTables:
 
     def names(self) -> dict[str, list[str]]:
         """Return the tables, with their columns."""
-        found = self._database.execute(
+        rows = self._database.execute(
             "SELECT table_name, column_name FROM information_schema.columns "
             "WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' AND table_name <> 'rows' "
             "ORDER BY table_name, ordinal_position"
         ).fetchall()
         tables: dict[str, list[str]] = {}
-        for table, column in found:
+        for table, column in rows:
             tables.setdefault(table, []).append(column)
         return tables
 
 
-def _write_rows(folder: str, rows: Iterable[tuple[str, bytes]], others: BinaryIO) -> list[str]:
-    """Write calls into a CSV file for each kind, and other rows to ``others``; return the kinds."""
+def _write_rows(folder: str, rows: Iterable[tuple[str, bytes]], file: BinaryIO) -> list[str]:
+    """Write calls into a CSV file for each kind, and other rows to ``file``; return the kinds."""
     paths = {kind: Path(folder, kind) for kind in _CALL_KINDS}
     with contextlib.ExitStack() as stack:
         files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
         for proc, packed in rows:
-            lines, rest = split_rows(proc, unpack_rows(packed))
+            lines, other_rows = split_rows(proc, unpack_rows(packed))
             for kind, data in lines.items():
                 files[kind].write(data)
-            others.write(pack_lines(row_objects(proc, rest)))
+            file.write(pack_lines(row_objects(proc, other_rows)))
     return [kind for kind, path in paths.items() if path.stat().st_size]
 
 
@@ -230,7 +225,7 @@ def _in_words(error: duckdb.Error) -> str:
 
 def kept_rows(runs: Sequence[Path]) -> list[bytes]:
     """Return the packed rows in the folders of runs. A damaged file is left out."""
-    found = []
+    packed = []
     for run in runs:
         for path in sorted((run / TELEMETRY).glob(f"*{PACKED}")):
             try:
@@ -238,8 +233,8 @@ def kept_rows(runs: Sequence[Path]) -> list[bytes]:
                 unpack(data)
             except Exception:
                 continue
-            found.append(data)
-    return found
+            packed.append(data)
+    return packed
 
 
 def live_rows(looks: Iterable[Mapping[str, Any]]) -> bytes:
@@ -322,28 +317,23 @@ class QueryEngine:
         return {"rows": self.table(sql, timeout).rows}
 
 
-def _call_columns(kind: str) -> tuple[str, ...]:
-    """Return the columns of a CSV line for calls of that kind, in order."""
-    return ("p", "k", *COLUMNS[kind])
-
-
 def split_rows(proc: str, rows: list[list[Any]]) -> tuple[dict[str, bytes], list[list[Any]]]:
     """Split the rows of a process into CSV lines of calls, by kind, and all other rows.
 
     Calls that CSV would change are among the other rows.
     """
-    found: dict[str, list[list[Any]]] = {kind: [] for kind in _CALL_KINDS}
-    others: list[list[Any]] = []
+    calls_by_kind: dict[str, list[list[Any]]] = {kind: [] for kind in _CALL_KINDS}
+    other_rows: list[list[Any]] = []
     for row in rows:
-        found.get(row[0], others).append(row)
+        calls_by_kind.get(row[0], other_rows).append(row)
     lines = {}
-    for kind, calls in found.items():
+    for kind, calls in calls_by_kind.items():
         data = _lines(proc, kind, calls)
         if data is None:
-            others += calls
+            other_rows += calls
         elif data:
             lines[kind] = data
-    return lines, others
+    return lines, other_rows
 
 
 def _lines(proc: str, kind: str, rows: list[list[Any]]) -> bytes | None:

@@ -26,12 +26,12 @@ class ProcStacks(NamedTuple):
         return cls(uid, mesh, rank, pid, response.or_else({}), response.error)
 
 
-def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
+def stacks_in_words(procs: Iterable[ProcStacks]) -> list[str]:
     """Return the stacks of all busy actors and of other threads as lines; equal stacks are shown
     once."""
     stacks: dict[str, dict[int, str]] = {}
     lines = []
-    for proc in found:
+    for proc in procs:
         answer = proc.answer
         if proc.error:
             lines.append(
@@ -53,8 +53,8 @@ def stacks_in_words(found: Iterable[ProcStacks]) -> list[str]:
             key = f"thread {thread['name']} of {proc.mesh}"
             stacks.setdefault(key, {})[proc.rank] = _frames(thread["frames"])
     for head, by_rank in stacks.items():
-        for one in group(by_rank):
-            lines += [f"{head}, {one.who}", *one.answer.splitlines(), ""]
+        for ranks in group(by_rank):
+            lines += [f"{head}, {ranks.who}", *ranks.answer.splitlines(), ""]
     return lines
 
 
@@ -75,8 +75,11 @@ def dump_in_words(text: str) -> list[str]:
     """Return a dump of py-spy as lines: the threads with their frames, innermost last."""
     lines = []
     for thread in json.loads(text):
-        marks = [word for word, key in (("active", "active"), ("has the GIL", "owns_gil"))
-                 if thread.get(key)]  # fmt: skip
+        marks = [
+            word
+            for word, key in (("active", "active"), ("has the GIL", "owns_gil"))
+            if thread.get(key)
+        ]
         name = thread.get("thread_name") or hex(thread["thread_id"])
         lines.append(f"thread {name} ({', '.join(marks)})" if marks else f"thread {name}")
         for frame in reversed(thread["frames"]):
@@ -85,10 +88,10 @@ def dump_in_words(text: str) -> list[str]:
     return lines
 
 
-def stack_rows(found: Iterable[ProcStacks]) -> list[dict[str, Any]]:
+def stack_rows(procs: Iterable[ProcStacks]) -> list[dict[str, Any]]:
     """Return a row for each frame of busy actors and other threads; ``num`` 0 is the innermost."""
     rows: list[dict[str, Any]] = []
-    for proc in found:
+    for proc in procs:
         for actor in proc.answer.get("actors", ()):
             about = {
                 "k": "stack", "p": proc.uid, "rank": actor["rank"], "name": actor["name"],
@@ -107,9 +110,14 @@ def _frame_rows(
 ) -> Iterable[dict[str, Any]]:
     for depth, frame in enumerate(reversed(frames)):
         yield {
-            **about, "num": depth, "doing": frame["function"], "place": frame["file"],
-            "seq": frame["line"], "text": frame["text"], "ok": frame["is_users"],
-        }  # fmt: skip
+            **about,
+            "num": depth,
+            "doing": frame["function"],
+            "place": frame["file"],
+            "seq": frame["line"],
+            "text": frame["text"],
+            "ok": frame["is_users"],
+        }
 
 
 def dump_rows(uid: str, dump: str, error: str, now: int) -> list[dict[str, Any]]:

@@ -27,13 +27,16 @@ class MeshTrace:
 
     def __init__(self, packed: Iterable[bytes], window_ns: tuple[int, int] | None = None) -> None:
         rows = [row for data in packed for row in unpack_lines(data)]
+        #: The rows of processes, by uid.
         self._procs: dict[str, dict[str, Any]] = {}
+        #: The rows of hosts' clocks, by host.
         self._clocks: dict[str, dict[str, Any]] = {}
         for row in rows:
             if row["k"] == "proc":
                 self._procs[row["p"]] = row
             elif row["k"] == "clock":
                 self._clocks[row["host"]] = row
+        #: The rows to draw, by time.
         self._rows = sorted(
             (row for row in rows if row["k"] in _MAKERS and row["p"] in self._procs),
             key=lambda row: row["t"],
@@ -41,16 +44,19 @@ class MeshTrace:
         if window_ns is not None:
             begin, end = window_ns
             self._rows = [row for row in self._rows if begin <= self._ended(row) <= end]
+        #: The actors' names, by process, mesh and rank.
         self._names = {
             (row["p"], row["mesh"], row["rank"]): row["name"] for row in rows if row["k"] == "actor"
         }
+        #: The numbers of processes in the trace, by uid.
         self._pids = {uid: number for number, uid in enumerate(self._in_order(), 1)}
+        #: The numbers of actors in the trace, by process, mesh and rank.
         self._tids: dict[tuple[str, str, int], int] = {}
         self._events: list[dict[str, Any]] = []
+        #: The events of torch's profiler; threads have names instead of numbers.
         self._torch: list[dict[str, Any]] = []
-        self._began_ns = min(
-            (self._epoch(row) - (row.get("run") or 0) for row in self._rows), default=0
-        )
+        #: The beginning of the trace, in nanoseconds since 1970.
+        self._began_ns = min(map(self._began, self._rows), default=0)
 
     def _in_order(self) -> list[str]:
         """Return the processes' uids in the order of the trace: the client first, then ranks."""
@@ -67,6 +73,10 @@ class MeshTrace:
         proc = self._procs[row["p"]]
         clock = self._clocks.get(proc.get("host") or "", proc)
         return int(row["t"] + clock["offset"])
+
+    def _began(self, row: Mapping[str, Any]) -> int:
+        """Return the time at which a call or a span began, as `_epoch` does."""
+        return self._epoch(row) - int(row.get("run") or 0)
 
     def _ended(self, row: Mapping[str, Any]) -> int:
         """Return the time at which a row's event ended, in nanoseconds since 1970 by this machine's
@@ -99,6 +109,13 @@ class MeshTrace:
             merged["ts"] = self._us(base_ns + int(event["ts"] * 1000))
             self._torch.append(merged)
 
+    def add_profiles(self, profiles: Mapping[str, tuple[bytes, str]]) -> dict[str, str]:
+        """Add what `MeshVisit.profile` returns; return the errors of procs that have no trace."""
+        for uid, (packed, error) in profiles.items():
+            if not error:
+                self.add_torch(uid, packed)
+        return {uid: error for uid, (_, error) in profiles.items() if error}
+
     def events(self) -> list[dict[str, Any]]:
         """Return all events of the trace."""
         self._events = []
@@ -108,7 +125,7 @@ class MeshTrace:
             self._meta(pid, 0, "process_name", {"name": f"{proc['name']}{host}"})
             self._meta(pid, 0, "process_sort_index", {"sort_index": pid})
         for row in self._rows:
-            _MAKERS[row["k"]](self, row, self._pids[row["p"]])
+            _MAKERS[row["k"]](self, row)
         self._flows()
         for (uid, mesh, rank), tid in self._tids.items():
             name = self._names.get((uid, mesh, rank), "main")
@@ -135,54 +152,47 @@ class MeshTrace:
         key = (row["p"], row.get("mesh", ""), row.get("rank", 0))
         return self._tids.setdefault(key, len(self._tids) + 1)
 
-    def _call(self, row: Mapping[str, Any], pid: int) -> None:
-        begin = self._us(self._epoch(row) - row["run"])
-        args = {
-            "waited_us": row["wait"] / 1000, "ok": row["ok"], "generation": row["generation"],
-        }  # fmt: skip
-        name = row["method"] or "__init__"
-        self._slice(name, "call", begin, row["run"] / 1000, pid, self._tid(row), args)
+    def _add(self, phase: str, row: Mapping[str, Any], epoch_ns: int, **fields: Any) -> None:
+        """Add an event on the thread of a row's actor, at a time since 1970."""
+        where = {"pid": self._pids[row["p"]], "tid": self._tid(row)}
+        self._events.append({"ph": phase, "ts": self._us(epoch_ns), **where, **fields})
 
     def _slice(
-        self, name: str, kind: str, begin: float, took: float, pid: int, tid: int, args: Any
+        self, row: Mapping[str, Any], name: str, kind: str, us: float, args: Mapping[str, Any]
     ) -> None:
-        self._events.append(
-            {"ph": "X", "name": name, "cat": kind, "ts": begin, "dur": took, "pid": pid,
-             "tid": tid, "args": args}
-        )  # fmt: skip
+        """Add a slice of ``us`` microseconds from the moment on at which a row's event began."""
+        self._add("X", row, self._began(row), name=name, cat=kind, dur=us, args=args)
 
-    def _sent(self, row: Mapping[str, Any], pid: int) -> None:
-        begin = self._us(self._epoch(row) - row["run"])
-        args = {"num": row["num"], "ok": row["ok"]}
+    def _call(self, row: Mapping[str, Any]) -> None:
+        args = {name: row[name] for name in ("ok", "generation")}
+        args["waited_us"] = row["wait"] / 1000
+        self._slice(row, row["method"] or "__init__", "call", row["run"] / 1000, args)
+
+    def _sent(self, row: Mapping[str, Any]) -> None:
         # Calls of one sender overlap: these are pairs of their own, not nested slices.
         number = f"{row['p']}:{row['port'] or row['t']}"
-        common = {
-            "cat": "sent", "name": f"{row['method'] or '__init__'}()", "id": number, "pid": pid,
-            "tid": self._tid(row),
-        }  # fmt: skip
-        self._events.append({"ph": "b", "ts": begin, "args": args, **common})
-        self._events.append({"ph": "e", "ts": begin + row["run"] / 1000, **common})
+        common = {"cat": "sent", "name": f"{row['method'] or '__init__'}()", "id": number}
+        args = {"num": row["num"], "ok": row["ok"]}
+        self._add("b", row, self._began(row), args=args, **common)
+        self._add("e", row, self._epoch(row), **common)
 
-    def _span(self, row: Mapping[str, Any], pid: int) -> None:
-        begin = self._us(self._epoch(row) - row["run"])
-        self._slice(row["method"], "span", begin, row["run"] / 1000, pid, self._tid(row), {})
+    def _span(self, row: Mapping[str, Any]) -> None:
+        self._slice(row, row["method"], "span", row["run"] / 1000, {})
 
-    def _instant(self, row: Mapping[str, Any], pid: int) -> None:
+    def _instant(self, row: Mapping[str, Any]) -> None:
         name = {
             "push": f"generation {row.get('generation')}",
             "status": f"{row.get('status')}",
             "failure": f"{row.get('name')} failed",
         }[row["k"]]
-        self._events.append(
-            {"ph": "i", "s": "p", "name": name, "cat": row["k"], "ts": self._us(self._epoch(row)),
-             "pid": pid, "tid": self._tid(row), "args": {"text": row.get("text", "")}}
-        )  # fmt: skip
+        args = {"text": row.get("text", "")}
+        self._add("i", row, self._epoch(row), s="p", name=name, cat=row["k"], args=args)
 
-    def _collective(self, row: Mapping[str, Any], pid: int) -> None:
+    def _collective(self, row: Mapping[str, Any]) -> None:
+        args = {"group": row["group"], "sizes": row["text"], "place": row["place"]}
         self._events.append(
             {"ph": "i", "s": "t", "name": f"{row['op']} #{row['seq']}", "cat": "collective",
-             "ts": self._us(row["epoch"]), "pid": pid, "tid": 0,
-             "args": {"group": row["group"], "sizes": row["text"], "place": row["place"]}}
+             "ts": self._us(row["epoch"]), "pid": self._pids[row["p"]], "tid": 0, "args": args}
         )  # fmt: skip
 
     def _flows(self) -> None:
@@ -195,23 +205,14 @@ class MeshTrace:
         for row in self._rows:
             if row["k"] != "sent" or not row["port"]:
                 continue
-            begin = self._us(self._epoch(row) - row["run"])
             receivers = calls.get((row["p"], row["port"]), ())
             if receivers:  # An arrow begins at a slice.
-                name = f"send {row['method'] or '__init__'}"
-                self._slice(name, "send", begin, 1.0, self._pids[row["p"]], self._tid(row), {})
+                self._slice(row, f"send {row['method'] or '__init__'}", "send", 1.0, {})
             for number, call in enumerate(receivers):
-                common = {
-                    "name": "call", "cat": "flow", "id": f"{row['p']}:{row['port']}:{number}",
-                }  # fmt: skip
-                self._events.append(
-                    {"ph": "s", "ts": begin, "pid": self._pids[row["p"]],
-                     "tid": self._tid(row), **common}
-                )  # fmt: skip
-                self._events.append(
-                    {"ph": "f", "bp": "e", "ts": self._us(self._epoch(call) - call["run"]),
-                     "pid": self._pids[call["p"]], "tid": self._tid(call), **common}
-                )  # fmt: skip
+                arrow = f"{row['p']}:{row['port']}:{number}"
+                common = {"name": "call", "cat": "flow", "id": arrow}
+                self._add("s", row, self._began(row), **common)
+                self._add("f", call, self._began(call), bp="e", **common)
 
 
 _MAKERS = {
@@ -228,13 +229,13 @@ _MAKERS = {
 def _integer_threads(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Replace thread names by numbers, which the format needs; add an event with each name."""
     numbers: dict[tuple[int, str], int] = {}
-    made = []
+    numbered = []
     for event in events:
         key = event["pid"], event["tid"]
         number = numbers.setdefault(key, _TORCH_TID + len(numbers))
-        made.append({**event, "tid": number})
+        numbered.append({**event, "tid": number})
     names = [
         {"ph": "M", "pid": pid, "tid": number, "name": "thread_name", "args": {"name": name}}
         for (pid, name), number in numbers.items()
     ]
-    return names + made
+    return names + numbered

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from monarch.net.machine import machine_id
 from monarch.observe.stacks import ProcStacks
 from monarch.runtime.answers import Response, collect
 from monarch.runtime.client_agent import ClientAgent
+from monarch.runtime.ends.process_start import is_there
 from monarch.runtime.hosts.asking import ASK_SECONDS, ask_hosts
 from monarch.runtime.node import Node
 from monarch.runtime.observe.drain import pack_lines, row_objects, unpack_rows
@@ -105,16 +106,21 @@ def hosts_of(agent: ClientAgent) -> dict[str, ProcAddress]:
     return {"this program": agent.node.address, **linked}
 
 
+def programs_here() -> Iterator[tuple[int, ProcAddress]]:
+    """Yield the pid and the address of each program of this user on this machine."""
+    base, machine = runtime_dir(), machine_id()
+    for name in sorted(os.listdir(base)):
+        prefix, _, pid_and_uid = name.partition("-")
+        pid, _, uid = pid_and_uid.partition("-")
+        path = os.path.join(base, name, uid)
+        is_of_here = prefix == machine[:6] and pid.isdigit() and uid
+        if is_of_here and is_there(int(pid)) and os.path.exists(path):
+            yield int(pid), ProcAddress(uid, (f"ipc://{path}",), machine)
+
+
 def program_at(pid: int) -> ProcAddress | None:
-    """Return the address of the program with that pid on this machine; ``None`` if it cannot be
-    asked."""
-    base = runtime_dir()
-    for name in os.listdir(base):
-        machine, _, rest = name.partition("-")
-        number, _, uid = rest.partition("-")
-        if machine == machine_id()[:6] and number == str(pid) and uid:
-            return ProcAddress(uid, (f"ipc://{base}/{name}/{uid}",), machine_id())
-    return None
+    """Return the address of the program with that pid; ``None`` if it cannot be asked."""
+    return next((address for other, address in programs_here() if other == pid), None)
 
 
 def procs_of(
@@ -141,17 +147,17 @@ class MeshVisit:
     def __init__(self, node: Node, hosts: Mapping[str, ProcAddress]) -> None:
         self._node = node
         self._hosts: dict[str, ProcAddress] = {}
-        self._known: dict[str, ProcAddress] = {}
+        self._addresses: dict[str, ProcAddress] = {}
         self._clocks: dict[str, ClockOffset] = {}
         self.go_to(hosts)
 
     def go_to(self, hosts: Mapping[str, ProcAddress]) -> None:
         """Visit these hosts from now on. Any thread may call it; questions in progress go on."""
-        node, before = self._node, dict(self._known)
-        self._known.update(hosts)
+        node, known_before = self._node, dict(self._addresses)
+        self._addresses.update(hosts)
         self._hosts = dict(hosts)
         for url, address in hosts.items():
-            is_new = before.get(url) != address and address.uid != node.uid
+            is_new = known_before.get(url) != address and address.uid != node.uid
             if is_new and node.failure_of(address.uid) is None:
                 node.address_book.reach(address)
 
@@ -163,16 +169,14 @@ class MeshVisit:
         """
         looks: list[dict[str, Any]] = []
         clients: dict[str, dict[str, Any]] = {}
-        for url, response in ask_hosts(
-            self._node, self._hosts, LookAtHost(flight), seconds=self.host_seconds
-        ).items():
+        for url, response in self._ask_hosts(LookAtHost(flight)).items():
             if response.error:
                 looks.append({"error": response.error, "url": url, "client_state": None})
                 continue
             client = response.answer.state.client_address
             if client is not None and client.uid not in clients:
-                asked = self._ask(client, LookAtProc(), self.client_seconds)
-                clients[client.uid] = asked.or_else({})
+                state = self._ask(client, LookAtProc(), self.client_seconds)
+                clients[client.uid] = state.or_else({})
             look = _flat(response.answer)
             look["url"] = url
             look["client_state"] = clients.get(client.uid) if client is not None else None
@@ -182,33 +186,31 @@ class MeshVisit:
 
     def drain(self) -> Drained:
         """Return the last events of all processes: the procs, their hosts, and their client."""
-        found = Drained()
+        drained = Drained()
         clients: set[str] = set()
-        for url, response in ask_hosts(
-            self._node, self._hosts, DrainHost(), seconds=self.host_seconds
-        ).items():
+        for url, response in self._ask_hosts(DrainHost()).items():
             if response.error:
-                found.silent.append(f"{url}: {response.error}")
+                drained.silent.append(f"{url}: {response.error}")
                 continue
-            told = response.answer
-            found.rows += told.rows
-            found.about.append(pack_lines([*told.about, self._clock_row(url, told.host)]))
-            found.silent += [f"{label}: no answer in time" for label in told.silent]
-            client = told.client
+            answer = response.answer
+            drained.rows += answer.rows
+            drained.about.append(pack_lines([*answer.about, self._clock_row(url, answer.host)]))
+            drained.silent += [f"{label}: {_LATE}" for label in answer.silent]
+            client = answer.client
             if client is not None and client.uid not in clients:
                 clients.add(client.uid)
-                self._drain_client(client, found)
-        return found
+                self._drain_client(client, drained)
+        return drained
 
-    def _drain_client(self, client: ProcAddress, found: Drained) -> None:
-        asked = self._ask(client, DrainProc(), self.client_seconds)
+    def _drain_client(self, client: ProcAddress, drained: Drained) -> None:
+        response = self._ask(client, DrainProc(), self.client_seconds)
         now = time.monotonic_ns()
         about = {
             "k": "proc", "p": client.uid, "t": now, "offset": time.time_ns() - now,
             "name": "client", "mesh": "", "rank": 0, "life": 0,
         }  # fmt: skip
-        found.about.append(pack_lines([about]))
-        found.rows.append((client.uid, asked.or_else(b"")))
+        drained.about.append(pack_lines([about]))
+        drained.rows.append((client.uid, response.or_else(b"")))
 
     def keep(self, seconds: float) -> None:
         """Make the hosts keep the records of their procs for ``seconds``, so that dead procs' exist
@@ -218,20 +220,20 @@ class MeshVisit:
     def profile(self, procs: Sequence[ProcAddress], seconds: float) -> dict[str, tuple[bytes, str]]:
         """Return torch's trace of each of ``procs``, by uid, compressed with zstd, or why there is
         none."""
-        asked = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
-        answers = collect(asked, seconds + 60.0, _LATE)
-        return {uid: (told.or_else(b""), told.error) for uid, told in answers.items()}
+        questions = {proc.uid: self._node.ask(proc, ProfileProc(seconds)) for proc in procs}
+        answers = collect(questions, seconds + 60.0, _LATE)
+        return {uid: (response.or_else(b""), response.error) for uid, response in answers.items()}
 
     def stacks(self, procs: Iterable[Mapping[str, Any]]) -> list[ProcStacks]:
         """Return the stacks of the actors and threads of each of ``procs`` (see `procs_of`)."""
         up = {proc["uid"]: proc for proc in procs if proc.get("address")}
-        asked = {
+        questions = {
             uid: self._node.ask(proc["address"], StacksAsked(False)) for uid, proc in up.items()
         }
-        answers = collect(asked, self.stacks_seconds, "does not answer")
+        answers = collect(questions, self.stacks_seconds, "does not answer")
         return [
-            ProcStacks.of(uid, up[uid]["name"], up[uid]["rank"], up[uid]["pid"], told)
-            for uid, told in answers.items()
+            ProcStacks.of(uid, up[uid]["name"], up[uid]["rank"], up[uid]["pid"], response)
+            for uid, response in answers.items()
         ]
 
     def py_spy(self, procs: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -241,16 +243,16 @@ class MeshVisit:
         by_host: dict[str, list[str]] = defaultdict(list)
         for proc in procs:
             by_host[proc["url"]].append(proc["uid"])
-        asked = {
-            url: self._node.ask(self._known[url], PySpyAsked(tuple(uids), False))
+        questions = {
+            url: self._node.ask(self._addresses[url], PySpyAsked(tuple(uids), False))
             for url, uids in by_host.items()
         }
-        found: dict[str, tuple[str, str]] = {}
-        for url, told in collect(asked, _PY_SPY_SECONDS, _LATE).items():
-            seen = told.or_else(PySpyDumps({}, {}))
+        stacks: dict[str, tuple[str, str]] = {}
+        for url, response in collect(questions, _PY_SPY_SECONDS, _LATE).items():
+            dumps = response.or_else(PySpyDumps({}, {}))
             for uid in by_host[url]:
-                found[uid] = seen.dumps.get(uid, ""), seen.errors.get(uid, told.error)
-        return found
+                stacks[uid] = dumps.dumps.get(uid, ""), dumps.errors.get(uid, response.error)
+        return stacks
 
     def _clock_row(self, url: str, host: str) -> dict[str, Any]:
         """Return the row that converts a host's clock to time since 1970 by this machine's
@@ -260,19 +262,19 @@ class MeshVisit:
         return {"k": "clock", "host": host, "offset": offset + epoch, "run": error}
 
     def _clock(self, url: str) -> ClockOffset:
-        if self._known[url].machine == self._node.address.machine:
+        if self._addresses[url].machine == self._node.address.machine:
             return SAME
         if url not in self._clocks:
             pings = [self._ping(url) for _ in range(_NUM_PINGS)]
-            found = offset_from(ping for ping in pings if ping is not None)
-            self._clocks[url] = found or SAME
+            offset = offset_from(ping for ping in pings if ping is not None)
+            self._clocks[url] = offset or SAME
         return self._clocks[url]
 
     def _ping(self, url: str) -> Ping | None:
         sent = time.monotonic_ns()
-        asked = self._ask(self._known[url], AskClock(), self.client_seconds)
+        response = self._ask(self._addresses[url], AskClock(), self.client_seconds)
         answered = time.monotonic_ns()
-        return None if asked.error else Ping(sent, asked.answer, answered)
+        return None if response.error else Ping(sent, response.answer, answered)
 
     def _ask_hosts(self, request: Request[A]) -> dict[str, Response[A]]:
         return ask_hosts(self._node, self._hosts, request, seconds=self.host_seconds)

@@ -24,44 +24,53 @@ _ODD = ("failed", "hangs", "held", "no answer")
 
 @dataclass(frozen=True)
 class RankView:
-    """One actor of one rank.
-
-    ``rate`` is how many calls it ended in a second; ``seconds`` is how long it has done what it
-    does.
-    """
+    """One actor of one rank."""
 
     host: str
+    #: Name and rank of its proc, as ``trainer 3``.
     proc: str
     actor: str
     rank: int
     status: str
+    #: The endpoint that runs, or the place of a held call; "" if it is idle.
     doing: str = ""
+    #: How long ``doing`` has lasted.
     seconds: float = 0.0
+    #: Calls that it ends in a second.
     rate: float = 0.0
+    #: Messages that wait.
     queue: int = 0
+    #: Resident memory of its proc, in bytes.
     rss: int = 0
     generation: int = 0
+    #: Pid and uid of its proc.
     pid: int = 0
     uid: str = ""
+    #: Why it failed; "" if it did not.
     failure: str = ""
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that do the same on one host. ``is_odd``: other ranks of their actor do something
-    else."""
+    """Ranks that do the same on one host; the fields are those of `RankView`."""
 
     host: str
     actor: str
+    #: In words, as ``0-3, 7``.
     ranks: str
     num_ranks: int
     status: str
     doing: str
+    #: The longest of them.
     seconds: float
+    #: The sums over them.
     rate: float
     queue: int
+    #: The largest of them.
     rss: int
+    #: Several are joined by slashes.
     generation: str
+    #: Whether most ranks of their actor do something else.
     is_odd: bool
     pids: tuple[int, ...]
     uids: tuple[str, ...]
@@ -71,7 +80,7 @@ class LiveView:
     """Makes snapshots from looks (`Visit.look`); it keeps a quarter of an hour of counters."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._counts_before: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._cpu: dict[str, tuple[float, float]] = {}
         self._failures: dict[str, dict[str, Any]] = {}
         self._late: set[tuple[str, int]] = set()
@@ -124,8 +133,8 @@ class LiveView:
         """Reuse the last report of collectives if these looks have none."""
         procs = [proc for look in looks for proc in look.get("procs", ())]
         if any("flight" in proc for proc in procs) or not procs:
-            before, self._late = self._late, report.late
-            report.keep_late(before)
+            late_before, self._late = self._late, report.late
+            report.keep_late(late_before)
             self._collectives = report
         report.mismatches = self._collectives.mismatches
         report.under_way = self._collectives.under_way
@@ -148,19 +157,19 @@ class LiveView:
         }  # fmt: skip
 
     def _ranks(self, looks: Sequence[Mapping[str, Any]]) -> list[RankView]:
-        found = []
-        known: dict[tuple[str, str, int], tuple[int, int]] = {}
+        ranks = []
+        counts: dict[tuple[str, str, int], tuple[int, int]] = {}
         for look in looks:
             for proc in look.get("procs", ()):
-                found += self._of_proc(str(look.get("host", "")), proc, known)
-        self._before = known
-        return found
+                ranks += self._of_proc(str(look.get("host", "")), proc, counts)
+        self._counts_before = counts
+        return ranks
 
     def _of_proc(
         self,
         host: str,
         proc: Mapping[str, Any],
-        known: dict[tuple[str, str, int], tuple[int, int]],
+        counts: dict[tuple[str, str, int], tuple[int, int]],
     ) -> list[RankView]:
         about: dict[str, Any] = {
             "host": host, "proc": f"{proc['name']} {proc['rank']}", "pid": proc["pid"],
@@ -173,17 +182,17 @@ class LiveView:
                 RankView(actor=proc["name"], rank=proc["rank"], status=status,
                          doing=proc["hangs"], **about)
             ]  # fmt: skip
-        actors = [one for one in proc.get("actors", ()) if one.get("class", "") not in _OURS]
+        actors = [a for a in proc.get("actors", ()) if a.get("class", "") not in _OURS]
         if not actors:
             return [RankView(actor=proc["name"], rank=proc["rank"], status="empty", **about)]
-        made = []
+        ranks = []
         for actor in actors:
             key = proc["uid"], actor["mesh"], actor["rank"]
-            known[key] = actor["num_ended"], proc["now"]
-            ended, at = self._before.get(key, known[key])
-            elapsed = (proc["now"] - at) / 1e9
+            counts[key] = actor["num_ended"], proc["now"]
+            ended, counted_at = self._counts_before.get(key, counts[key])
+            elapsed = (proc["now"] - counted_at) / 1e9
             doing = actor["doing"][0] if actor["doing"] else {}
-            made.append(
+            ranks.append(
                 RankView(
                     actor=actor["name"], rank=actor["rank"], status=actor["status"],
                     doing=doing.get("method", ""), seconds=doing.get("seconds", 0.0),
@@ -191,7 +200,7 @@ class LiveView:
                     queue=actor["queue"], failure=actor.get("failure", ""), **about,
                 )
             )  # fmt: skip
-        return made
+        return ranks
 
     def _note_failures(self, ranks: Iterable[RankView], now: float) -> None:
         for rank in ranks:
@@ -222,31 +231,50 @@ def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: f
 
 def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
     """Group ranks that do the same; groups that differ from most of their actor come first."""
-    alike: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
+    ranks_by_group: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
     by_actor: dict[str, int] = defaultdict(int)
     for rank in ranks:
-        alike[rank.host, rank.actor, rank.status, rank.doing].append(rank)
+        ranks_by_group[rank.host, rank.actor, rank.status, rank.doing].append(rank)
         by_actor[rank.actor] += 1
-    does: dict[tuple[str, ...], int] = defaultdict(int)
+    num_doing: dict[tuple[str, ...], int] = defaultdict(int)
     for rank in ranks:
-        does[rank.actor, rank.status, rank.doing] += 1
+        num_doing[rank.actor, rank.status, rank.doing] += 1
     groups = []
-    for (host, actor, status, doing), found in alike.items():
-        share = does[actor, status, doing] / by_actor[actor]
-        generations = sorted({rank.generation for rank in found})
+    for (host, actor, status, doing), members in ranks_by_group.items():
+        share = num_doing[actor, status, doing] / by_actor[actor]
+        generations = sorted({rank.generation for rank in members})
         groups.append(
             RankGroup(
-                host=host, actor=actor, ranks=ranges_in_words(rank.rank for rank in found),
-                num_ranks=len(found), status=status, doing=doing,
-                seconds=max(rank.seconds for rank in found),
-                rate=sum(rank.rate for rank in found), queue=sum(rank.queue for rank in found),
-                rss=max(rank.rss for rank in found),
+                host=host, actor=actor, ranks=ranges_in_words(rank.rank for rank in members),
+                num_ranks=len(members), status=status, doing=doing,
+                seconds=max(rank.seconds for rank in members),
+                rate=sum(rank.rate for rank in members), queue=sum(rank.queue for rank in members),
+                rss=max(rank.rss for rank in members),
                 generation="/".join(map(str, generations)),
                 is_odd=status in _ODD or share < 0.5,
-                pids=tuple(rank.pid for rank in found), uids=tuple(rank.uid for rank in found),
+                pids=tuple(rank.pid for rank in members), uids=tuple(rank.uid for rank in members),
             )
         )  # fmt: skip
     return sorted(groups, key=lambda g: (not g.is_odd, g.host, g.actor, -g.num_ranks, g.ranks))
+
+
+COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
+
+
+def cells_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the texts of a rank or a group of a snapshot, in the order of ``COLUMNS``."""
+    ranks = row.get("ranks", str(row.get("rank", "")))
+    return (
+        row["host"],
+        row["actor"],
+        f"● {ranks}" if row.get("is_odd") else ranks,
+        f"{row['status']} {row['doing']}".strip(),
+        f"{row['seconds']:.1f} s" if row["seconds"] else "",
+        f"{row['rate']:.0f}",
+        str(row["queue"]),
+        size_in_words(row["rss"]),
+        str(row["generation"]),
+    )
 
 
 def size_in_words(num_bytes: float | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from monarch.mesh import html
 from monarch.observe.visit import MeshVisit, hosts_of
 from monarch.runtime.client_agent import client
-from monarch.view.live_view import LiveView, size_in_words
+from monarch.view.live_view import COLUMNS, LiveView, cells_of
 from monarch.wire.address import ProcAddress
 
 _EVERY_SECONDS = 1.0
@@ -26,7 +26,6 @@ export default { render({ model, el }) {
   draw();
 } };
 """
-_COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
 
 
 class MeshView:
@@ -61,13 +60,15 @@ class MeshView:
 
     def look(self) -> str:
         """Return the current state, as HTML."""
-        snapshot = self._view.update(_only(self._visit.look(), self._uids), time.time())
-        return table_of(self._title, snapshot)
+        return table_of(self._title, self._snapshot())
+
+    def _snapshot(self) -> dict[str, Any]:
+        return self._view.update(_only(self._visit.look(), self._uids), time.time())
 
     def _follow(self) -> None:
         while not self._closed.wait(_EVERY_SECONDS):
             try:
-                snapshot = self._view.update(_only(self._visit.look(), self._uids), time.time())
+                snapshot = self._snapshot()
                 self._widget.html = table_of(self._title, snapshot)
             except Exception:  # The client has left, or the kernel ends.
                 return
@@ -77,12 +78,12 @@ class MeshView:
 
 def _only(looks: Sequence[Mapping[str, Any]], uids: Collection[str]) -> list[dict[str, Any]]:
     """Return the looks of hosts that have some of these procs, without other procs."""
-    found = []
+    kept_looks = []
     for look in looks:
         procs = [proc for proc in look.get("procs", ()) if proc["uid"] in uids]
         if procs:
-            found.append({**look, "procs": procs})
-    return found
+            kept_looks.append({**look, "procs": procs})
+    return kept_looks
 
 
 def table_of(title: str, snapshot: Mapping[str, Any]) -> str:
@@ -90,16 +91,8 @@ def table_of(title: str, snapshot: Mapping[str, Any]) -> str:
 
     Ranks that do the same are one row; odd ones come first.
     """
-    rows = [
-        (
-            group["host"], group["actor"], f"{'● ' if group['is_odd'] else ''}{group['ranks']}",
-            f"{group['status']} {group['doing']}".strip(),
-            f"{group['seconds']:.1f} s" if group["seconds"] else "", f"{group['rate']:.0f}",
-            str(group["queue"]), size_in_words(group["rss"]), group["generation"],
-        )
-        for group in snapshot["groups"]
-    ]  # fmt: skip
-    told = f"{title}: {snapshot['counters']['rate']:.0f} calls/s"
+    rows = [cells_of(group) for group in snapshot["groups"]]
+    heading = f"{title}: {snapshot['counters']['rate']:.0f} calls/s"
     waits = [line for line in snapshot["waits"] if line != "nobody waits for anybody"]
     under = html.table("", (), [(line,) for line in waits[:6]]) if waits else ""
-    return html.table(told if rows else f"{title}: has ended", _COLUMNS, rows) + under
+    return html.table(heading if rows else f"{title}: has ended", COLUMNS, rows) + under

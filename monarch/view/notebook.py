@@ -93,15 +93,15 @@ def with_cells(text: str, shell: Any) -> str:
 def with_sources(text: str) -> str:
     """Return a rank's traceback with the source lines of cells, which only this kernel has."""
     lines = text.splitlines()
-    shown = []
+    completed = []
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
-        shown.append(line)
+        completed.append(line)
         frame = _FRAME.search(line)
         if frame is None or after.startswith(f"{line[: frame.start()]}    "):
             continue
         source = linecache.getline(frame["file"], int(frame["line"])).strip()
-        shown += [f"{line[: frame.start()]}    {source}"] if source else []
-    return "\n".join(shown)
+        completed += [f"{line[: frame.start()]}    {source}"] if source else []
+    return "\n".join(completed)
 
 
 def _user_frames(text: str) -> list[str]:
@@ -109,17 +109,21 @@ def _user_frames(text: str) -> list[str]:
     libraries."""
     lines = text.splitlines()
     frames = []
-    for at, line in enumerate(lines):
-        if found := _FRAME.match(line):
-            source = lines[at + 1 : at + 2]
+    for index, line in enumerate(lines):
+        if match := _FRAME.match(line):
+            source = lines[index + 1 : index + 2]
             if not source or not source[0].startswith("    "):
                 # Only this process has the lines of its cells.
-                known = linecache.getline(found["file"], int(found["line"])).strip()
-                source = [f"    {known}"] if known else []
-            frames.append((found["file"], [line, *source]))
-    users = [shown for file, shown in frames if not any(part in file for part in _FOREIGN)]
-    chosen = users or [shown for _, shown in frames]
-    return [line for shown in chosen[-3:] for line in shown]
+                code = linecache.getline(match["file"], int(match["line"])).strip()
+                source = [f"    {code}"] if code else []
+            frames.append((match["file"], [line, *source]))
+    users = [
+        lines_of_frame
+        for file, lines_of_frame in frames
+        if not any(part in file for part in _FOREIGN)
+    ]
+    chosen = users or [lines_of_frame for _, lines_of_frame in frames]
+    return [line for lines_of_frame in chosen[-3:] for line in lines_of_frame]
 
 
 class CellRunner(Actor):
@@ -130,14 +134,14 @@ class CellRunner(Actor):
 
     @endpoint
     def run(
-        self, cell: str, wanted: RanksType | None, labels: tuple[str, ...], sizes: tuple[int, ...]
+        self, cell: str, rank_set: RanksType | None, labels: tuple[str, ...], sizes: tuple[int, ...]
     ) -> str | None:
         """Run the cell; return its output and the value of a last expression.
 
-        Returns ``None`` on ranks that are not in ``wanted``.
+        Returns ``None`` on ranks that are not in ``rank_set``.
         """
         rank = current_rank().rank
-        if wanted is not None and not is_in(wanted, rank, labels, sizes):
+        if rank_set is not None and not is_in(rank_set, rank, labels, sizes):
             return None
         # For tracebacks: they show the line of a file that ``linecache`` knows.
         linecache.cache["<cell>"] = len(cell), None, cell.splitlines(keepends=True), "<cell>"
@@ -182,8 +186,8 @@ def load(shell: Any) -> None:
             n for n, mesh in zip(names, meshes, strict=True) if not isinstance(mesh, ActorMesh)
         ]
         if wrong or not names:
-            what = f"{wrong[0]!r} is no actor mesh" if wrong else "which meshes?"
-            print(f"%%upgrade: {what}; %%upgrade trainers [MESH...]", file=sys.stderr)  # noqa: T201
+            problem = f"{wrong[0]!r} is no actor mesh" if wrong else "which meshes?"
+            print(f"%%upgrade: {problem}; %%upgrade trainers [MESH...]", file=sys.stderr)  # noqa: T201
             return
         if not shell.run_cell(textwrap.dedent(cell)).success:
             return
@@ -191,8 +195,8 @@ def load(shell: Any) -> None:
             assert isinstance(mesh, ActorMesh)
             cls = shell.user_ns.get(mesh._ref.cls.__name__)
             if not isinstance(cls, type):
-                told = f"the cell has no class {mesh._ref.cls.__name__}"
-                print(f"%%upgrade {name}: {told}", file=sys.stderr)  # noqa: T201
+                problem = f"the cell has no class {mesh._ref.cls.__name__}"
+                print(f"%%upgrade {name}: {problem}", file=sys.stderr)  # noqa: T201
                 continue
             mesh.upgrade(cls).get()
             print(f"{name}: {mesh.extent} runs the {cls.__name__} of this cell")  # noqa: T201
@@ -205,28 +209,30 @@ def load(shell: Any) -> None:
         if command != "exec":
             print("%%monarch exec [PROCS] [RANKS] is what a cell may be for", file=sys.stderr)  # noqa: T201
             return
-        found = {name: one for name, one in shell.user_ns.items() if isinstance(one, ProcMesh)}
-        named = [arguments.pop(0)] if arguments and arguments[0] in found else [*found]
-        if len({id(found[name]) for name in named}) != 1:
-            known = (
+        proc_meshes = {
+            name: mesh for name, mesh in shell.user_ns.items() if isinstance(mesh, ProcMesh)
+        }
+        named = [arguments.pop(0)] if arguments and arguments[0] in proc_meshes else [*proc_meshes]
+        if len({id(proc_meshes[name]) for name in named}) != 1:
+            names_shown = (
                 ", ".join(n for n in named if not n.startswith("_")) or "there is no ProcMesh here"
             )
-            print(f"%%monarch exec: which processes? {known}", file=sys.stderr)  # noqa: T201
+            print(f"%%monarch exec: which processes? {names_shown}", file=sys.stderr)  # noqa: T201
             return
-        procs = found[named[0]]
+        procs = proc_meshes[named[0]]
         try:
-            wanted = parse_set(" ".join(arguments)) if arguments else None
+            rank_set = parse_set(" ".join(arguments)) if arguments else None
         except BadRanks as error:
             print(f"%%monarch exec: {error}", file=sys.stderr)  # noqa: T201
             return
         if procs not in runners:
             runners[procs] = procs.spawn("cells", CellRunner)
         sizes = procs.sizes
-        answers = runners[procs].run.call(cell, wanted, tuple(sizes), tuple(sizes.values())).get()
-        told = {rank: text for rank, text in enumerate(answers.values()) if text is not None}
-        for one in group(told):
-            odd = f"  {ODD}" if one.is_odd else ""
-            print(f"[{one.who}]{odd}\n{one.answer}".rstrip())  # noqa: T201
+        answers = runners[procs].run.call(cell, rank_set, tuple(sizes), tuple(sizes.values())).get()
+        texts = {rank: text for rank, text in enumerate(answers.values()) if text is not None}
+        for ranks in group(texts):
+            odd = f"  {ODD}" if ranks.is_odd else ""
+            print(f"[{ranks.who}]{odd}\n{ranks.answer}".rstrip())  # noqa: T201
 
     shell.register_magic_function(monarch, "line", "monarch")
     shell.register_magic_function(on_ranks, "cell", "monarch")
@@ -240,11 +246,14 @@ def unload(shell: Any) -> None:
 
 def _run_command(arguments: list[str]) -> None:
     """Run a command in its own process, since it may use the terminal, and end its program."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *text_arguments(_COMMAND, *arguments)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.stdout:
-        print(done.stdout, end="")  # noqa: T201
-    if done.stderr:
-        print(done.stderr, end="", file=sys.stderr)  # noqa: T201
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.stdout:
+        print(process.stdout, end="")  # noqa: T201
+    if process.stderr:
+        print(process.stderr, end="", file=sys.stderr)  # noqa: T201

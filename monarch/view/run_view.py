@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -63,26 +64,19 @@ def _in_words(value: Any) -> str:
     return shlex.join(value) if is_of_words else str(value)
 
 
-def log_lines(run: RunFolder, rank: int | None = None) -> dict[str, list[str]]:
-    """Return the last lines of each rank's log, or of one rank's."""
-    found: dict[str, list[str]] = {}
+def log_lines(run: RunFolder) -> dict[str, list[str]]:
+    """Return the last lines of each rank's log, by the name of its file."""
+    lines_by_name: dict[str, list[str]] = {}
     for path in sorted((run.path / "logs").glob("*.log")):
-        if rank is None or path.stem == f"rank{rank}":
-            try:
-                with open_kept(path, run.path) as file:
-                    file.seek(0, 2)
-                    size = file.tell()
-                    file.seek(max(0, size - _MOST_LOG_BYTES))
-                    text = file.read().decode(errors="replace")
-            except OSError:
-                continue  # It was taken away, or is none of the run's.
-            found[path.stem] = text.splitlines()[-_MOST_LINES:]
-    return found
-
-
-def summaries(runs: Sequence[RunFolder], most: int = _MOST_RUNS) -> list[dict[str, Any]]:
-    """Return the summaries of the last runs, newest first."""
-    return [run_summary(run) for run in reversed(runs[-most:])]
+        try:
+            with open_kept(path, run.path) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _MOST_LOG_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            continue  # It was removed, or leads to a file that is not the run's.
+        lines_by_name[path.stem] = text.splitlines()[-_MOST_LINES:]
+    return lines_by_name
 
 
 class _Newest(Generic[T]):
@@ -90,15 +84,15 @@ class _Newest(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Any, T] = OrderedDict()
+        self._entries: OrderedDict[Any, T] = OrderedDict()
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
-        if key not in self._kept:
-            self._kept[key] = make()
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-        return self._kept[key]
+        if key not in self._entries:
+            self._entries[key] = make()
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+        return self._entries[key]
 
 
 class RunViews:
@@ -115,7 +109,7 @@ class RunViews:
         self._summaries: _Newest[dict[str, Any]] = _Newest(2 * _MOST_RUNS)
         self._lock = Lock()
 
-    def data(self, run: RunFolder, known_events: int = -1) -> dict[str, Any]:
+    def data(self, run: RunFolder, known_events: int) -> dict[str, Any]:
         """Return the data of a run, as `run_data` does."""
         with self._lock:
             steps = self._steps.get(run.path, lambda: _Steps(run))
@@ -136,10 +130,10 @@ class RunViews:
 
     def _summary(self, run: RunFolder) -> dict[str, Any]:
         key = run.path, _stamp(run.path / METRICS), _stamp(run.path / EVENTS)
-        kept = self._summaries.get(key, lambda: run_summary(run))
-        if kept["status"] in ("running", "held"):
-            kept["status"] = run.status  # It may have been killed, which no file tells.
-        return kept
+        summary = self._summaries.get(key, lambda: run_summary(run))
+        if summary["status"] in ("running", "held"):
+            summary["status"] = run.status  # No file shows that it was killed.
+        return summary
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -42,7 +42,7 @@ from monarch.runs.page.page_files import FOLDER, STATIC
 from monarch.runs.page.run_error import Locate, nowhere
 from monarch.runs.record.folder import RunFolder
 from monarch.view.live_view import LiveView
-from monarch.view.run_view import RunViews, summaries
+from monarch.view.run_view import RunViews
 
 _EVERY_SECONDS = 1.0
 _MOST_TOKEN = 100
@@ -97,8 +97,8 @@ class PageGate:
         return _same(cookie or "", self._cookie) or _same(bearer, self.token)
 
 
-def _same(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def _same(text: str, other: str) -> bool:
+    return hmac.compare_digest(text.encode(), other.encode())
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,12 @@ class PageServer:
         self.gate = PageGate(self.port)
         self._view = LiveView()
         self._run_views = RunViews(source.locate)
+        #: The last snapshot, and when it was made, by the monotonic clock.
         self._snapshot: dict[str, Any] = {}
         self._looked_at = 0.0
+        #: Held by the request that looks at the hosts; others wait for its snapshot.
         self._looking = asyncio.Lock()
+        #: Set when the server ends, so that open streams end.
         self._ending = asyncio.Event()
         self.app = self._make_app()
 
@@ -159,14 +162,18 @@ class PageServer:
         """Return the URL for a person's browser, with the token."""
         return f"http://127.0.0.1:{self.port}/#t={self.gate.token}"
 
-    def run(self, started: Callable[[], None] = lambda: None) -> None:
-        """Serve until Ctrl-C or SIGTERM."""
+    def run(self, started: Callable[[str], object]) -> None:
+        """Call ``started`` with the URL, and serve until Ctrl-C or SIGTERM."""
         config = uvicorn.Config(
-            self.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1,
+            self.app,
+            log_level="critical",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
             server_header=False,
-        )  # fmt: skip
-        started()
-        _UntilEnded(config, self._ending).run(sockets=[self._socket])
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            started(self.url)
+            _UntilEnded(config, self._ending).run(sockets=[self._socket])
 
     def close(self) -> None:
         """Stop listening, if the server was never run."""
@@ -248,12 +255,12 @@ class PageServer:
         async def events() -> AsyncIterator[str]:
             while not self._ending.is_set() and not await request.is_disconnected():
                 try:
-                    told = await self._unless_ending(self._look())
+                    snapshot = await self._unless_ending(self._look())
                 except Exception as error:
-                    told = {"error": str(error)}
-                if told is None:
+                    snapshot = {"error": str(error)}
+                if snapshot is None:
                     return
-                yield f"data: {json_text(told)}\n\n"
+                yield f"data: {json_text(snapshot)}\n\n"
                 await self._unless_ending(asyncio.sleep(_EVERY_SECONDS))
 
         return StreamingResponse(events(), media_type="text/event-stream")
@@ -280,8 +287,8 @@ class PageServer:
         run = await asyncio.to_thread(self._find, request)
         if run is None:
             return _json({"error": "there is no such run"}, 404)
-        known = _number(request.query_params.get("events"))
-        return _json(await asyncio.to_thread(self._run_views.data, run, known))
+        num_events = _number(request.query_params.get("events"))
+        return _json(await asyncio.to_thread(self._run_views.data, run, num_events))
 
     async def _log(self, request: Request) -> Response:
         run = await asyncio.to_thread(self._find, request)
@@ -299,15 +306,15 @@ class PageServer:
 
         def answer() -> dict[str, Any]:
             with self._source.tables(sql) as tables:
-                found = tables.query(sql, most_rows=_MOST_ROWS, seconds=self.sql_seconds)
-            rows = [{name: _shown(value) for name, value in row.items()} for row in found]
-            return {"columns": found.columns, "rows": rows, "num_rows": len(found)}
+                table = tables.query(sql, most_rows=_MOST_ROWS, seconds=self.sql_seconds)
+            rows = [{name: _shown(value) for name, value in row.items()} for row in table]
+            return {"columns": table.columns, "rows": rows, "num_rows": len(table)}
 
         return _json(await asyncio.to_thread(answer))
 
     async def _act(self, request: Request) -> Response:
-        what = request.path_params["what"]
-        if self._source.is_read_only and what not in LOOKS:
+        action = request.path_params["what"]
+        if self._source.is_read_only and action not in LOOKS:
             return _json({"error": "this page is read-only"}, 403)
         if "application/json" not in request.headers.get("content-type", ""):
             return _json({"error": "not a request of the page"}, 400)
@@ -315,15 +322,12 @@ class PageServer:
             uids = [str(uid) for uid in json.loads(await _body_of(request, _MOST_SQL) or b"[]")]
         except (ValueError, TypeError):
             return _json({"error": "send a list of procs, or of a run"}, 400)
-        try:
-            text = await asyncio.to_thread(self._source.act, what, uids)
-        except MonarchError as error:
-            return _json({"error": str(error)}, 400)
-        return _json({"text": text})
+        return _json({"text": await asyncio.to_thread(self._source.act, action, uids)})
 
     async def _metrics(self, request: Request) -> Response:
         snapshot = await self._look()
-        runs = await asyncio.to_thread(lambda: summaries(self._source.runs(), 5))
+        views, source = self._run_views, self._source
+        runs = await asyncio.to_thread(lambda: views.summaries(source.runs()[-5:]))
         by_rank = request.query_params.get("by") == "rank"
         text = exposition(snapshot, runs, by_rank=by_rank)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
@@ -357,9 +361,3 @@ def _ranks(text: str) -> frozenset[int]:
 
 def _shown(value: Any) -> Any:
     return value[:_MOST_TEXT] if isinstance(value, str) else value
-
-
-def serve(server: PageServer, told: Callable[[str], None]) -> None:
-    """Report the URL, and serve until Ctrl-C."""
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(lambda: told(server.url))

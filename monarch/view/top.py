@@ -14,10 +14,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from monarch.view.live_view import LiveView, size_in_words
+from monarch.view.live_view import COLUMNS, LiveView, cells_of, size_in_words
 from monarch_sync.words import counted
 
-_COLUMNS = ("host", "actor", "ranks", "does", "for", "calls/s", "queue", "mem", "gen")
 _STYLES = {
     "failed": "red", "hangs": "red", "no answer": "red", "waiting": "yellow", "running": "green",
     "idle": "dim", "starting": "cyan", "held": "bold magenta",
@@ -31,9 +30,9 @@ Act = Callable[[str, Sequence[str]], str]
 
 def bars(values: Sequence[float], width: int) -> str:
     """Return values as a bar chart of one line."""
-    shown = values[-width:]
-    top = max(shown, default=0.0)
-    return "".join(_BARS[int(value / top * 7) if top > 0 else 0] for value in shown)
+    recent = values[-width:]
+    top = max(recent, default=0.0)
+    return "".join(_BARS[int(value / top * 7) if top > 0 else 0] for value in recent)
 
 
 class _Answer(ModalScreen[None]):
@@ -93,11 +92,16 @@ class MonarchTop(App[None]):
         self._look = look
         self._act = act
         self._name = title
+        #: Between two looks.
         self._seconds = seconds
         self._view = LiveView()
+        #: What is shown; ``None`` before the first answer.
         self._snapshot: dict[str, Any] | None = None
+        #: Whether each rank has a line, not each group of equal ranks.
         self._is_by_rank = False
+        #: The text that shown lines contain; "" for all.
         self._filter = ""
+        #: The procs of each line.
         self._uids: list[tuple[str, ...]] = []
 
     def compose(self) -> ComposeResult:
@@ -109,7 +113,7 @@ class MonarchTop(App[None]):
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
-        for name in _COLUMNS:
+        for name in COLUMNS:
             table.add_column(name, key=name)
         table.focus()
         self._refresh_now()
@@ -143,15 +147,16 @@ class MonarchTop(App[None]):
     def _head(self, snapshot: Mapping[str, Any]) -> Text:
         counters = snapshot["counters"]
         clock = time.strftime("%H:%M:%S", time.localtime(snapshot["at"]))
-        rates = [one["rate"] for one in self._view.history]
+        rates = [counters_then["rate"] for counters_then in self._view.history]
         head = Text(f"monarch top  {self._name}  ", style="bold")
         head.append(
             f"{counted(len(snapshot['hosts']), 'host')}  {counted(snapshot['num_ranks'], 'rank')}  "
-            f"{counters['rate']:.0f} calls/s ", style="not bold",
-        )  # fmt: skip
+            f"{counters['rate']:.0f} calls/s ",
+            style="not bold",
+        )
         end = f"  queue {counters['queue']}  {clock}"
-        left = self.size.width - _PADDING - head.cell_len - len(end)
-        head.append(bars(rates, max(1, min(16, left))), style="not bold cyan")
+        room = self.size.width - _PADDING - head.cell_len - len(end)
+        head.append(bars(rates, max(1, min(16, room))), style="not bold cyan")
         head.append(end, style="not bold")
         for host in snapshot["hosts"][: max(1, self.size.height // 4)]:
             head.append("\n")
@@ -160,7 +165,7 @@ class MonarchTop(App[None]):
 
     def _fill(self, snapshot: Mapping[str, Any]) -> None:
         table = self._below.query_one(DataTable)
-        at, top = table.cursor_row, table.scroll_y
+        row_before, top = table.cursor_row, table.scroll_y
         table.clear()
         self._uids = []
         rows = snapshot["ranks"] if self._is_by_rank else snapshot["groups"]
@@ -171,7 +176,7 @@ class MonarchTop(App[None]):
             self._uids.append(tuple(row.get("uids", ())) or (row["uid"],))
             table.add_row(*_cells(row))
         if self._uids:
-            table.move_cursor(row=min(at, len(self._uids) - 1), scroll=False)
+            table.move_cursor(row=min(row_before, len(self._uids) - 1), scroll=False)
             table.scroll_to(y=top, animate=False)
 
     def action_toggle_ranks(self) -> None:
@@ -191,15 +196,15 @@ class MonarchTop(App[None]):
         if self._snapshot is not None:
             self._fill(self._snapshot)
 
-    def action_ask(self, what: str) -> None:
-        at = self.query_one(DataTable).cursor_row
-        uids = self._uids[at] if 0 <= at < len(self._uids) else ()
-        self._ask_aside(what, uids)
+    def action_ask(self, action: str) -> None:
+        row = self.query_one(DataTable).cursor_row
+        uids = self._uids[row] if 0 <= row < len(self._uids) else ()
+        self._ask_aside(action, uids)
 
     @work(thread=True, group="ask")
-    def _ask_aside(self, what: str, uids: Sequence[str]) -> None:
+    def _ask_aside(self, action: str, uids: Sequence[str]) -> None:
         try:
-            text = self._act(what, uids)
+            text = self._act(action, uids)
         except Exception as error:
             text = str(error)
         self.call_from_thread(self._open, text)
@@ -241,18 +246,15 @@ def _host_line(host: Mapping[str, Any]) -> Text:
 
 
 def _cells(row: Mapping[str, Any]) -> list[Text]:
-    style = _STYLES.get(row["status"], "")
-    does = f"{row['status']} {row['doing']}".strip()
-    ranks = row.get("ranks", str(row.get("rank", "")))
-    mark = "● " if row.get("is_odd") else ""
+    host, actor, ranks, does, *numbers = cells_of(row)
+    queue_style = "yellow" if row["queue"] > 100 else ""
     return [
-        Text(row["host"]),
-        Text(row["actor"]),
-        Text(f"{mark}{ranks}", style="bold red" if mark else ""),
-        Text(does, style=style),
-        Text(f"{row['seconds']:.1f} s" if row["seconds"] else "", justify="right"),
-        Text(f"{row['rate']:.0f}", justify="right"),
-        Text(str(row["queue"]), justify="right", style="yellow" if row["queue"] > 100 else ""),
-        Text(size_in_words(row["rss"]), justify="right"),
-        Text(str(row["generation"]), justify="right"),
+        Text(host),
+        Text(actor),
+        Text(ranks, style="bold red" if row.get("is_odd") else ""),
+        Text(does, style=_STYLES.get(row["status"], "")),
+        *(
+            Text(number, justify="right", style=queue_style if column == "queue" else "")
+            for column, number in zip(COLUMNS[4:], numbers, strict=True)
+        ),
     ]

@@ -217,6 +217,9 @@ def test_what_slurm_says(tmp_path: Path) -> None:
     assert "it would refuse the job: allocation failure: Requested node" in said
     (tools / "sbatch").write_text("#!/bin/sh\necho 'sbatch: Job 7 to start at 12:00' >&2\n")
     assert "it would take the job" in plain(folder.monarch("doctor", PATH=path))
+    (tools / "sbatch").write_text("#!/bin/sh\nexec sleep 60\n")
+    said = plain(folder.monarch("doctor", "--timeout", "1", status=1, PATH=path))
+    assert "it would refuse the job: `sbatch` gave no answer within 1 s" in said
 
 
 def healthy() -> dict[str, Any]:

@@ -19,8 +19,7 @@ from tests.support import wait_for
 @pytest.fixture
 def procs(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcMesh]:
     """Four, of which the last is busy for good."""
-    for name in ("monarch.cli.debug.env", "monarch.cli.debug.debug"):
-        monkeypatch.setattr(f"{name}.visit_here", visit_self)
+    monkeypatch.setattr("monarch.cli.debug.debug.visit_here", visit_self)
     made = this_host().spawn_procs({"gpus": 4})
     stepper = made.spawn("stepper", Stepper)
     stepper.echo.call(0).get(timeout=20)

@@ -56,7 +56,7 @@ def test_the_table_of_a_busy_allocation_fits_80_columns(
         )
         found[f"tcp://10.0.0.{number}:26600"] = Response(state)
     found["tcp://10.0.0.9:26600"] = Response(None, "no answer within 5 s [gone?]")
-    show_hosts(found)
+    show_hosts(found, {})
     assert capsys.readouterr().out.splitlines() == [
         "host                  pid   generation  procs",
         "trainers0             1000  12          trainer 0-7",

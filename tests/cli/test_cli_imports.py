@@ -1,9 +1,12 @@
 """A command imports what it needs: what it takes until it begins is felt each time."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 import click
 import pytest
@@ -103,6 +106,36 @@ def all_commands(command: click.Command, *path: str) -> Iterator[tuple[str, ...]
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             yield from all_commands(inner, *path, name)
+
+
+def test_a_declared_command_calls_a_function_that_takes_its_options() -> None:
+    num_checked = 0
+    for path in all_commands(cli):
+        command: click.Command = cli
+        for name in path:
+            assert isinstance(command, click.Group)
+            command = command.commands[name]
+        function = command.callback
+        assert function is not None
+        context = [object()] if "f" in inspect.getclosurevars(function).nonlocals else []
+        bound = inspect.getclosurevars(inspect.unwrap(function, stop=_calls_a_target)).nonlocals
+        if "target" not in bound:
+            continue  # It does its work where it is declared.
+        module, _, name = bound["target"].partition(":")
+        options = {
+            str(param.name): None
+            for param in command.params
+            if getattr(param, "expose_value", True)
+        }
+        inspect.signature(getattr(import_module(module), name)).bind(
+            *context, **options, **bound["fixed"]
+        )
+        num_checked += 1
+    assert num_checked > 40
+
+
+def _calls_a_target(function: FunctionType) -> bool:
+    return "target" in function.__code__.co_freevars
 
 
 def test_the_help_lists_every_command_with_its_first_sentence() -> None:

@@ -41,7 +41,7 @@ class Pushing:
             return SyncReport(generation=1)
 
         large = LargeFiles(
-            lambda text, files: self.said.append(text), is_agreed=is_agreed, known=self._known
+            lambda text, files: self.said.append(text), is_agreed=is_agreed, file=self._known
         )
         assert large.pushing(workspace, push).generation == 1
         return sent

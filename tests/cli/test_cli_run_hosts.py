@@ -90,8 +90,8 @@ def test_a_person_is_asked_what_to_do_without_a_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, choice: str
 ) -> None:
     keys = Keys()
-    keys._found.put("x")  # which means nothing
-    keys._found.put(key)
+    keys._pressed.put("x")  # which means nothing
+    keys._pressed.put(key)
     monkeypatch.setattr(run_command, "is_somebody_there", lambda: True)
     monkeypatch.setattr(run_command, "keys_here", lambda: contextlib.nullcontext(keys))
     shows = Shows()

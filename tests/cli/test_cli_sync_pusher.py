@@ -16,7 +16,7 @@ from monarch.actor import shutdown_context
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up
 from monarch.cli.sync.output import Lines
-from monarch.cli.sync.pusher import Pusher
+from monarch.cli.sync.pusher import Pusher, PushOptions
 from monarch.cli.terminal.terminal import Terminal
 from monarch.errors import JobError
 from monarch.job import DEFAULT_JOB_PATH, JobState, JobTrait, ProcessJob
@@ -119,9 +119,9 @@ def test_a_push_right_after_the_start_waits_for_an_agent_that_comes_up_late(
 
     def push() -> None:
         whole = Workspace({tmp_path / "project": ""})
-        large = LargeFiles(pytest.fail)
+        options = PushOptions(LargeFiles(pytest.fail))
         pusher = Pusher(fresh, coming_up_seconds=LONG)
-        reports.append(pusher.push(whole, None, Lines(Terminal()), large=large))
+        reports.append(pusher.push(whole, None, Lines(Terminal()), options))
 
     pushing = threading.Thread(target=push)
     pushing.start()
@@ -144,7 +144,10 @@ def test_a_push_right_after_the_start_says_that_an_agent_never_came_up(
     started = time.monotonic()
     with pytest.raises(JobError, match=NOBODY_THERE):
         Pusher(fresh, coming_up_seconds=1.0).push(
-            Workspace({tmp_path: ""}), None, Lines(Terminal()), large=LargeFiles(pytest.fail)
+            Workspace({tmp_path: ""}),
+            None,
+            Lines(Terminal()),
+            PushOptions(LargeFiles(pytest.fail)),
         )
     assert time.monotonic() - started >= 1.0
 
@@ -167,9 +170,8 @@ def test_hosts_that_have_all_followed_are_not_asked_first_until_one_is_lost(
 
         def push(text: str) -> int:
             (folder / "a.py").write_text(text)
-            report = pusher.push(
-                Workspace({folder: ""}), None, output, large=LargeFiles(pytest.fail)
-            )
+            options = PushOptions(LargeFiles(pytest.fail))
+            report = pusher.push(Workspace({folder: ""}), None, output, options)
             assert report.ok, str(report)
             return report.generation
 

@@ -355,8 +355,8 @@ def test_a_program_that_was_silent_is_waited_for_less(monkeypatch: pytest.Monkey
             return self.is_set
 
     visit, answers = visit_self(), iter([False, False, True, False])
-    other = ProcAddress("another", ("ipc:///nowhere",), visit.address.machine)
-    monkeypatch.setattr("monarch.debugger.visit.programs_here", lambda: [other])
+    other = ProcAddress("another", ("ipc:///nowhere",), visit.node.address.machine)
+    monkeypatch.setattr("monarch.debugger.visit.programs_here", lambda: [(0, other)])
     monkeypatch.setattr(visit, "_hosts", list)
     monkeypatch.setattr(visit, "_request", lambda address, make: Asked(next(answers)))
     for _ in range(4):

@@ -97,7 +97,7 @@ def test_a_view_that_is_left_open_keeps_a_quarter_of_an_hour_and_no_dead_actors(
         look["procs"][0]["actors"][0]["mesh"] = f"short-lived {second}"
         view.update([look], float(second))
     assert len(view.history) == 900
-    assert len(view._before) == 1
+    assert len(view._counts_before) == 1
 
 
 def test_a_host_that_does_not_answer_is_a_line() -> None:
@@ -140,7 +140,7 @@ def test_a_view_of_many_short_lived_actors_keeps_those_of_now_and_the_last_failu
             for number in range(500)
         ]  # fmt: skip
         snapshot = view.update([look], float(second))
-    assert len(view._before) == 500
+    assert len(view._counts_before) == 500
     assert snapshot["num_ranks"] == 1
     assert len(snapshot["failures"]) == 50
     assert len(view._failures) == 50

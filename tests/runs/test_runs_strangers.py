@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from monarch.cli.run.run import RunRequest
+from monarch.cli.run.run import recipe_of
 from monarch.cli.runs.runs import comparison
 from monarch.errors import JobError
 from monarch.observe.json_rows import json_rows
@@ -133,7 +133,7 @@ def test_numbers_of_any_size_can_be_read(run: RunFolder) -> None:
 def test_a_command_that_is_none_is_named_as_what_is_wrong(run: RunFolder, words: str) -> None:
     (run.path / "command").write_text(words)
     with pytest.raises(JobError, match="does not say which recipe"):
-        RunRequest.given(None, None, (), None, run)
+        recipe_of(run)
 
 
 def test_run_folders_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

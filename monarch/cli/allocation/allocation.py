@@ -45,27 +45,25 @@ _ANSWER_SECONDS = 5.0
 def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | None = None) -> None:
     """Start the job ``spec`` (MODULE.NAME), or that of the project file, unless it runs already."""
     limit = None if idle_timeout is None else _seconds(idle_timeout)
-    wanted = _wanted(spec, file, yes=yes)
+    job_wanted = _wanted(spec, file, yes=yes)
     noted = noted_job()
-    if noted is not None and noted.can_run(wanted) and noted.ending is None:
-        if noted.is_whole():
+    if noted is not None and noted.can_run(job_wanted) and noted.ending is None:
+        is_whole = noted.is_whole()
+        if is_whole:
             say("already up")
-            _limit_idleness(noted, limit)
-            _show_unasked(noted)
-            return
-        if (noted.is_running() or noted.num_running()) and _is_repaired(noted):
+        if is_whole or ((noted.is_running() or noted.num_running()) and _is_repaired(noted)):
             _limit_idleness(noted, limit)
             _show_unasked(noted)
             return
     if noted is not None:
         _agree_to_replace(noted, yes)
-    elif others := other_states():
-        say(others.strip())  # Once: a note of ours is put in the place of such a file.
-    with phase("starting the hosts") as now:
-        state = wanted.state()
-        job = wanted._running or wanted
+    elif warning := other_states():
+        say(warning.strip())  # Once: a note of ours is put in the place of such a file.
+    with phase("starting the hosts") as update_text:
+        state = job_wanted.state()
+        job = job_wanted._running or job_wanted
         for name, mesh in state._hosts.items():
-            now(f"waiting for {counted(len(mesh), 'host')} of {name} to come up")
+            update_text(f"waiting for {counted(len(mesh), 'host')} of {name} to come up")
             _wait_until_up(mesh, job)
     _limit_idleness(job, limit)
     _show_unasked(job)
@@ -75,11 +73,11 @@ def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | Non
 def _wanted(spec: str | None, file: str | None, *, yes: bool) -> JobTrait:
     """Return the named job, or else that of the context in use."""
     context = current_context()
-    told = spec or file or spec_of(context)
-    is_file = told.endswith(".toml") or (told == file and bool(file))
-    if is_file or not told:
-        project = load_project(told or None)
-        if not told and not (project.directory / PROJECT_FILE).exists():
+    spec_or_file = spec or file or spec_of(context)
+    is_file = spec_or_file.endswith(".toml") or (spec_or_file == file and bool(file))
+    if is_file or not spec_or_file:
+        project = load_project(spec_or_file or None)
+        if not spec_or_file and not (project.directory / PROJECT_FILE).exists():
             say(
                 f"there is no {PROJECT_FILE} here (`monarch init` writes one): this brings up one "
                 f"host, on this machine, which gets nothing of {project.directory}"
@@ -88,9 +86,9 @@ def _wanted(spec: str | None, file: str | None, *, yes: bool) -> JobTrait:
         require_trust(project)
         job = project.make_job()
     else:
-        job = job_named(told)
+        job = job_named(spec_or_file)
     if (spec or file) and (context != DEFAULT_CONTEXT or spec_of(context)):
-        write_spec(context, told)
+        write_spec(context, spec_or_file)
     return job
 
 
@@ -98,8 +96,9 @@ def _seconds(text: str) -> float:
     try:
         return 0.0 if text.strip() == "0" else parse_duration(text)
     except ValueError:
-        told = f"--idle-timeout {text}: give it as 30m, 2h, 90s, or 0 for never"
-        raise click.UsageError(told) from None
+        raise click.UsageError(
+            f"--idle-timeout {text}: give it as 30m, 2h, 90s, or 0 for never"
+        ) from None
 
 
 def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
@@ -110,7 +109,7 @@ def _limit_idleness(job: JobTrait, seconds: float | None) -> None:
     if not addresses:
         raise JobError(f"a {job.kind} job has no hosts that outlive this command")
     node = client().node
-    answers = [node.ask(one, IdleLimit(seconds, addresses)) for one in addresses]
+    answers = [node.ask(address, IdleLimit(seconds, addresses)) for address in addresses]
     for url, answer in zip(job.urls(), answers, strict=True):
         if not answer.wait(_ANSWER_SECONDS) or answer.value.error:
             name = job.names_by_url().get(url, url)
@@ -128,16 +127,16 @@ def _show_unasked(job: JobTrait) -> None:
 
 def _is_repaired(job: JobTrait) -> bool:
     """Restart hosts that have ended; return false if this kind of job can only be made again."""
-    why = job.why_ended()
+    reason = job.why_ended()
     try:
         names = job.repair()
     except JobError:
         return False
     for mesh in job._state()._hosts.values():
         _wait_until_up(mesh, job)
-    others = job.num_running() - len(names)
-    say(why)
-    say(f"brought up again: {', '.join(names)}; {counted(others, 'host')} went on as before")
+    num_others = job.num_running() - len(names)
+    say(reason)
+    say(f"brought up again: {', '.join(names)}; {counted(num_others, 'host')} went on as before")
     return True
 
 
@@ -148,13 +147,13 @@ def _agree_to_replace(job: JobTrait, is_agreed: bool) -> None:
     num_hosts = job.num_running()
     if not num_hosts:
         return
-    what = "another allocation is wanted than the one that is up"
+    problem = "another allocation is wanted than the one that is up"
     users = " and ".join(users_of(job))
-    if users and not ask_before(f"{what}. End {users} with it?", is_agreed):
+    if users and not ask_before(f"{problem}. End {users} with it?", is_agreed):
         raise JobError(
-            f"{what}, and {users} runs on that. End it first, or with it: `monarch apply --yes`"
+            f"{problem}, and {users} runs on that. End it first, or with it: `monarch apply --yes`"
         )
-    say(f"{what}: ending {f'{users}, with ' if users else ''}{counted(num_hosts, 'host')}")
+    say(f"{problem}: ending {f'{users}, with ' if users else ''}{counted(num_hosts, 'host')}")
 
 
 def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
@@ -176,7 +175,7 @@ def _wait_until_up(mesh: HostMesh, job: JobTrait) -> None:
                 raise
 
 
-def status(watch: bool = False) -> None:
+def status(watch: bool) -> None:
     """Print a table of hosts and procs; with ``watch``, again each second until Ctrl-C."""
     _status_once()
     if watch:
@@ -190,10 +189,12 @@ def status(watch: bool = False) -> None:
 
 def _status_once() -> None:
     job = noted_job()
-    found = {} if job is None else inspect_job(job)
-    if job is None or not (job.is_running() or any(not told.error for told in found.values())):
+    responses = {} if job is None else inspect_job(job)
+    if job is None or not (
+        job.is_running() or any(not response.error for response in responses.values())
+    ):
         raise no_allocation()
-    _show(job, found)
+    _show(job, responses)
 
 
 def kill(yes: bool) -> None:
@@ -219,14 +220,14 @@ def host(address: str) -> None:
         raise click.ClickException(reason or str(error)) from None
 
 
-def _show(job: JobTrait, found: Mapping[str, Response[HostState]]) -> None:
+def _show(job: JobTrait, responses: Mapping[str, Response[HostState]]) -> None:
     """Print a table of hosts, by URL, and of their procs."""
     names = job.names_by_url()
     # A host without a user's name is free.
-    show_hosts(found, names)
-    states = {url: told.answer for url, told in found.items() if not told.error}
-    standing = [bulletin for state in states.values() for bulletin in state.bulletins]
-    for kind, text in dict.fromkeys((bulletin.kind, bulletin.text) for bulletin in standing):
+    show_hosts(responses, names)
+    states = {url: response.answer for url, response in responses.items() if not response.error}
+    bulletins = [bulletin for state in states.values() for bulletin in state.bulletins]
+    for kind, text in dict.fromkeys((bulletin.kind, bulletin.text) for bulletin in bulletins):
         if kind == "watching":
             click.echo(f"watched by {text}")
         else:
@@ -234,9 +235,9 @@ def _show(job: JobTrait, found: Mapping[str, Response[HostState]]) -> None:
     for url, state in states.items():
         for proc in state.procs:
             if proc.hangs:
-                who = f"{proc.label} (pid {proc.pid}) on {names.get(url, url)}"
-                stuck = f"{who} does not answer: {proc.hangs}"
-                Console().print(stuck, style="yellow", highlight=False, markup=False)
+                proc_name = f"{proc.label} (pid {proc.pid}) on {names.get(url, url)}"
+                warning = f"{proc_name} does not answer: {proc.hangs}"
+                Console().print(warning, style="yellow", highlight=False, markup=False)
 
 
 def inspect_job(job: JobTrait) -> dict[str, Response[HostState]]:

@@ -38,8 +38,8 @@ def rm(name: str, yes: bool) -> None:
                 )
             job.kill()
             say(f"ended the allocation of {name!r}")
-    now = contexts.remove_context(name)
-    say(f"took context {name!r} away; commands go to {now!r}")
+    current = contexts.remove_context(name)
+    say(f"took context {name!r} away; commands go to {current!r}")
 
 
 def ls() -> None:

@@ -91,7 +91,7 @@ def look_at(folder: Path) -> FoundCode:
         if kind is not None and (path.parent == folder or kind != "script"):
             scripts.append(FoundScript(path.relative_to(folder).as_posix(), kind))
     # The first is what `monarch init` says to run.
-    scripts.sort(key=lambda one: (one.kind == "script", "train" not in one.name))
+    scripts.sort(key=lambda script: (script.kind == "script", "train" not in script.name))
     return FoundCode(
         has_code=bool(paths),
         scripts=tuple(scripts),
@@ -136,11 +136,11 @@ def kind_of(tree: ast.Module) -> Kind | None:
 
 def _is_recipe(tree: ast.Module) -> bool:
     return any(
-        isinstance(one, ast.FunctionDef)
-        and one.name == "run"
-        and [argument.arg for argument in one.args.args][:1] == ["config"]
-        and len(one.args.args) >= 3
-        for one in tree.body
+        isinstance(statement, ast.FunctionDef)
+        and statement.name == "run"
+        and [argument.arg for argument in statement.args.args][:1] == ["config"]
+        and len(statement.args.args) >= 3
+        for statement in tree.body
     )
 
 
@@ -156,11 +156,11 @@ def _imported(tree: ast.Module) -> set[str]:
 
 def _called(tree: ast.Module) -> set[str]:
     """Return the last part of the name of each called function."""
-    found = set()
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
-                found.add(node.func.attr)
+                names.add(node.func.attr)
             elif isinstance(node.func, ast.Name):
-                found.add(node.func.id)
-    return found
+                names.add(node.func.id)
+    return names

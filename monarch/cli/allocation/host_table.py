@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 import click
 from rich.console import Console
@@ -14,32 +13,26 @@ from monarch.cli.allocation.users import named
 from monarch.mesh.ranges import ranges_in_words
 from monarch.runtime.answers import Response
 from monarch.wire.message import HostState
+from monarch_sync.words import counted
 
 _NOTHING = "-"
 
 
-def show_hosts(
-    found: Mapping[str, Response[HostState]],
-    names: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Print the host agents' answers, by URL, or why they have not answered.
+def show_hosts(responses: Mapping[str, Response[HostState]], names: Mapping[str, str]) -> None:
+    """Print a row for each host: its answer, or why it has not answered.
 
-    ``names``, by URL, are those of hosts that cannot say their own.
+    ``responses`` and ``names`` are by URL; the names are for hosts that cannot say their own.
     """
     table = Table(box=None, pad_edge=False)
     for column in ("host", "pid", "generation", "procs"):
         table.add_column(column, overflow="fold")
     users: dict[str, str] = {}
-    for url, answer in found.items():
-        if answer.error:
-            table.add_row(
-                Text(names.get(url, url)),
-                _NOTHING,
-                _NOTHING,
-                Text(answer.error, style="red"),
-            )
+    for url, response in responses.items():
+        if response.error:
+            error = Text(response.error, style="red")
+            table.add_row(Text(names.get(url, url)), _NOTHING, _NOTHING, error)
             continue
-        state = answer.answer
+        state = response.answer
         # A host without a user's name is free.
         users[state.host] = named(state)
         procs = in_short([proc.label for proc in state.procs])
@@ -56,17 +49,15 @@ def show_hosts(
 
 def in_short(names: Iterable[str]) -> str:
     """Join names, with the ranks at their ends as ranges: ``adder 0-3, 7``."""
-    ranks: dict[str, list[int] | None] = {}
+    ranks: dict[str, list[int]] = {}
     for name in names:
         stem, _, rank = name.rpartition(" ")
-        known = ranks.setdefault(stem, []) if stem and rank.isdecimal() else None
-        if known is None:
-            ranks[name] = None
+        if stem and rank.isdecimal():
+            ranks.setdefault(stem, []).append(int(rank))
         else:
-            known.append(int(rank))
+            ranks[name] = []
     return ", ".join(
-        stem if found is None else f"{stem} {ranges_in_words(found)}"
-        for stem, found in ranks.items()
+        f"{stem} {ranges_in_words(numbers)}" if numbers else stem for stem, numbers in ranks.items()
     )
 
 
@@ -74,9 +65,9 @@ def usage(users: Mapping[str, str]) -> list[str]:
     """Say in sentences which user has which host; the user "" is nobody."""
     if not users:
         return []
-    hosts = "1 host" if len(users) == 1 else f"{len(users)} hosts"
     if len(set(users.values())) == 1:
-        (client,) = set(users.values())
+        client = next(iter(users.values()))
+        hosts = counted(len(users), "host")
         return [f"{hosts}, used by {client}" if client else f"{hosts}, free"]
     return [
         f"{f'used by {client}' if client else 'free'}: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from monarch.cli.project import (
     WorkspaceSection,
     load_project,
 )
+from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.volume import say
 from monarch.cli.trust import note_trust
 from monarch.config_file.writer import to_commented_toml
@@ -87,15 +87,11 @@ def init(folder: Path | None, hosts: int | None) -> None:
     names = [PROJECT_FILE] if code.scripts else [PROJECT_FILE, TASK, _CONFIG_FILE]
     missing = [name for name in names if not os.path.lexists(folder / name)]
     is_asked = PROJECT_FILE in missing and hosts is None
-    if is_asked and sys.stdin.isatty() and sys.stdout.isatty():
-        hosts = click.prompt(
-            "How many hosts? All are on this machine, each with a copy of this folder",
-            default=_HOSTS, type=click.IntRange(min=1),
-        )  # fmt: skip
-    texts = {
-        PROJECT_FILE: _project_text(hosts or _HOSTS, code.outputs), TASK: _TASK,
-        _CONFIG_FILE: _CONFIG,
-    }  # fmt: skip
+    if is_asked and is_somebody_there():
+        question = "How many hosts? All are on this machine, each with a copy of this folder"
+        hosts = click.prompt(question, default=_HOSTS, type=click.IntRange(min=1))
+    project = _project_text(hosts or _HOSTS, code.outputs)
+    texts = {PROJECT_FILE: project, TASK: _TASK, _CONFIG_FILE: _CONFIG}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in missing:
@@ -103,8 +99,8 @@ def init(folder: Path | None, hosts: int | None) -> None:
     if PROJECT_FILE in missing:  # Else it is somebody's, who may be a stranger.
         note_trust(load_project(str(folder / PROJECT_FILE)))
     for name in names:
-        what = "wrote" if name in missing else "kept"
-        say(f"{what} {folder / name}: {_MEANINGS[name]}")
+        verb = "wrote" if name in missing else "kept"
+        say(f"{verb} {folder / name}: {_MEANINGS[name]}")
     if hosts is not None and PROJECT_FILE not in missing:
         say(f"--hosts: {PROJECT_FILE} says how many there are; edit `hosts` there")
     if TASK in names and TASK not in missing and not _is_task(folder / TASK):
@@ -112,17 +108,17 @@ def init(folder: Path | None, hosts: int | None) -> None:
             f"{TASK} has no `build_model` and `compute_loss`: `monarch recipe show ddp` says what "
             f"`task` in {_CONFIG_FILE} has to name"
         )
-    found = list(code.lines())
-    if found:
+    advice = list(code.lines())
+    if advice:
         say("\nFound:")
-    for line in found:
+    for line in advice:
         say(f"    {line}")
     say("\nNow:")
     if folder != Path():
         say(f"    cd {folder}")
-    first = next((one for one in code.scripts if one.kind != "ray"), None)
-    if first is not None:
-        say(f"    monarch dev {first.name}    # hosts, a watch and a run together")
+    to_run = next((script for script in code.scripts if script.kind != "ray"), None)
+    if to_run is not None:
+        say(f"    monarch dev {to_run.name}    # hosts, a watch and a run together")
         say("one call of `monarch.step()` in its loop lets your edits in while it trains")
     elif not code.scripts:
         say("    monarch dev ddp --config ddp.toml    # hosts, a watch and a run together")
@@ -137,22 +133,22 @@ def _is_task(path: Path) -> bool:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
-    named = {getattr(one, "name", "") for one in tree.body}
-    return {"build_model", "compute_loss"} <= named
+    defined = {getattr(statement, "name", "") for statement in tree.body}
+    return {"build_model", "compute_loss"} <= defined
 
 
-def _project_text(num_hosts: int, outputs: Sequence[str] = ()) -> str:
+def _project_text(num_hosts: int, outputs: Sequence[str]) -> str:
     job = JobSection(hosts={"hosts": num_hosts}, preload=["torch"])
     folders = dict.fromkeys(["runs", *LOGS, *outputs])
     patterns = [*(f"{name}/" for name in folders), *(f"*{kind}" for kind in WEIGHTS)]
     workspace = WorkspaceSection(ignore=patterns)
     # Other kinds of hosts have tables of their own, which process hosts do not need.
     text = to_commented_toml(ProjectFile(job, workspace), leave_out="job.")
-    first, found, workspace_text = text.partition("\n\n# The folders")
-    assert found
+    first, separator, workspace_text = text.partition("\n\n# The folders")
+    assert separator
     workspace_text = re.sub(r"\n\n(#[^\n]*\n)*\[debug\].*", "", workspace_text, flags=re.DOTALL)
     workspace_text = re.sub(r"(?m)^ignore = \[(.*)\]$", _folded, workspace_text)
-    return f"{first}\n\n{_OTHER_KINDS}{found}{workspace_text.rstrip()}\n"
+    return f"{first}\n\n{_OTHER_KINDS}{separator}{workspace_text.rstrip()}\n"
 
 
 def _folded(ignore: re.Match[str]) -> str:

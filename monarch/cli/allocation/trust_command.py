@@ -15,8 +15,8 @@ def trust(path: Path | None, is_list: bool, revokes: bool) -> None:
     """Agree to what a project file makes us run, list the trusted files, or revoke the trust in
     one."""
     if is_list:
-        for known in trusted_files():
-            click.echo(known)
+        for trusted in trusted_files():
+            click.echo(trusted)
         return
     file = path or Path(PROJECT_FILE)
     if file.is_dir():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from monarch.errors import JobError
 from monarch.job import JobTrait
@@ -25,8 +24,8 @@ def users_of(job: JobTrait) -> list[str]:
         return []
     addresses = {url: job.visit(url) for url in job.urls()}
     # A host that does not answer at once is not waited for: its user cannot be asked for.
-    found = inspect_hosts(client().node, addresses, silent=addresses)
-    states = [told.answer for told in found.values() if not told.error]
+    responses = inspect_hosts(client().node, addresses, silent=addresses)
+    states = [response.answer for response in responses.values() if not response.error]
     return list(dict.fromkeys(named(state) for state in states if served(state)))
 
 
@@ -35,16 +34,15 @@ def served(state: HostState) -> str:
     return "" if state.client == who_am_i() else state.client
 
 
-def named(state: HostState, runs: Path = RUNS) -> str:
-    """Return ``served``, after the name of the run of this folder that the program trains, if
-    any."""
-    who = served(state)
-    found = _WHO.fullmatch(who)
-    if found is None:
-        return who
-    pid = int(found["pid"])
-    names = [run.name for run in runs_in(runs) if run.running_pid == pid]
-    return f"{', '.join(names)} ({found['program']}, {found['where']})" if names else who
+def named(state: HostState) -> str:
+    """Return what `served` returns, after the name of this folder's run that it trains, if any."""
+    program = served(state)
+    match = _WHO.fullmatch(program)
+    if match is None:
+        return program
+    pid = int(match["pid"])
+    names = [run.name for run in runs_in(RUNS) if run.running_pid == pid]
+    return f"{', '.join(names)} ({match['program']}, {match['where']})" if names else program
 
 
 def check_free(job: JobTrait | None, command: Sequence[str] = ()) -> None:
@@ -59,10 +57,10 @@ def in_use_text(users: Sequence[str], command: Sequence[str]) -> str:
 
     It names ``command``, if any, as one that could run without the allocation.
     """
-    found = _PID.search(users[0])
-    pid = found[1] if found else "PID"
-    beside = f" To run beside it, on this machine alone: {shlex.join(command)} --local"
+    match = _PID.search(users[0])
+    pid = match[1] if match else "PID"
+    alternative = f" To run beside it, on this machine alone: {shlex.join(command)} --local"
     return (
         f"the allocation of this folder is in use by {' and '.join(users)}. To end that first: "
         f"Ctrl-C in its terminal, or `kill {pid}`; a run saves before it stops."
-    ) + (beside if command else "")
+    ) + (alternative if command else "")

@@ -10,14 +10,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.project import load_project, no_allocation, noted_job
-from monarch.core.rank_sets import BadRanks, is_in, parse_set
+from monarch.core.rank_sets import BadRanks, in_ranges, is_in, parse_set
 from monarch.debugger.console import Console
 from monarch.debugger.running import stacks_lines
 from monarch.debugger.screen import make_screen
@@ -42,46 +42,70 @@ def visit_here() -> Visit:
 
 
 def nothing_runs() -> JobError:
-    """Return the error that there is no proc to look into, with the reason if the folder shows
-    one."""
+    """Return the error for a folder in which no proc runs; it says why, if that is known."""
     job = noted_job()
     if job is not None and not job.is_running():
         return no_allocation()
     return JobError("no proc runs here: `monarch run`, or a program of yours, starts some")
 
 
+def procs_here(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Visit, list[SeenProc]]:
+    """Return a visit, and the running procs of these ranks and this mesh ("": any mesh).
+
+    Raises ``UsageError`` for text that names no ranks, and ``JobError`` if there is no such proc.
+    """
+    try:
+        rank_set = parse_set(ranks)
+    except BadRanks as error:
+        raise click.UsageError(str(error)) from None
+    visit = visit_here()
+    all_procs = visit.procs()
+    procs = [proc for proc in all_procs if mesh in ("", proc.mesh) and is_in(rank_set, proc.rank)]
+    if procs or may_be_none:
+        return visit, procs
+    if all_procs:
+        raise JobError(f"that is none of the procs that run: {in_words(all_procs)}")
+    raise nothing_runs()
+
+
+def in_words(procs: Iterable[SeenProc]) -> str:
+    """Return meshes and ranks of procs, as ``trainer 0-3 and generator 0``."""
+    return " and ".join(
+        f"{name} {in_ranges(proc.rank for proc in procs_of_mesh)}"
+        for name, procs_of_mesh in by_mesh(procs).items()
+    )
+
+
+def by_mesh(procs: Iterable[SeenProc]) -> dict[str, list[SeenProc]]:
+    """Return the procs of each mesh, by its name."""
+    meshes: dict[str, list[SeenProc]] = {}
+    for proc in procs:
+        meshes.setdefault(proc.mesh, []).append(proc)
+    return meshes
+
+
 def edit(mesh: str, ranks: str) -> None:
     """Serve an editor until it leaves, or Ctrl-C. ``mesh`` chooses the procs; "" is all."""
     from monarch.debugger.editor import EditorBridge, launch_entry, write_launch
 
-    try:
-        wanted = parse_set(ranks)
-    except BadRanks as error:
-        raise click.UsageError(str(error)) from None
     if importlib.util.find_spec("debugpy") is None:
         raise JobError("--vscode needs debugpy: pip install 'monarch-loop[debug]'")
-    visit = visit_here()
-    everybody = visit.procs()
-    procs = [p for p in everybody if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
-    if not everybody:
-        raise nothing_runs()
-    if not procs:
-        raise JobError("no such proc runs here: `monarch env get HOME` shows which do")
+    visit, procs = procs_here(ranks, mesh)
     folders = load_project(None).make_workspace().dirs
     bridge = EditorBridge(visit, lambda text: click.echo(text, err=True), folders)
     try:
         failed = bridge.join(procs)
         if len(failed) == len(procs):
             raise JobError("no rank takes an editor: " + "; ".join(failed))
-        for why in failed:
-            click.echo(why, err=True)
+        for reason in failed:
+            click.echo(reason, err=True)
         entry = launch_entry(bridge.port, bridge.roots(procs))
         try:
-            told = f"in {write_launch(Path.cwd(), entry)}"
+            where = f"in {write_launch(Path.cwd(), entry)}"
         except (OSError, ValueError):
-            told = f"for your launch.json:\n{json.dumps(entry, indent=4)}"
+            where = f"for your launch.json:\n{json.dumps(entry, indent=4)}"
         click.echo(
-            f"{counted(len(procs) - len(failed), 'rank')} at 127.0.0.1:{bridge.port}, {told}"
+            f"{counted(len(procs) - len(failed), 'rank')} at 127.0.0.1:{bridge.port}, {where}"
         )
         click.echo(f"choose {entry['name']!r}, and F5; Ctrl-C here lets all ranks go on")
         bridge.wait()
@@ -112,46 +136,35 @@ def debug(name: str | None, rank: int | None) -> None:
 
 def stacks(ranks: str, with_locals: bool, native: bool, mesh: str) -> None:
     """Print the stacks of these ranks; equal ones are printed once."""
-    try:
-        wanted = parse_set(ranks)
-    except BadRanks as error:
-        raise click.UsageError(str(error)) from None
-    visit = visit_here()
-    everybody = visit.procs()
-    procs = [proc for proc in everybody if mesh in ("", proc.mesh) and is_in(wanted, proc.rank)]
-    if not everybody:
-        raise nothing_runs()
-    if not procs:
-        raise JobError("that is none of the procs that run")
+    visit, procs = procs_here(ranks, mesh)
     if native:
         for proc in procs:
             click.echo(_native(proc))
         return
-    for heading, some in by_program(procs, {one.uid for one in hosts_here().values()}, _folder_of):
+    hosts = {address.uid for address in hosts_here().values()}
+    for heading, procs_of_program in _by_program(procs, hosts):
         if heading:
             click.echo(heading)
-        click.echo("\n".join(stacks_lines(visit, some, with_locals=with_locals)))
+        click.echo("\n".join(stacks_lines(visit, procs_of_program, with_locals=with_locals)))
 
 
-def by_program(
-    procs: Sequence[SeenProc],
-    hosts: Collection[Uid],
-    folder_of: Callable[[SeenProc], str],
-    here: str | None = None,
+def _by_program(
+    procs: Sequence[SeenProc], hosts: Collection[Uid]
 ) -> list[tuple[str, list[SeenProc]]]:
-    """Return this folder's procs, which are on these ``hosts`` or run in ``here``, without a
-    heading; if there are none, those of each other program of this user, with a heading.
+    """Return this folder's procs without a heading: those on ``hosts``, or started here.
+
+    If there are none, return the procs of each other program of this user, with a heading.
     """
-    here = os.getcwd() if here is None else here
-    own = [p for p in procs if p.address.host_uid in hosts or folder_of(p) == here]
-    if own:
-        return [("", own)]
+    folder = os.getcwd()
+    own_procs = [p for p in procs if p.address.host_uid in hosts or _folder_of(p) == folder]
+    if own_procs:
+        return [("", own_procs)]
     programs: dict[Uid, list[SeenProc]] = {}
     for proc in procs:
         programs.setdefault(proc.address.host_uid, []).append(proc)
     return [
-        (f"of the program in {folder_of(some[0]) or some[0].host}:", some)
-        for some in programs.values()
+        (f"of the program in {_folder_of(others[0]) or others[0].host}:", others)
+        for others in programs.values()
     ]
 
 
@@ -176,9 +189,12 @@ def _native(proc: SeenProc) -> str:
     program = Path(sys.executable).with_name("py-spy")
     if not program.exists():
         raise JobError("--native needs py-spy: pip install 'monarch-loop[debug]'")
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "dump", "--native", "--pid", str(proc.pid)],
-        capture_output=True, text=True, timeout=_PY_SPY_SECONDS, check=False,
-    )  # fmt: skip
-    said = done.stdout if done.returncode == 0 else done.stderr.strip()
-    return f"{head}\n{said}"
+        capture_output=True,
+        text=True,
+        timeout=_PY_SPY_SECONDS,
+        check=False,
+    )
+    output = process.stdout if process.returncode == 0 else process.stderr.strip()
+    return f"{head}\n{output}"

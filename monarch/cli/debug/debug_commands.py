@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
+
+from monarch.cli.options import calls
 
 
 @click.command()
@@ -82,11 +82,9 @@ def env(context: click.Context, versions: bool, ranks: str, mesh: str) -> None:
 @_ranks
 @_mesh
 @_at_start
-def env_get(**given: Any) -> None:
+@calls("monarch.cli.debug.env:get")
+def env_get() -> None:
     """Show variables by name, or by pattern as in NCCL_*: a row for each value."""
-    from monarch.cli.debug.env import get
-
-    get(**given)
 
 
 @env.command("list")
@@ -94,44 +92,36 @@ def env_get(**given: Any) -> None:
 @_ranks
 @_mesh
 @_at_start
-def env_list(**given: Any) -> None:
+@calls("monarch.cli.debug.env:list_all")
+def env_list() -> None:
     """List all variables, or those that match."""
-    from monarch.cli.debug.env import list_all
-
-    list_all(**given)
 
 
 @env.command("set")
 @click.argument("words", metavar="NAME=VALUE... [RANKS]", nargs=-1, required=True)
 @click.option("--new-only", is_flag=True, help="only in procs that start later")
 @_mesh
-def env_set(words: tuple[str, ...], new_only: bool, mesh: str) -> None:
+@calls("monarch.cli.debug.env:change", is_unset=False)
+def env_set() -> None:
     """Set variables, in procs that run and in those that start later."""
-    from monarch.cli.debug.env import change
-
-    change(words, mesh, new_only=new_only, is_unset=False)
 
 
 @env.command("unset")
 @click.argument("words", metavar="NAME... [RANKS]", nargs=-1, required=True)
 @click.option("--new-only", is_flag=True, help="only in procs that start later")
 @_mesh
-def env_unset(words: tuple[str, ...], new_only: bool, mesh: str) -> None:
+@calls("monarch.cli.debug.env:change", is_unset=True)
+def env_unset() -> None:
     """Take variables out, of procs that run and of those that start later."""
-    from monarch.cli.debug.env import change
-
-    change(words, mesh, new_only=new_only, is_unset=True)
 
 
 @env.command("diff")
-@click.argument("wanted", metavar="[RANK RANK]", nargs=-1)
+@click.argument("pair", metavar="[RANK RANK]", nargs=-1)
 @click.option("--against", type=click.Choice(["local"]), help="with this shell's environment")
 @_mesh
-def env_diff(**given: Any) -> None:
+@calls("monarch.cli.debug.env:diff")
+def env_diff() -> None:
     """Show the variables that differ between ranks."""
-    from monarch.cli.debug.env import diff
-
-    diff(**given)
 
 
 @click.command()
@@ -139,13 +129,11 @@ def env_diff(**given: Any) -> None:
 @click.option("--locals", "with_locals", is_flag=True, help="with the local variables")
 @click.option("--native", is_flag=True, help="with frames of C, by py-spy")
 @_mesh
-def stacks(**given: Any) -> None:
+@calls("monarch.cli.debug.debug:stacks")
+def stacks() -> None:
     """Show where the threads of this folder's ranks are; equal stacks are shown once.
 
     Where nothing runs of this folder, those of your other programs, each with its folder.
 
     Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
     """
-    from monarch.cli.debug.debug import stacks
-
-    stacks(**given)

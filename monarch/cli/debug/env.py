@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from monarch.cli.debug.debug import nothing_runs, visit_here
+from monarch.cli.debug.debug import by_mesh, in_words, nothing_runs, procs_here
 from monarch.core.environment import EnvRow, counts_when, lines_of, rows_of
-from monarch.core.rank_sets import BadRanks, RanksType, in_ranges, is_in, parse_set
+from monarch.core.rank_sets import in_ranges
 from monarch.debugger.visit import SeenProc, Visit
 from monarch.errors import JobError
 from monarch.runtime.debugger.environment import shown
@@ -19,79 +19,85 @@ from monarch.wire.message import EnvAsked, EnvSet
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RANKS = re.compile(r"all|ranks\(.*\)|[0-9:][0-9:,-]*")
+_SECONDS = 3.0
 _VERSIONS_SECONDS = 20.0
+_LOCAL = -1  # the "rank" of this shell's environment
 
 
 def get(names: Sequence[str], ranks: str, mesh: str, at_start: bool) -> None:
     """Print the variables of these names or patterns: one row for each value."""
-    visit, procs = _procs(ranks, mesh)
     exact = [name for name in names if not any(sign in name for sign in "*?[")]
-    _show(visit, procs, tuple(names), exact, at_start)
+    _show(names, exact, ranks, mesh, at_start)
 
 
 def list_all(patterns: Sequence[str], ranks: str, mesh: str, at_start: bool) -> None:
     """Print all variables, or those that match."""
-    visit, procs = _procs(ranks, mesh)
-    _show(visit, procs, tuple(patterns), (), at_start)
+    _show(patterns, (), ranks, mesh, at_start)
+
+
+def _show(
+    patterns: Sequence[str], exact: Sequence[str], ranks: str, mesh: str, at_start: bool
+) -> None:
+    visit, procs = procs_here(ranks, mesh)
+    notes = visit.env_notes()
+    for procs_of_mesh in _each_mesh(procs):
+        question = EnvAsked(tuple(patterns), at_start, secrets.token_hex(8), False)
+        lines = lines_of(rows_of(_ask(visit, procs_of_mesh, question), exact), notes)
+        click.echo("\n".join(lines) if lines else f"no variable matches {' '.join(patterns)}")
 
 
 def versions(ranks: str, mesh: str) -> None:
     """Print the versions of Python, torch and the driver, and the limits, of each proc."""
-    visit, procs = _procs(ranks, mesh)
-    for name, of_mesh in _by_mesh(procs):
-        _head(name, procs)
-        found = _ask(visit, of_mesh, (), versions=True)
-        click.echo("\n".join(lines_of(rows_of(found))))
+    visit, procs = procs_here(ranks, mesh)
+    for procs_of_mesh in _each_mesh(procs):
+        question = EnvAsked((), False, secrets.token_hex(8), True)
+        answers = _ask(visit, procs_of_mesh, question, _VERSIONS_SECONDS)
+        click.echo("\n".join(lines_of(rows_of(answers))))
 
 
-def diff(wanted: Sequence[str], mesh: str, against: str | None) -> None:
-    """Print the variables that differ between ranks, between two, or from this shell's."""
-    ranks = [one for one in wanted if one]
-    if len(ranks) not in (0, 2) or not all(one.isdigit() for one in ranks):
+def diff(pair: Sequence[str], mesh: str, against: str | None) -> None:
+    """Print the variables that differ between all ranks, between a pair, or from this shell's."""
+    if len(pair) not in (0, 2) or not all(map(str.isdigit, pair)):
         raise click.UsageError("give two ranks, as in `monarch env diff 0 3`, or none for all")
-    visit, procs = _procs(",".join(ranks) or "all", mesh)
-    if missing := {int(one) for one in ranks} - {proc.rank for proc in procs}:
-        raise JobError(f"no proc of rank {min(missing)} runs: {_named(visit.procs())}")
+    visit, procs = procs_here(",".join(pair) or "all", mesh)
+    if missing := set(map(int, pair)) - {proc.rank for proc in procs}:
+        raise JobError(f"no proc of rank {min(missing)} runs: {in_words(visit.procs())}")
     salt = secrets.token_hex(8)
-    for name, of_mesh in _by_mesh(procs):
-        _head(name, procs)
-        found = _ask(visit, of_mesh, (), salt=salt)
+    for procs_of_mesh in _each_mesh(procs):
+        answers = _ask(visit, procs_of_mesh, EnvAsked((), False, salt, False))
         if against:
-            ours = shown(os.environ, (), salt)
-            rows = [row for row in rows_of({**found, -1: ours}) if row.differs]
-            lines = [line.replace("ranks -1", "local") for line in _against(rows)]
-        else:
-            lines = lines_of([row for row in rows_of(found) if row.differs])
+            answers[_LOCAL] = shown(os.environ, (), salt)
+        rows = [row for row in rows_of(answers) if row.differs]
+        lines = _against(rows) if against else lines_of(rows)
         click.echo("\n".join(lines) if lines else "no variable differs")
 
 
 def _against(rows: Iterable[EnvRow]) -> list[str]:
     lines = []
     for row in rows:
-        for index, one in enumerate(row.values):
-            theirs = [rank for rank in one.ranks if rank >= 0]
-            who = [*(["here"] if -1 in one.ranks else []), *(["ranks"] if theirs else [])]
-            text = " and ".join(who) + (f" {in_ranges(theirs)}" if theirs else "")
-            lines.append(f"{row.name if index == 0 else '':<28}   {one.answer:<48}   {text}")
+        for index, answer in enumerate(row.values):
+            ranks = [rank for rank in answer.ranks if rank != _LOCAL]
+            sides = [*(["here"] if _LOCAL in answer.ranks else []), *(["ranks"] if ranks else [])]
+            text = " and ".join(sides) + (f" {in_ranges(ranks)}" if ranks else "")
+            lines.append(f"{row.name if index == 0 else '':<28}   {answer.answer:<48}   {text}")
     return lines
 
 
 def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -> None:
     """Set variables, or unset them, in procs that run, and in those that start later."""
     ranks = words[-1] if len(words) > 1 and _RANKS.fullmatch(words[-1]) else "all"
-    given = words[:-1] if ranks is words[-1] else words
+    assignments = words[:-1] if ranks is words[-1] else words
     values: dict[str, str | None] = {}
-    for word in given:
+    for word in assignments:
         name, equals, value = word.partition("=")
         if not _VARIABLE.fullmatch(name) or bool(equals) == is_unset:
-            wanted = "NAME..." if is_unset else "NAME=VALUE..."
-            raise click.UsageError(f"{word!r}: give {wanted}, and then, if you like, RANKS")
+            usage = "NAME..." if is_unset else "NAME=VALUE..."
+            raise click.UsageError(f"{word!r}: give {usage}, and then, if you like, RANKS")
         values[name] = None if is_unset else value
-    visit, procs = _procs(ranks, mesh, may_be_none=True)
+    visit, procs = procs_here(ranks, mesh, may_be_none=True)
     order_ranks = () if ranks == "all" else tuple(sorted({proc.rank for proc in procs}))
-    who = visit.who.partition(":")[0]
-
-    order = EnvSet(values, who, order_ranks)
+    user = visit.who.partition(":")[0]
+    order = EnvSet(values, user, order_ranks)
     places = visit.places()
     if not places:
         raise JobError("no allocation is up for this folder, and no program of yours runs here")
@@ -106,76 +112,35 @@ def change(words: Sequence[str], mesh: str, *, new_only: bool, is_unset: bool) -
             if answers[proc.uid].error
         }
     verb = "unset" if is_unset else "set"
-    whom = "no proc that runs" if new_only or not procs else _named(procs)
+    procs_named = "no proc that runs" if new_only or not procs else in_words(procs)
     for name in values:
         when = "" if new_only else f"; {counts_when(name)}"
-        click.echo(f"{name} {verb} in {whom}, and in procs that start later{when}")
-    for who_failed, why in failed.items():
-        click.echo(f"{who_failed}: {why}", err=True)
+        click.echo(f"{name} {verb} in {procs_named}, and in procs that start later{when}")
+    for proc_name, error in failed.items():
+        click.echo(f"{proc_name}: {error}", err=True)
     if failed:
         raise click.exceptions.Exit(1)
 
 
-def _named(procs: Sequence[SeenProc]) -> str:
-    return " and ".join(
-        f"{name} {in_ranges(proc.rank for proc in of)}" for name, of in _by_mesh(procs)
-    )
-
-
-def _procs(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Visit, list[SeenProc]]:
-    try:
-        wanted: RanksType = parse_set(ranks)
-    except BadRanks as error:
-        raise click.UsageError(str(error)) from None
-    visit = visit_here()
-    all_procs = visit.procs()
-    found = [p for p in all_procs if mesh in ("", p.mesh) and is_in(wanted, p.rank)]
-    if not found and not may_be_none:
-        if all_procs:
-            raise JobError(f"that is none of the procs that run: {_named(all_procs)}")
-        raise nothing_runs()
-    return visit, found
-
-
-def _by_mesh(procs: Iterable[SeenProc]) -> list[tuple[str, list[SeenProc]]]:
-    found: dict[str, list[SeenProc]] = {}
-    for proc in procs:
-        found.setdefault(proc.mesh, []).append(proc)
-    return list(found.items())
-
-
-def _head(mesh: str, procs: Sequence[SeenProc]) -> None:
-    if len({proc.mesh for proc in procs}) > 1:
-        click.echo(f"{mesh}:")
+def _each_mesh(procs: Sequence[SeenProc]) -> Iterator[list[SeenProc]]:
+    """Yield the procs of each mesh; of several meshes, print the name of each before."""
+    meshes = by_mesh(procs)
+    for name, procs_of_mesh in meshes.items():
+        if len(meshes) > 1:
+            click.echo(f"{name}:")
+        yield procs_of_mesh
 
 
 def _ask(
-    visit: Visit, procs: Sequence[SeenProc], patterns: tuple[str, ...],
-    *, at_start: bool = False, versions: bool = False, salt: str = "",
-) -> dict[int, dict[str, str]]:  # fmt: skip
-    salt = salt or secrets.token_hex(8)
-    answers = visit.ask_many(
-        procs,
-        EnvAsked(patterns=patterns, at_start=at_start, salt=salt, versions=versions),
-        _VERSIONS_SECONDS if versions else 3.0,
-    )
-    found = {}
+    visit: Visit, procs: Sequence[SeenProc], question: EnvAsked, seconds: float = _SECONDS
+) -> dict[int, dict[str, str]]:
+    """Return the variables of procs, by rank; print the errors of procs that give none."""
+    answers = visit.ask_many(procs, question, seconds)
+    variables = {}
     for proc in procs:
         answer = answers[proc.uid]
         if answer.error:
             click.echo(f"{proc.mesh} {proc.rank} (pid {proc.pid}): {answer.error}", err=True)
         else:
-            found[proc.rank] = answer.answer
-    return found
-
-
-def _show(
-    visit: Visit, procs: Sequence[SeenProc], patterns: tuple[str, ...], exact: Sequence[str],
-    at_start: bool,
-) -> None:  # fmt: skip
-    notes = visit.env_notes()
-    for name, of_mesh in _by_mesh(procs):
-        _head(name, procs)
-        found = _ask(visit, of_mesh, patterns, at_start=at_start)
-        lines = lines_of(rows_of(found, exact), notes)
-        click.echo("\n".join(lines) if lines else f"no variable matches {' '.join(patterns)}")
+            variables[proc.rank] = answer.answer
+    return variables

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -32,11 +33,11 @@ from monarch.job.doctor.findings import Finding, summary
 from monarch.job.doctor.probe_session import probe_by_agent, probe_by_login, probe_here
 from monarch.job.exec.ranks import hosts_of
 from monarch.runtime.client_agent import client
+from monarch_sync.words import counted
 
 _COLOURS = {"ok": "green", "note": None, "warning": "yellow", "failure": "red"}
 _MARKS = {"ok": "✓", "note": "-", "warning": "!", "failure": "✗"}
 _PLAIN_MARKS = {"ok": "ok", "note": "-", "warning": "!", "failure": "x"}
-_SLURM_SECONDS = 20.0
 
 
 def doctor(file: str | None, timeout: float, is_json: bool) -> None:
@@ -45,9 +46,8 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
         project = load_project(file)
         if not is_trusted(project):
             text = "it has monarch run what its author chose, so nothing of it was looked at"
-            _tell(
-                [Finding("failure", file or PROJECT_FILE, text, how_to_trust(project))], {}, is_json
-            )
+            mistake = Finding("failure", file or PROJECT_FILE, text, how_to_trust(project))
+            _tell([mistake], {}, is_json)
             sys.exit(1)
         job = project.make_job()
     except ConfigError as error:
@@ -59,26 +59,23 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
     port = getattr(job, "monarch_port", 0) if isinstance(job, LoginJob) and not is_up else 0
     brings = isinstance(job, LoginJob)
     examination = Examination(timeout, port=port, brings_monarch=brings)
-    before = list(_before(job, examination))
+    findings_before = list(_before(job, timeout))
     with phase("looking at the hosts"):
         probes = _probes(job, up if is_up else None)
-        examination.run(probes, dict.fromkeys(probes, _how_to_reach(job)))
-    findings = [*before, *examination.findings]
+        advice = "try `ssh HOST true` by hand" if isinstance(job, LoginJob) else ""
+        examination.run(probes, dict.fromkeys(probes, advice))
+    findings = [*findings_before, *examination.findings]
     if not probes and not findings:
         text = f"hosts of kind {job.kind} can be looked at once they are up"
         findings.append(Finding("note", "all hosts", text, "run this again after `monarch apply`"))
     if is_up:
         findings.append(Finding("ok", "allocation", "it is up, and is what is configured"))
-    _tell(findings, {name: summary(told) for name, told in examination.told.items()}, is_json)
+    _tell(findings, {name: summary(look) for name, look in examination.told.items()}, is_json)
     if any(finding.level == "failure" for finding in findings):
         sys.exit(1)
 
 
-def _how_to_reach(job: JobTrait) -> str:
-    return "try `ssh HOST true` by hand" if isinstance(job, LoginJob) else ""
-
-
-def _before(job: JobTrait, examination: Examination) -> Iterator[Finding]:
+def _before(job: JobTrait, timeout: float) -> Iterator[Finding]:
     """Yield the findings that need no host."""
     if job.kind == "ssh":
         if shutil.which("ssh") is None:
@@ -86,7 +83,7 @@ def _before(job: JobTrait, examination: Examination) -> Iterator[Finding]:
                 "failure", "here", "there is no `ssh` on the path", "install an OpenSSH client"
             )
     elif isinstance(job, SlurmJob):
-        yield from _of_slurm(job)
+        yield from _of_slurm(job, timeout)
     elif isinstance(job, KubernetesJob):
         yield from of_kubernetes(job)
     elif isinstance(job, RayJob):
@@ -118,7 +115,7 @@ def _probes(job: JobTrait, up: JobTrait | None) -> dict[str, OpenProbe]:
     return {}
 
 
-def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
+def _of_slurm(job: SlurmJob, timeout: float) -> Iterator[Finding]:
     """Yield findings about Slurm's commands, and its answer to a test of the job, which is not
     queued."""
     missing = [
@@ -126,23 +123,27 @@ def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
     ]
     if missing:
         yield Finding(
-            "failure", "here", f"not on the path: {', '.join(missing)}",
+            "failure",
+            "here",
+            f"not on the path: {', '.join(missing)}",
             "run this on a login node of the cluster, or load its module",
-        )  # fmt: skip
+        )
         return
-    said = _said(["scontrol", "ping"])
-    if "UP" not in said:
-        yield Finding("failure", "slurm", f"its controller gives no answer: {said}")
+    _, reply = _ask(["scontrol", "ping"], timeout)
+    if "UP" not in reply:
+        yield Finding("failure", "slurm", f"its controller gives no answer: {reply}")
         return
-    yield Finding("ok", "slurm", said.splitlines()[0])
-    said = _said(["sinfo", "-h", "-o", "%P|%D|%T|%G"])
-    nodes = [line.split("|") for line in said.splitlines() if line.count("|") == 3]
+    yield Finding("ok", "slurm", reply.splitlines()[0])
+    _, reply = _ask(["sinfo", "-h", "-o", "%P|%D|%T|%G"], timeout)
+    nodes = [line.split("|") for line in reply.splitlines() if line.count("|") == 3]
     partitions = list(dict.fromkeys(row[0].rstrip("*") for row in nodes))
     if job.partition and partitions and job.partition not in partitions:
         yield Finding(
-            "failure", "slurm", f"there is no partition {job.partition!r}",
+            "failure",
+            "slurm",
+            f"there is no partition {job.partition!r}",
             f"there are: {', '.join(partitions)}",
-        )  # fmt: skip
+        )
         return
     options = {
         "nodes": job.num_hosts, "ntasks-per-node": job.ntasks_per_node, "time": job.time_limit,
@@ -151,28 +152,27 @@ def _of_slurm(job: SlurmJob) -> Iterator[Finding]:
     }  # fmt: skip
     words = [f"--{option}={value}" for option, value in options.items() if value is not None]
     words += ["--exclusive"] if job.exclusive else []
-    done = subprocess.run(
-        ["sbatch", "--test-only", *words, *job.slurm_args],
-        input=job._script(None), capture_output=True, text=True, timeout=_SLURM_SECONDS,
-        check=False,
-    )  # fmt: skip
-    told = " ".join((done.stderr or done.stdout).split())
-    if done.returncode:
-        mend = "see what the partition has: `sinfo -o '%P %D %c %m %G'`"
-        yield Finding("failure", "slurm", f"it would refuse the job: {told}", mend)
+    command = ["sbatch", "--test-only", *words, *job.slurm_args]
+    status, reply = _ask(command, timeout, job._script(None))
+    reply = " ".join(reply.split())
+    if status:
+        advice = "see what the partition has: `sinfo -o '%P %D %c %m %G'`"
+        yield Finding("failure", "slurm", f"it would refuse the job: {reply}", advice)
     else:
-        yield Finding("ok", "slurm", f"it would take the job: {told}")
+        yield Finding("ok", "slurm", f"it would take the job: {reply}")
 
 
-def _said(command: list[str]) -> str:
+def _ask(command: list[str], timeout: float, script: str = "") -> tuple[int, str]:
+    """Return the status and the output of a command; 1 and the reason if it gives no answer."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_SLURM_SECONDS, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (done.stdout + done.stderr).strip()
+        result = subprocess.run(
+            command, input=script, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"`{command[0]}` gave no answer within {timeout:g} s"
+    except OSError as error:
+        return 1, str(error)
+    return result.returncode, (result.stdout + result.stderr).strip()
 
 
 def _tell(findings: list[Finding], hosts: dict[str, str], is_json: bool) -> None:
@@ -190,10 +190,10 @@ def _tell(findings: list[Finding], hosts: dict[str, str], is_json: bool) -> None
     for finding in findings:
         if is_quiet() and finding.level in ("ok", "note"):
             continue
-        mend = f". {finding.mend[:1].upper()}{finding.mend[1:]}" if finding.mend else ""
-        text = f"{marks[finding.level]} {finding.where}: {finding.text}{mend}"
+        advice = f". {finding.mend[:1].upper()}{finding.mend[1:]}" if finding.mend else ""
+        text = f"{marks[finding.level]} {finding.where}: {finding.text}{advice}"
         terminal.prose(text, _COLOURS[finding.level])
-    num = {level: sum(f.level == level for f in findings) for level in ("failure", "warning")}
     if not is_quiet():
-        told = [f"{n} {what}{'s' if n > 1 else ''}" for what, n in num.items() if n]
-        terminal.prose(", ".join(told) if told else "nothing was found that would fail")
+        num = Counter(finding.level for finding in findings)
+        counts = [counted(num[level], level) for level in ("failure", "warning") if num[level]]
+        terminal.prose(", ".join(counts) or "nothing was found that would fail")

@@ -6,8 +6,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -39,11 +41,12 @@ def _check_no_shell_line(command: Sequence[str]) -> None:
         )
 
 
-class LiveHost:
+class LiveHost(NamedTuple):
     """A host that has just answered."""
 
-    def __init__(self, host: JobHost, address: ProcAddress, state: HostState) -> None:
-        self.host, self.address, self.state = host, address, state
+    host: JobHost
+    address: ProcAddress
+    state: HostState
 
 
 def up_job() -> JobTrait:
@@ -57,13 +60,13 @@ def up_job() -> JobTrait:
 def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[str, str]]:
     """Return the hosts that answer, and the errors of the others, by name."""
     addresses = {host.url: job.visit(host.url) for host in hosts}
-    found = inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))
+    responses = inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))
     live = [
-        LiveHost(host, addresses[host.url], found[host.url].answer)
+        LiveHost(host, addresses[host.url], responses[host.url].answer)
         for host in hosts
-        if not found[host.url].error
+        if not responses[host.url].error
     ]
-    wrong = {h.name: found[h.url].error for h in hosts if found[h.url].error}
+    wrong = {h.name: responses[h.url].error for h in hosts if responses[h.url].error}
     return live, wrong
 
 
@@ -73,19 +76,30 @@ def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
     if wrong and not live and not job.is_running():
         raise no_allocation()
     if wrong:
-        told = "\n".join(f"{name}: {why}" for name, why in wrong.items())
-        raise JobError(f"{told}\n`monarch apply` brings hosts up again that have ended")
+        errors = "\n".join(f"{name}: {error}" for name, error in wrong.items())
+        raise JobError(f"{errors}\n`monarch apply` brings hosts up again that have ended")
     return live
 
 
 def one_host(mesh: str | None, point: str | None) -> LiveHost:
     """Return the host that a person has named, by default the first of the first mesh."""
     job = up_job()
-    hosts = chosen(hosts_of(job), mesh, only_one=False)
-    hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
-    wanted = parse_point(point or "0")
-    ranks = ranks_on([(ProcAddress(host.url), host.name) for host in hosts], {}, wanted)
-    return all_live(job, [hosts[ranks[0].number]])[0]
+    return all_live(job, hosts_at(chosen(hosts_of(job), mesh, only_one=False), point or "0")[:1])[0]
+
+
+def hosts_at(hosts: Sequence[JobHost], point: str) -> list[JobHost]:
+    """Return those of ``hosts`` that are in the first host's mesh, at ``point``."""
+    hosts = _of_first_mesh(hosts)
+    ranks = ranks_on(_addresses(hosts), {}, parse_point(point))
+    return [hosts[rank.number] for rank in ranks]
+
+
+def _of_first_mesh(hosts: Sequence[JobHost]) -> list[JobHost]:
+    return [host for host in hosts if host.mesh == hosts[0].mesh]
+
+
+def _addresses(hosts: Sequence[JobHost]) -> list[tuple[ProcAddress, str]]:
+    return [(ProcAddress(host.url), host.name) for host in hosts]
 
 
 def exec_(
@@ -121,26 +135,38 @@ def exec_(
     is_many = is_all or (mesh is not None and not is_one)
     hosts = chosen(hosts_of(job), mesh, only_one=not (is_many or point))
     if point and mesh is None:
-        hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
-    at = parse_point(point) if point else None
+        hosts = _of_first_mesh(hosts)
+    rank_point = parse_point(point) if point else None
     # A host that is not chosen need not answer.
-    meant = ranks_on([(ProcAddress(host.url), host.name) for host in hosts], sizes, at)
-    urls = {rank.host.uid for rank in meant}
-    live = {one.host.url: one for one in all_live(job, [h for h in hosts if h.url in urls])}
+    wanted_ranks = ranks_on(_addresses(hosts), sizes, rank_point)
+    urls = {rank.host.uid for rank in wanted_ranks}
+    all_hosts = all_live(job, [host for host in hosts if host.url in urls])
+    live = {live_host.host.url: live_host for live_host in all_hosts}
     ranks = [
         rank._replace(host=live[rank.host.uid].address, host_name=live[rank.host.uid].state.host)
-        for rank in meant
+        for rank in wanted_ranks
     ]
     takes_input = len(ranks) == 1 and script != "-" and not _is_terminal(0)
-    try:
+    with _then_killed(kills):
         status = run_and_show(
-            client().node, ranks, program, window_seconds=aggregate or 0.0,
-            stdin=0 if takes_input else None, tell=_tell,
-        )  # fmt: skip
+            client().node,
+            ranks,
+            program,
+            window_seconds=aggregate or 0.0,
+            stdin=0 if takes_input else None,
+            tell=_tell,
+        )
+    sys.exit(status)
+
+
+@contextmanager
+def _then_killed(kills: bool) -> Iterator[None]:
+    """End the allocation after the block, if asked to."""
+    try:
+        yield
     finally:
         if kills:
             kill(yes=True)
-    sys.exit(status)
 
 
 def _is_terminal(fd: int) -> bool:
@@ -184,49 +210,47 @@ def shell(
 ) -> None:
     """Open a shell on one host, in this terminal."""
     host = one_host(mesh, point)
-    try:
-        status = open_shell(
-            host.address, env=dict(map(_pair, variables)), directory=workdir or "", command=command
-        )
-    finally:
-        if kills:
-            kill(yes=True)
+    env = dict(map(_pair, variables))
+    with _then_killed(kills):
+        status = open_shell(host.address, env=env, directory=workdir or "", command=command)
     sys.exit(status)
 
 
 def forward(ports: Sequence[str], mesh: str | None, point: str | None, bind: str, to: str) -> None:
     """Forward ports of a host to this machine, until Ctrl-C."""
-    wanted = [_ports(text) for text in ports]
+    port_pairs = [_ports(text) for text in ports]
     host = one_host(mesh, point)
     node, name = client().node, host.state.host
     forwards: list[PortForward] = []
     try:
-        for here, there in wanted:
+        for local, remote in port_pairs:
             try:
-                one = PortForward(node, host.address, there, bind=(bind, here), to=to, tell=_tell)
+                forwarding = PortForward(
+                    node, host.address, remote, bind=(bind, local), to=to, tell=_tell
+                )
             except OSError as error:
                 raise JobError(
-                    f"cannot listen at {bind}:{here}: {os.strerror(error.errno or 0)}. Give "
-                    f"another port here, as in {here + 1 if here < 65535 else here - 1}:{there}"
+                    f"cannot listen at {bind}:{local}: {os.strerror(error.errno or 0)}. Give "
+                    f"another port here, as in {local + 1 if local < 65535 else local - 1}:{remote}"
                 ) from None
-            forwards.append(one)
-            where = f"port {there} of {name}" if to == "127.0.0.1" else f"{to}:{there} by {name}"
-            say(f"{one.address[0]}:{one.address[1]} is {where}; Ctrl-C ends it")
+            forwards.append(forwarding)
+            target = f"port {remote} of {name}" if to == "127.0.0.1" else f"{to}:{remote} by {name}"
+            say(f"{forwarding.address[0]}:{forwarding.address[1]} is {target}; Ctrl-C ends it")
         while node.failure_of(host.address.uid) is None:
             time.sleep(_LOOK_SECONDS)
         failure = node.failure_of(host.address.uid)
         raise JobError(f"{name} was lost: {failure.reason if failure else ''}")
     finally:
-        for one in forwards:
-            one.close()
+        for forwarding in forwards:
+            forwarding.close()
 
 
 def _ports(text: str) -> tuple[int, int]:
-    here, colon, there = text.rpartition(":")
+    local, colon, remote = text.rpartition(":")
     try:
-        found = int(here) if colon else int(there), int(there)
+        ports = int(local) if colon else int(remote), int(remote)
     except ValueError:
         raise click.UsageError(f"{text!r} is no port: give one as 6006, or 8006:6006") from None
-    if not (0 <= found[0] < 1 << 16 and 0 < found[1] < 1 << 16):
+    if not (0 <= ports[0] < 1 << 16 and 0 < ports[1] < 1 << 16):
         raise click.UsageError(f"{text!r}: a port lies between 1 and 65535")
-    return found
+    return ports

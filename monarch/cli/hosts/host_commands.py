@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from monarch.cli.options import project_file
+from monarch.cli.options import calls, project_file
 
 _mesh = click.option("--mesh", metavar="NAME", help="the hosts of this mesh [default: the first]")
 _point = click.option("--point", metavar="D=N,...", help="the one at this place, as in hosts=1")
@@ -33,7 +33,8 @@ _words: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_ar
 )
 @click.option("--kill", "kills", is_flag=True, help="end the allocation when it is done")
 @click.argument("command", nargs=-1, metavar="[COMMAND]...", type=click.UNPROCESSED)
-def exec_(**given: Any) -> None:
+@calls("monarch.cli.hosts.exec:exec_")
+def exec_() -> None:
     """Run COMMAND on hosts, and show what it prints while it runs.
 
     With several ranks, each line has its host and rank in front; what one rank alone prints comes
@@ -41,9 +42,6 @@ def exec_(**given: Any) -> None:
     Ends with the largest status. Ctrl-C interrupts it there, and nothing of it is left, whatever
     ends this command. Each process has MONARCH_RANK, MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>.
     """
-    from monarch.cli.hosts.exec import exec_
-
-    exec_(**given)
 
 
 @click.command(context_settings=_words)
@@ -53,15 +51,13 @@ def exec_(**given: Any) -> None:
 @_workdir
 @click.option("--kill", "kills", is_flag=True, help="end the allocation when it is done")
 @click.argument("command", nargs=-1, metavar="[COMMAND]...", type=click.UNPROCESSED)
-def shell(**given: Any) -> None:
+@calls("monarch.cli.hosts.exec:shell")
+def shell() -> None:
     """Open a shell on a host, in this terminal; or COMMAND, one that needs a terminal.
 
     It follows the size of the terminal, and keys go there, Ctrl-C and Ctrl-Z too. No port is
     opened for it.
     """
-    from monarch.cli.hosts.exec import shell
-
-    shell(**given)
 
 
 @click.command()
@@ -70,15 +66,13 @@ def shell(**given: Any) -> None:
 @_point
 @click.option("--bind", default="127.0.0.1", show_default=True, help="the address here")
 @click.option("--to", default="127.0.0.1", show_default=True, help="whose port, seen from there")
-def forward(**given: Any) -> None:
+@calls("monarch.cli.hosts.exec:forward")
+def forward() -> None:
     """Bring ports of a host to this machine, until Ctrl-C.
 
     As in `monarch forward 6006` for TensorBoard on the first host. Bytes go through the connection
     that there is to the host's agent; no other port has to be open.
     """
-    from monarch.cli.hosts.exec import forward
-
-    forward(**given)
 
 
 @click.command()
@@ -89,24 +83,20 @@ def forward(**given: Any) -> None:
 @_point
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="the last N of each")
 @click.option("--agents", is_flag=True, help="what the host agents themselves have logged")
-def logs(**given: Any) -> None:
+@calls("monarch.cli.hosts.host_logs:logs")
+def logs() -> None:
     """Show what the procs on the hosts of the allocation have printed.
 
     The hosts keep it in files, also of procs that have ended. Each line has host, mesh and rank in
     front. What a run's ranks printed is in the run, too: `monarch runs logs`.
     """
-    from monarch.cli.hosts.host_logs import logs
-
-    logs(**given)
 
 
 @click.command()
 @click.option("--json", "is_json", is_flag=True, help="a list, for programs")
-def hosts(**given: Any) -> None:
+@calls("monarch.cli.hosts.hosts:hosts")
+def hosts() -> None:
     """List the hosts of the allocation: where they are, what they have, who uses them."""
-    from monarch.cli.hosts.hosts import hosts
-
-    hosts(**given)
 
 
 @click.group()
@@ -117,54 +107,44 @@ def context() -> None:
 @context.command("create")
 @click.argument("name")
 @click.option("--spec", metavar="MODULE.NAME|FILE", help="a job in Python, or a project file")
-def context_create(**given: Any) -> None:
+@calls("monarch.cli.allocation.contexts:create")
+def context_create() -> None:
     """Make a context, and use it. What is up goes on."""
-    from monarch.cli.allocation.contexts import create
-
-    create(**given)
 
 
 @context.command("use")
 @click.argument("name")
-def context_use(name: str) -> None:
+@calls("monarch.cli.allocation.contexts:use")
+def context_use() -> None:
     """Have commands go to the allocation of this context from here on."""
-    from monarch.cli.allocation.contexts import use
-
-    use(name)
 
 
 @context.command("rm")
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="end its allocation, if one is up")
-def context_rm(**given: Any) -> None:
+@calls("monarch.cli.allocation.contexts:rm")
+def context_rm() -> None:
     """Take a context away. One whose allocation is up stays, unless you agree to end that."""
-    from monarch.cli.allocation.contexts import rm
-
-    rm(**given)
 
 
 @context.command("ls")
+@calls("monarch.cli.allocation.contexts:ls")
 def context_ls() -> None:
     """List the contexts of this folder; a * marks the one in use."""
-    from monarch.cli.allocation.contexts import ls
-
-    ls()
 
 
 @click.command()
 @project_file
 @click.option("--timeout", type=click.FloatRange(min=1), default=20.0, show_default=True)
 @click.option("--json", "is_json", is_flag=True, help="a list of findings, for programs")
-def doctor(**given: Any) -> None:
+@calls("monarch.cli.hosts.doctor:doctor")
+def doctor() -> None:
     """Say what would fail on the configured allocation, and why, before anything is started.
 
     Looks at each host: whether it can be reached, its Python, clock, disk and shared memory, GPUs,
     and whether the hosts reach each other. A line for each finding, with a way to fix it. Ends
     with 1 if something would fail.
     """
-    from monarch.cli.hosts.doctor import doctor
-
-    doctor(**given)
 
 
 HOST_COMMANDS = (exec_, shell, forward, logs, hosts, context, doctor)

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.hosts.exec import all_live, up_job
-from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.hosts.exec import all_live, hosts_at, up_job
+from monarch.cli.terminal.terminal import LabelledLines
 from monarch.errors import JobError
 from monarch.job.exec.exec_run import ExecRun, Program, write_through
-from monarch.job.exec.ranks import chosen, hosts_of, parse_point, ranks_on
+from monarch.job.exec.ranks import chosen, hosts_of, ranks_on
 from monarch.runtime.client_agent import client
 from monarch.runtime.output import read_logs
-from monarch.wire.address import ProcAddress
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
 def logs(
@@ -37,52 +35,49 @@ def logs(
     job = up_job()
     hosts = chosen(hosts_of(job), mesh, only_one=False)
     if point:
-        hosts = [host for host in hosts if host.mesh == hosts[0].mesh]
-        at = ranks_on([(ProcAddress(h.url), h.name) for h in hosts], {}, parse_point(point))
-        hosts = [hosts[rank.number] for rank in at]
+        hosts = hosts_at(hosts, point)
     live = all_live(job, hosts)
-    options = [
-        f"--since={began}", *(f"--rank={rank}" for rank in ranks),
-        *(["--follow"] if follow else []), *([f"--tail={tail}"] if tail is not None else []),
-        *(["--agents"] if agents else []),
-    ]  # fmt: skip
+    options = [f"--since={began}", *(f"--rank={rank}" for rank in ranks)]
+    options += ["--follow"] if follow else []
+    options += [] if tail is None else [f"--tail={tail}"]
+    options += ["--agents"] if agents else []
     script = Path(read_logs.__file__).read_bytes()
     node = client().node
-    shown = _Shown()
+    printer = _Shown()
     runs = []
-    for one in live:
-        name, pid = one.state.host, one.state.pid
-        rank = ranks_on([(one.address, name)], {})
-        program = Program((one.state.logs, str(pid), *options), {}, "/", script, True)
+    for live_host in live:
+        name, pid = live_host.state.host, live_host.state.pid
+        rank = ranks_on([(live_host.address, name)], {})
+        program = Program((live_host.state.logs, str(pid), *options), {}, "/", script, True)
         runs.append((name, ExecRun(node, rank, program)))
     try:
         for _, run in runs:
             run.end_input()
         if follow:
-            _follow(runs, shown)
+            _follow(runs, printer)
         for name, run in runs:
-            run.wait(lambda stream, data, name=name: shown.take(name, stream, data))  # type: ignore[misc]
-        shown.flush()
-        if not shown.num_lines and not follow:
+            run.wait(lambda stream, data, name=name: printer.take(name, stream, data))  # type: ignore[misc]
+        printer.flush()
+        if not printer.num_lines and not follow:
             raise JobError(_nothing(ranks, since))
     except KeyboardInterrupt:
-        sys.exit(130)  # That is how one stops to follow.
+        sys.exit(130)  # The way to stop following: no error.
     finally:
         for _, run in runs:
             run.close()
 
 
-def _follow(runs: Sequence[tuple[str, ExecRun]], shown: _Shown) -> None:
+def _follow(runs: Sequence[tuple[str, ExecRun]], printer: _Shown) -> None:
     while any(not program.ended.is_set for _, run in runs for program in run.programs):
         for name, run in runs:
-            run.write_some(lambda stream, data, name=name: shown.take(name, stream, data))  # type: ignore[misc]
-        shown.flush()
+            run.write_some(lambda stream, data, name=name: printer.take(name, stream, data))  # type: ignore[misc]
+        printer.flush()
 
 
 def _nothing(ranks: Sequence[int], since: str | None) -> str:
-    of = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
+    by_rank = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
     when = f" since {since}" if since else ""
-    return f"nothing was printed{of}{when} on the hosts of this allocation"
+    return f"nothing was printed{by_rank}{when} on the hosts of this allocation"
 
 
 class _Shown:
@@ -90,9 +85,8 @@ class _Shown:
 
     def __init__(self) -> None:
         self.num_lines = 0
-        self._terminal = Terminal()
+        self._labelled = LabelledLines("[{}] ")
         self._rest: dict[str, bytes] = {}
-        self._colours: dict[str, str] = {}
 
     def take(self, name: str, stream: int, data: bytes) -> None:
         if stream == 2:
@@ -100,12 +94,9 @@ class _Shown:
             return
         *lines, self._rest[name] = (self._rest.get(name, b"") + data).split(b"\n")
         for line in lines:
-            who, _, text = line.decode(errors="replace").partition("\t")
+            proc_label, _, text = line.decode(errors="replace").partition("\t")
             self.num_lines += 1
-            label = f"{name} {who}".strip()
-            colour = self._colours.setdefault(label, _COLOURS[len(self._colours) % len(_COLOURS)])
-            self._terminal.line(f"[{label}] ", colour, end="")
-            self._terminal.line(text, is_exact=self._terminal.width is None)
+            self._labelled.print((f"{name} {proc_label}".strip(), text))
 
     def flush(self) -> None:
         sys.stdout.flush()
@@ -114,14 +105,17 @@ class _Shown:
 def since_time(text: str, now: float) -> float:
     """Return a time in seconds since the epoch: ``30s``, ``10m``, ``2h``, ``1d`` ago, or a date or
     time."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
-        return now - float(found[1]) * _UNITS[found[2]]
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+        return now - float(match[1]) * _UNITS[match[2]]
     today = time.strftime("%Y-%m-%d", time.localtime(now))
     for form, value in (
-        ("%Y-%m-%d %H:%M:%S", text), ("%Y-%m-%d %H:%M", text), ("%Y-%m-%dT%H:%M:%S", text),
-        ("%Y-%m-%d", text), ("%Y-%m-%d %H:%M:%S", f"{today} {text}"),
+        ("%Y-%m-%d %H:%M:%S", text),
+        ("%Y-%m-%d %H:%M", text),
+        ("%Y-%m-%dT%H:%M:%S", text),
+        ("%Y-%m-%d", text),
+        ("%Y-%m-%d %H:%M:%S", f"{today} {text}"),
         ("%Y-%m-%d %H:%M", f"{today} {text}"),
-    ):  # fmt: skip
+    ):
         try:
             return time.mktime(time.strptime(value, form))
         except ValueError:

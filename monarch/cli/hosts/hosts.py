@@ -11,7 +11,7 @@ import click
 from monarch.cli.allocation.users import named
 from monarch.cli.hosts.exec import LiveHost, ask, up_job
 from monarch.cli.project import no_allocation
-from monarch.cli.terminal.tables import in_columns, terminal_width
+from monarch.cli.terminal.tables import echo_columns
 from monarch.job.doctor.probe_session import probe_by_agent
 from monarch.job.exec.ranks import hosts_of
 from monarch.runtime.client_agent import client
@@ -24,26 +24,26 @@ _SHOWN = ("host", "python", "cpus", "memory", "load")
 def hosts(is_json: bool) -> None:
     """Print a row for each host."""
     job = up_job()
-    known = hosts_of(job)
-    live, wrong = ask(job, known)
+    job_hosts = hosts_of(job)
+    live, wrong = ask(job, job_hosts)
     if not live and not job.is_running():
         raise no_allocation()
-    told = _looked_at(live)
-    found = {one.host.name: one for one in live}
+    looks = _looked_at(live)
+    live_by_name = {live_host.host.name: live_host for live_host in live}
     rows: list[dict[str, Any]] = []
-    for host in known:
+    for host in job_hosts:
         row: dict[str, Any] = {
             "name": host.name, "mesh": host.mesh, "point": {"hosts": host.place}, "url": host.url,
         }  # fmt: skip
         if host.name in wrong:
             row["error"] = wrong[host.name]
         else:
-            state, machine = found[host.name].state, told.get(host.name, {})
+            state, machine = live_by_name[host.name].state, looks.get(host.name, {})
             row |= {
                 "host": state.host, "pid": state.pid, "user": named(state),
                 "generation": state.generation, "workspace": state.workspace,
                 "num_procs": len(state.procs), "num_programs": len(state.programs),
-                "machine": {what: machine.get(what) for what in _SHOWN},
+                "machine": {field: machine.get(field) for field in _SHOWN},
                 "gpus": [gpu["name"] for gpu in machine.get("gpus", {}).get("found", ())],
                 "torch": machine.get("packages", {}).get("torch"),
                 "addresses": machine.get("addresses", []),
@@ -59,35 +59,34 @@ def hosts(is_json: bool) -> None:
 
 def _looked_at(live: list[LiveHost]) -> dict[str, dict[str, Any]]:
     node = client().node
-    sessions = {one.host.name: probe_by_agent(node, one.address) for one in live}
+    sessions = {live_host.host.name: probe_by_agent(node, live_host.address) for live_host in live}
     for session in sessions.values():
         session.order({"do": "look"})
     deadline = time.monotonic() + _SECONDS
-    found = {name: session.answer(deadline) for name, session in sessions.items()}
+    answers = {name: session.answer(deadline) for name, session in sessions.items()}
     for session in sessions.values():
         session.close()
-    return {name: answer for name, answer in found.items() if "time" in answer}
+    return {name: answer for name, answer in answers.items() if "time" in answer}
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
     table = [("host", "mesh", "point", "cpus", "memory", "gpus", "load", "python", "used by", "at")]
     for row in rows:
-        place = f"hosts={row['point']['hosts']}"
+        point = f"hosts={row['point']['hosts']}"
         if "error" in row:
             blank = ("-",) * 5
-            table.append((row["name"], row["mesh"], place, *blank, "-", row["url"]))
+            table.append((row["name"], row["mesh"], point, *blank, "-", row["url"]))
             continue
         machine, gpus = row["machine"], row["gpus"]
         python = ".".join(map(str, machine["python"] or ())) or "-"
         table.append((
-            row["name"], row["mesh"], place, str(machine["cpus"] or "-"),
+            row["name"], row["mesh"], point, str(machine["cpus"] or "-"),
             byte_size(machine["memory"]) if machine["memory"] else "-",
             f"{len(gpus)} x {gpus[0]}" if gpus else "-",
             f"{machine['load']:.1f}" if machine["load"] is not None else "-", python,
             row["user"] or "-", row["url"],
         ))  # fmt: skip
-    for line in in_columns(table, terminal_width()):
-        click.echo(line)
+    echo_columns(table)
     for row in rows:
         if "error" in row:
             click.secho(f"{row['name']}: {row['error']}", fg="red")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
+
+from monarch.cli.options import calls
 
 run_option = click.option("--run", "run", metavar="RUN", help="of a run's folder, not of what runs")
 
@@ -18,28 +19,24 @@ run_option = click.option("--run", "run", metavar="RUN", help="of a run's folder
 @click.option("--csv", "form", flag_value="csv", help="lines of comma-separated values")
 @click.option("--json", "form", flag_value="json", help="a list of objects")
 @click.option("--timeout", metavar="DURATION", help="give up on the answer then: 30s, 2m")
-def query(**given: Any) -> None:
+@calls("monarch.cli.observe.questions:query")
+def query() -> None:
     """Ask SQL of what all processes remember of their last calls, failures, pushes.
 
     SQL is also the name of a ready question, or - for standard input. Without it, lists these and
     the tables. A query reads no files. Needs the extra `observe`.
     """
-    from monarch.cli.observe.questions import query
-
-    query(**given)
 
 
 @click.command()
 @run_option
 @click.option("--json", "is_json", is_flag=True, help="an object, for programs")
-def hang(**given: Any) -> None:
+@calls("monarch.cli.observe.questions:hang")
+def hang() -> None:
     """Show which ranks wait for which, and which collective does not match on all ranks.
 
     Exits with 1 where something is found that cannot end by itself.
     """
-    from monarch.cli.observe.questions import hang
-
-    hang(**given)
 
 
 @click.command()
@@ -47,24 +44,20 @@ def hang(**given: Any) -> None:
 @click.option("--seconds", type=click.FloatRange(0, 3600), default=0.0, help="watch so long first")
 @click.option("--torch", "with_torch", is_flag=True, help="with torch's profiler on all procs")
 @click.option("-o", "file", type=click.Path(path_type=Path), default=Path("trace.json.gz"))
-def trace(**given: Any) -> None:
+@calls("monarch.cli.observe.questions:trace")
+def trace() -> None:
     """Write one file with all ranks for ui.perfetto.dev: calls and their senders, collectives.
 
     Clocks of several machines are aligned; the file says how well.
     """
-    from monarch.cli.observe.questions import trace
-
-    trace(**given)
 
 
 @click.command(hidden=True)
 @click.option("--time", "duration", default="10s", metavar="DURATION", help="watch so long")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json.gz"))
-def profile(**given: Any) -> None:
+@calls("monarch.cli.observe.questions:profile")
+def profile() -> None:
     """Monarch's name for `monarch trace --seconds`."""
-    from monarch.cli.observe.questions import profile
-
-    profile(**given)
 
 
 @click.command(hidden=True)
@@ -82,14 +75,12 @@ def tui(addr: str | None) -> None:
 
 
 @click.command()
+@calls("monarch.cli.observe.views:top")
 def top() -> None:
     """Watch hosts, ranks and their waits in this terminal; ? lists the keys.
 
     Needs the extra `observe`.
     """
-    from monarch.cli.observe.views import top
-
-    top()
 
 
 @click.command()
@@ -100,13 +91,11 @@ def top() -> None:
 @click.option("--open", "opens", is_flag=True, help="in your browser, too")
 @click.option("--read-only", is_flag=True, help="without buttons that do something")
 @click.option("--stdin", "from_stdin", is_flag=True, hidden=True)
-def dashboard(**given: Any) -> None:
+@calls("monarch.cli.observe.pages:dashboard")
+def dashboard() -> None:
     """Watch what runs, and all runs of this folder, in a browser. Needs the extra `observe`.
 
     The page can stay open: it shows whatever begins later. With --run it is of that folder alone.
 
     From afar: ssh -L 8265:127.0.0.1:8265 HOST, and open the URL that it prints.
     """
-    from monarch.cli.observe.pages import dashboard
-
-    dashboard(**given)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
 _PORT = 8265
 Hosts = Callable[[], Mapping[str, ProcAddress]]
 
-_MISSING = (
-    "monarch dashboard needs Starlette and uvicorn, which are not installed: "
-    "pip install 'monarch-loop[observe]'"
-)
-
 
 def dashboard(
     run: str | None, port: int | None, read_only: bool, opens: bool, from_stdin: bool
@@ -45,9 +41,12 @@ def dashboard(
     """Serve the page until Ctrl-C, and print its URL. The default ``port`` may be replaced by a
     free one."""
     try:
-        from monarch.view.server import PageServer, PageSource, serve
+        from monarch.view.server import PageServer, PageSource
     except ImportError:
-        raise JobError(_MISSING) from None
+        raise JobError(
+            "monarch dashboard needs Starlette and uvicorn, which are not installed: "
+            "pip install 'monarch-loop[observe]'"
+        ) from None
     if from_stdin:
         source = _of_program(PageSource)
     elif run is not None:
@@ -63,24 +62,17 @@ def dashboard(
             ) from None
         server = PageServer(source)
     if from_stdin:
-        serve(server, _tell_plainly)
+        server.run(partial(print, flush=True))
         return
     with page_opener() as opener:
 
         def started(url: str) -> None:
-            _tell(url)
+            click.echo(url)
+            click.echo("open it in a browser on this machine; Ctrl-C ends the page, nothing else")
             if opens and not opener.open(url):
                 click.echo("no browser could be opened here")
 
-        serve(server, started)
-
-
-def _tell(url: str) -> None:
-    click.echo(f"{url}\nopen it in a browser on this machine; Ctrl-C ends the page, nothing else")
-
-
-def _tell_plainly(url: str) -> None:
-    print(url, flush=True)
+        server.run(started)
 
 
 def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:
@@ -103,44 +95,53 @@ def _live(
     def tables(sql: str) -> QueryTables:
         return QueryEngine(lambda: visit, run_paths()).tables(sql)
 
-    def act(what: str, about: Sequence[str]) -> str:
-        return runs.do(what, about) if runs.knows(what) else ranks.do(what, about)
+    def act(action: str, targets: Sequence[str]) -> str:
+        return runs.do(action, targets) if runs.knows(action) else ranks.do(action, targets)
 
     return make(
-        title=title, look=StayHere(visit, hosts).look, tables=tables, act=act,
-        runs=lambda: runs_in(RUNS), is_read_only=read_only, locate=OwnFiles().locate,
-    )  # fmt: skip
+        title=title,
+        look=StayHere(visit, hosts).look,
+        tables=tables,
+        act=act,
+        runs=lambda: runs_in(RUNS),
+        is_read_only=read_only,
+        locate=OwnFiles().locate,
+    )
 
 
 def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
     """Return the page of a run without hosts, from the data in its folder."""
 
-    def act(what: str, uids: Sequence[str]) -> str:
-        raise JobError(f"{run.name} has ended: there is nothing to ask for {what}")
+    def act(action: str, uids: Sequence[str]) -> str:
+        raise JobError(f"{run.name} has ended: there is nothing to ask for {action}")
 
     return make(
-        title=run.name, look=None, act=act, runs=lambda: [run], is_read_only=read_only,
+        title=run.name,
+        look=None,
+        act=act,
+        runs=lambda: [run],
+        is_read_only=read_only,
         tables=lambda sql: QueryTables(kept_rows([run.path]), [run.path]),
-    )  # fmt: skip
+    )
 
 
 def _of_program(make: type[PageSource]) -> PageSource:
     """Return the page of a program that started this process and ends it: the program sends its job
     and pid, or nothing for everything that runs in this folder.
     """
-    told = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
 
     def end_with_it() -> None:
         sys.stdin.read()
         signal_self(signal.SIGTERM)
 
     threading.Thread(target=end_with_it, daemon=True).start()
-    if "job" not in told:
+    if "job" not in request:
         return _of_folder(make, False)
-    job = job_loads(told["job"].encode())
+    job = job_loads(request["job"].encode())
     names = job.names_by_url()
     hosts = {names.get(url, url): job.visit(url) for url in job.urls()}
-    program = program_at(told["pid"])
+    program = program_at(request["pid"])
     if program is not None:
         hosts["the program"] = program
     return _live(make, MeshVisit(client().node, hosts), lambda: hosts, job.kind, False)

@@ -6,23 +6,22 @@ import json
 import math
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from monarch.cli.observe.target import run_paths, visit_here
+from monarch.cli.observe.target import hang_here, run_paths, visit_here
 from monarch.cli.terminal.tables import terminal_width
 from monarch.cli.terminal.volume import say
 from monarch.config.duration import parse_duration
 from monarch.errors import JobError
-from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.kept_files import read_kept
 from monarch.observe.query import TELEMETRY, QueryEngine, QueryTables, kept_rows, live_rows
 from monarch.observe.tables import READY
 from monarch.observe.trace import MeshTrace
+from monarch.observe.visit import procs_of
 from monarch.runs.record.folder import find_run
 from monarch.runs.record.telemetry import HANG_REPORT
 from monarch.wire.address import ProcAddress
@@ -39,15 +38,15 @@ def query(
         if sql is None:
             _list(tables)
             return
-        found = tables.query(sql, seconds=limit)
+        answer = tables.query(sql, seconds=limit)
     if form == "csv":
-        click.echo(found.to_csv(), nl=False)
+        click.echo(answer.to_csv(), nl=False)
     elif form == "jsonl":
-        click.echo(found.to_jsonl(), nl=False)
+        click.echo(answer.to_jsonl(), nl=False)
     elif form == "json":
-        click.echo(found.to_json())
+        click.echo(answer.to_json())
     else:
-        click.echo(found.in_text(terminal_width() or 0))
+        click.echo(answer.in_text(terminal_width() or 0))
 
 
 def _text(sql: str | None, file: Path | None) -> str | None:
@@ -91,12 +90,7 @@ def hang(run: str | None, is_json: bool) -> None:
     """Print which ranks wait for which. For a run, print what was recorded at its end or its last
     trouble.
     """
-    if run is not None:
-        data = _kept(find_run(run).path)
-    else:
-        look = partial(visit_here().look, flight=True)
-        pause = partial(time.sleep, LATE_SECONDS)
-        data = settled_report(hang_report(look()), look, pause).to_data()
+    data = _kept(find_run(run).path) if run is not None else hang_here(visit_here()).to_data()
     if is_json:
         click.echo(json.dumps(data, indent=1))
     else:
@@ -131,32 +125,24 @@ def trace(run: str | None, seconds: float, with_torch: bool, file: Path) -> None
     else:
         visit = visit_here()
         if with_torch:
-            looks = visit.look()
-            profiles = visit.profile(_addresses(looks), seconds or _TORCH_SECONDS)
+            addresses = [
+                msgspec.convert(proc["address"], ProcAddress)
+                for proc in procs_of(visit.look())
+                if proc.get("address")
+            ]
+            profiles = visit.profile(addresses, seconds or _TORCH_SECONDS)
         elif seconds:
             time.sleep(seconds)
         packed = [*visit.drain().packed, live_rows(visit.look(flight=True))]
-    made = MeshTrace(packed)
-    for uid, (data, error) in profiles.items():
-        if error:
-            click.echo(f"{uid}: {error}", err=True)
-        else:
-            made.add_torch(uid, data)
+    mesh_trace = MeshTrace(packed)
+    for uid, error in mesh_trace.add_profiles(profiles).items():
+        click.echo(f"{uid}: {error}", err=True)
     try:
-        made.write(file)
+        mesh_trace.write(file)
     except OSError as error:
         raise JobError(f"cannot write {file}: {error.strerror or error}") from None
     size = file.stat().st_size / 1e6
     click.echo(
-        f"{file}: {counted(made.num_ranks, 'rank')}, {size:.1f} MB, clocks within "
-        f"{made.clock_error_us:.0f} us. Open it at https://ui.perfetto.dev"
+        f"{file}: {counted(mesh_trace.num_ranks, 'rank')}, {size:.1f} MB, clocks within "
+        f"{mesh_trace.clock_error_us:.0f} us. Open it at https://ui.perfetto.dev"
     )
-
-
-def _addresses(looks: list[dict[str, Any]]) -> list[ProcAddress]:
-    return [
-        msgspec.convert(proc["address"], ProcAddress)
-        for host in looks
-        for proc in host.get("procs", ())
-        if proc.get("address")
-    ]

@@ -28,7 +28,7 @@ class RunActions:
     """Actions on a run of this folder, by its name. Each returns a text, or raises ``JobError``."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Callable[[RunFolder], str]] = {
+        self._actions: dict[str, Callable[[RunFolder], str]] = {
             "rollback": self.roll_back,
             "take-t": partial(self.take, "t"),
             "take-c": partial(self.take, "c"),
@@ -36,26 +36,26 @@ class RunActions:
             "more": partial(self.ask_slow, "+"),
         }
 
-    def knows(self, what: str) -> bool:
-        return what in self._known
+    def knows(self, action: str) -> bool:
+        return action in self._actions
 
-    def do(self, what: str, names: Sequence[str]) -> str:
-        """Run the action ``what`` on one run. Raises ``JobError`` for an unknown action."""
+    def do(self, action: str, names: Sequence[str]) -> str:
+        """Run an action on one run. Raises ``JobError`` for an unknown action."""
         if len(names) != 1:
             raise JobError("name one run")
-        return self._known[what](find_run(names[0]))
+        return self._actions[action](find_run(names[0]))
 
     def roll_back(self, run: RunFolder) -> str:
         """Roll the hosts back, as `monarch sync rollback` does, while the run holds."""
         if run.status != "held":
             raise JobError(f"{run.name} does not hold: it is {run.status}")
-        said = io.StringIO()
+        printed = io.StringIO()
         try:
             workspace = whole_of(find_project(None))
-            go_back(pusher_here(), workspace, None, Lines(Terminal(said)))
+            go_back(pusher_here(), workspace, None, Lines(Terminal(printed)))
         except (ConfigError, SyncError) as error:
             raise JobError(str(error)) from None
-        return said.getvalue()
+        return printed.getvalue()
 
     def take(self, choice: str, run: RunFolder) -> str:
         """Answer the run's question about ranks that differ."""
@@ -83,12 +83,12 @@ class OwnFiles:
         else.
         """
         workspace = self._workspace
-        folders = [Path(one.local) for one in workspace.folders] if workspace is not None else []
+        folders = [Path(f.local) for f in workspace.folders] if workspace is not None else []
         folders = [*folders, Path.cwd()]
         paths = [(folder / file, folder) for folder in folders]
-        there = file.rpartition(_IN_REPLICA)[2]
-        if workspace is not None and there != file:
-            paths += [(path, folder) for path in workspace.locate(there) for folder in folders]
+        remote = file.rpartition(_IN_REPLICA)[2]
+        if workspace is not None and remote != file:
+            paths += [(path, folder) for path in workspace.locate(remote) for folder in folders]
         return next(
             (
                 (path, folder)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.project import no_allocation
+from monarch.observe.hang_report import (
+    LATE_SECONDS,
+    HangReport,
+    hang_report,
+    settled_report,
+)
 from monarch.observe.visit import MeshVisit
 from monarch.runs.record.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
@@ -23,6 +31,12 @@ def visit_here() -> MeshVisit:
     if not hosts:
         raise no_allocation()
     return MeshVisit(client().node, hosts)
+
+
+def hang_here(visit: MeshVisit) -> HangReport:
+    """Return who waits for whom; look twice if ranks may only be late for a collective."""
+    look = partial(visit.look, flight=True)
+    return settled_report(hang_report(look()), look, partial(time.sleep, LATE_SECONDS))
 
 
 class StayHere:

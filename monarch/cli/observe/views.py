@@ -6,15 +6,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from monarch.cli.observe.target import StayHere, visit_here
+from monarch.cli.observe.target import StayHere, hang_here, visit_here
 from monarch.errors import JobError
-from monarch.observe.hang_report import LATE_SECONDS, hang_report, settled_report
 from monarch.observe.query import live_rows
 from monarch.observe.stacks import dump_in_words, stacks_in_words
 from monarch.observe.trace import MeshTrace
@@ -37,7 +35,7 @@ class RankActions:
 
     def __init__(self, visit: MeshVisit) -> None:
         self._visit = visit
-        self._known: dict[str, Callable[[Sequence[str]], str]] = {
+        self._actions: dict[str, Callable[[Sequence[str]], str]] = {
             "stacks": self.stacks,
             "profile": self.profile,
             "hang": self.hang,
@@ -45,20 +43,19 @@ class RankActions:
             "stop": self.stop,
         }
 
-    def do(self, what: str, uids: Sequence[str]) -> str:
-        """Run the action ``what`` on these procs. Raises ``JobError`` for an unknown action."""
-        if what not in self._known:
-            raise JobError(f"{what!r} is not one of {', '.join(self._known)}")
-        return self._known[what](uids)
+    def do(self, action: str, uids: Sequence[str]) -> str:
+        """Run an action on these procs. Raises ``JobError`` for an unknown action."""
+        if action not in self._actions:
+            raise JobError(f"{action!r} is not one of {', '.join(self._actions)}")
+        return self._actions[action](uids)
 
     def stacks(self, uids: Sequence[str]) -> str:
         """Return the stacks of these ranks."""
         procs = self._chosen(uids)
-        found = self._visit.stacks(procs)
-        silent = [proc for proc in procs if any(
-            one.uid == proc["uid"] and "error" in one.answer for one in found
-        )]  # fmt: skip
-        lines = stacks_in_words(found)
+        answers = self._visit.stacks(procs)
+        uids_without = {stacks.uid for stacks in answers if "error" in stacks.answer}
+        silent = [proc for proc in procs if proc["uid"] in uids_without]
+        lines = stacks_in_words(answers)
         for uid, (dump, error) in self._visit.py_spy(silent).items() if silent else ():
             lines += [f"by py-spy: {self._named().get(uid, uid)}"]
             lines += dump_in_words(dump) if dump else [f"    {error}"]
@@ -67,36 +64,31 @@ class RankActions:
     def profile(self, uids: Sequence[str]) -> str:
         """Record with torch's profiler for two seconds, and write one file for all ranks."""
         addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
-        found = self._visit.profile(addresses, _PROFILE_SECONDS)
+        profiles = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)
-        made = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
-        errors = []
-        for uid, (data, error) in found.items():
-            if error:
-                errors.append(f"{self._named().get(uid, uid)}: {error}")
-            else:
-                made.add_torch(uid, data)
+        trace = MeshTrace([*self._visit.drain().packed, live_rows(looks)])
+        failed = trace.add_profiles(profiles)
+        names = self._named() if failed else {}
+        errors = [f"{names.get(uid, uid)}: {error}" for uid, error in failed.items()]
         path = Path(f"profile-{time.strftime('%H%M%S')}.json.gz")
-        made.write(path)
+        trace.write(path)
         return "\n".join([f"{path.absolute()}: open it at https://ui.perfetto.dev", *errors])
 
-    def hang(self, uids: Sequence[str] = ()) -> str:
+    def hang(self, uids: Sequence[str]) -> str:
         """Return the text of `monarch hang`: which ranks wait for which."""
         del uids
-        look = partial(self._visit.look, flight=True)
-        pause = partial(time.sleep, LATE_SECONDS)
-        return "\n".join(settled_report(hang_report(look()), look, pause).lines)
+        return "\n".join(hang_here(self._visit).lines)
 
     def log(self, uids: Sequence[str]) -> str:
         """Return the last lines of the run that is running here."""
-        wanted = {self._rank(uid) for uid in uids}
+        ranks = {self._rank(uid) for uid in uids}
         for run in reversed(runs_in(RUNS)):
             if run.running_pid is not None:
                 logs = log_lines(run)
-                shown = {name: lines for name, lines in logs.items() if _number(name) in wanted}
+                chosen = {name: lines for name, lines in logs.items() if _number(name) in ranks}
                 return "\n".join(
                     f"{name}: {line}"
-                    for name, lines in (shown or logs).items()
+                    for name, lines in (chosen or logs).items()
                     for line in lines[-_LINES:]
                 )
         return "no run goes on here: what procs print is in their program's terminal"
@@ -121,10 +113,10 @@ class RankActions:
 
     def _chosen(self, uids: Sequence[str]) -> list[dict[str, Any]]:
         """Return the current state of these procs, at most ``_MOST``. Raises ``JobError``."""
-        wanted = list(dict.fromkeys(uids))[:_MOST]
-        procs = [one for one in procs_of(self._visit.look(), wanted) if one.get("address")]
-        if len(procs) < len(wanted) or not wanted:
-            raise JobError("these ranks are gone" if wanted else "choose ranks first")
+        chosen_uids = list(dict.fromkeys(uids))[:_MOST]
+        procs = [proc for proc in procs_of(self._visit.look(), chosen_uids) if proc.get("address")]
+        if len(procs) < len(chosen_uids) or not chosen_uids:
+            raise JobError("these ranks are gone" if chosen_uids else "choose ranks first")
         return procs
 
     def _named(self) -> dict[str, str]:
@@ -151,9 +143,4 @@ def top() -> None:
             "monarch top needs Textual, which is not installed: pip install 'monarch-loop[observe]'"
         ) from None
     visit = visit_here()
-    actions = RankActions(visit)
-
-    def act(what: str, uids: Sequence[str]) -> str:
-        return actions.do(what, uids)
-
-    MonarchTop(StayHere(visit).look, act, Path.cwd().name).run()
+    MonarchTop(StayHere(visit).look, RankActions(visit).do, Path.cwd().name).run()

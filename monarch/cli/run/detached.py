@@ -23,7 +23,8 @@ from monarch.cli.allocation.users import check_free
 from monarch.cli.hosts.exec import LiveHost, all_live, up_job
 from monarch.cli.project import PROJECT_FILE, load_project
 from monarch.cli.run.recipe import outline_here
-from monarch.cli.run.run import RunRequest
+from monarch.cli.run.run import RunRequest, recipe_of
+from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.phases import phase
 from monarch.cli.terminal.volume import say
 from monarch.core.log_lines import clean
@@ -52,35 +53,29 @@ from monarch.runtime.programs.remote_program import ProgramEnd, RemoteProgram
 _BEGIN_SECONDS = 120.0
 _LOOK_SECONDS = 0.3
 _FAR_LOOK_SECONDS = 1.0
+# Variables of a detached run on another machine, by the beginning of their names.
 _PASSED_ON = (
-    "MONARCH_",
-    "NCCL_",
-    "GLOO_",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "LANG",
-    "TERM",
-)
+    "MONARCH_", "NCCL_", "GLOO_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LANG", "TERM",
+)  # fmt: skip
 _NOT_PASSED_ON = ("MONARCH_RUNTIME_DIR", "MONARCH_LOG_DIR", *SECRET_VARIABLES)
 _SIGINT = 2
 _CTRL_C = b"\x03"
 
 
-def start(given: Mapping[str, Any]) -> None:
-    """Start a run on the first host of the allocation and detach from it. ``given`` has the options
-    of ``monarch run``.
+def start(options: Mapping[str, Any]) -> None:
+    """Start a run on the first host of the allocation and detach from it.
+
+    ``options`` are those of ``monarch run``.
     """
-    if given["attach"] is False or given["plan"] or given["show_origin"]:
+    if options["attach"] is False or options["plan"] or options["show_origin"]:
         raise click.UsageError("--detach goes without --local, --plan and --show-origin")
-    recipe, config_file = given["recipe"], given["config_file"]
-    if recipe is None:
-        raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
+    recipe, config_file = options["recipe"] or recipe_of(None), options["config_file"]
     job = up_job()
-    request = RunRequest.given(recipe, config_file, given["overrides"], given["procs"], None)
+    request = RunRequest(recipe, config_file, options["overrides"], options["procs"])
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
-            request.load(outline, None)  # Mistakes in it are told here, and nothing is started.
+            request.load(outline, None)  # Reports mistakes in it before anything is started.
         finally:
             outline.forget()
     elif recipe.endswith(".py") and not Path(recipe).exists():
@@ -88,7 +83,7 @@ def start(given: Mapping[str, Any]) -> None:
     check_free(job, request.command)
     host = all_live(job, hosts_of(job)[:1])[0]
     is_here = host.state.machine == machine_id()
-    words = ["run", *_words(given)]
+    words = ["run", *_words(options)]
     uid = new_uid()
     env = {PROGRAM_VARIABLE: f"{uid} {host.host.url}"}
     if is_here:
@@ -101,18 +96,23 @@ def start(given: Mapping[str, Any]) -> None:
         command = module_arguments("monarch.cli.main", *words)
         directory = host.state.workspace
         env |= {
-            name: value for name, value in os.environ.items()
+            name: value
+            for name, value in os.environ.items()
             if name.startswith(_PASSED_ON) and name not in _NOT_PASSED_ON
-        }  # fmt: skip
-        env |= {
-            THERE_VARIABLE: "1", "MONARCH_RUNS_DIR": _runs_there(), JOB_PATH_VARIABLE: state_file,
-        }  # fmt: skip
+        }
+        env |= {THERE_VARIABLE: "1", "MONARCH_RUNS_DIR": _runs_there()}
+        env[JOB_PATH_VARIABLE] = state_file
     output: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     program = RemoteProgram(client().node, host.address, lambda _, data: output.put(data), uid=uid)
     program.run(
-        command, env=env, directory=directory, size=terminal_size(), is_python=not is_here,
-        is_kept=True, title=" ".join(request.command),
-    )  # fmt: skip
+        command,
+        env=env,
+        directory=directory,
+        size=terminal_size(),
+        is_python=not is_here,
+        is_kept=True,
+        title=" ".join(request.command),
+    )
     if not program.started.wait(_BEGIN_SECONDS) or program.started.value.error:
         error = program.started.value.error if program.started.is_set else "it gives no answer"
         raise JobError(f"cannot start the run on {host.host.name}: {error}")
@@ -127,10 +127,10 @@ def start(given: Mapping[str, Any]) -> None:
     say(f"`monarch runs attach {run.name}` shows it, and ends it")
 
 
-def _words(given: Mapping[str, Any]) -> list[str]:
+def _words(options: Mapping[str, Any]) -> list[str]:
     """Return the command that the host will run, in the words typed here."""
-    words = [given["recipe"], *given["overrides"], "--attach", "--yes"]
-    for name, value in given.items():
+    words = [options["recipe"], *options["overrides"], "--attach", "--yes"]
+    for name, value in options.items():
         if name in ("recipe", "overrides", "attach", "yes") or value in (None, False):
             continue
         option = "--config" if name == "config_file" else f"--{name.replace('_', '-')}"
@@ -151,11 +151,11 @@ def _wait_until_begun(program: RemoteProgram, host: LiveHost, *, is_here: bool) 
         while True:
             is_over = program.ended.wait(_LOOK_SECONDS if is_here else _FAR_LOOK_SECONDS)
             if is_here:
-                found = next((run for run in runs_in() if _is_of(run, program.uid)), None)
+                begun = next((run for run in runs_in() if _is_of(run, program.uid)), None)
             else:
-                found = fetch(host, program.uid, is_running=not is_over)
-            if found is not None or is_over:
-                return found
+                begun = fetch(host, program.uid, is_running=not is_over)
+            if begun is not None or is_over:
+                return begun
             if time.monotonic() > deadline:
                 raise JobError(
                     f"the run on {host.host.name} has not begun within {_BEGIN_SECONDS:.0f} s; "
@@ -170,13 +170,13 @@ def _is_of(run: RunFolder, uid: str) -> bool:
 
 def _check_in_workspace(recipe: str, config_file: str | None) -> None:
     """Raise ``JobError`` for files that the host would not have."""
-    folders = [Path(one.local).resolve() for one in load_project(None).make_workspace().folders]
+    folders = [Path(entry.local).resolve() for entry in load_project(None).make_workspace().folders]
     for path in (recipe.partition(":")[0], config_file):
         if path and (path.endswith((".py", ".toml")) or "/" in path):
             if not Path(path).exists():
                 raise JobError(f"there is no {path}")
             real = Path(path).resolve()
-            if Path(path).is_absolute() or not any(real.is_relative_to(one) for one in folders):
+            if Path(path).is_absolute() or not any(real.is_relative_to(entry) for entry in folders):
                 raise JobError(
                     f"{path} is not in the workspace, so the host does not have it: put it there, "
                     "and name it from this folder"
@@ -185,9 +185,9 @@ def _check_in_workspace(recipe: str, config_file: str | None) -> None:
 
 def _runs_there() -> str:
     """Return a folder of the person's own on that host, which stays when the allocation ends."""
-    here = f"{os.uname().nodename}:{os.getcwd()}"
+    origin = f"{os.uname().nodename}:{os.getcwd()}"
     plain = re.sub(r"[^\w.-]", "_", Path.cwd().name)
-    name = f"{plain}-{sha256(here.encode()).hexdigest()[:8]}"
+    name = f"{plain}-{sha256(origin.encode()).hexdigest()[:8]}"
     return f"~/.monarch/runs/{name}"
 
 
@@ -206,41 +206,43 @@ def _bring_project(job: JobTrait, host: LiveHost) -> str:
             sys.exit(pushed.returncode)
     script = Path(receive_state.__file__).read_bytes()
     path = f"{_runs_there()}/.job_state.json"
-    end, said = _run_there(host, [path], job.dumps(), script=script)
+    end, output = _run_there(host, [path], job.dumps(), script=script)
     if end.status:
         raise JobError(
-            f"cannot keep the state of the job on {host.host.name}: {end.reason} {said.decode()}"
+            f"cannot keep the state of the job on {host.host.name}: {end.reason} {output.decode()}"
         )
-    return said.decode().strip()
+    return output.decode().strip()
 
 
 def _run_there(
-    host: LiveHost, command: Sequence[str], given: bytes, directory: str = "",
-    script: bytes | None = None,
-) -> tuple[ProgramEnd, bytes]:  # fmt: skip
-    program = Program(tuple(command), {}, directory, script, is_python=script is not None)
+    host: LiveHost, arguments: Sequence[str], stdin: bytes, *, script: bytes
+) -> tuple[ProgramEnd, bytes]:
+    """Run a Python script on a host; return its end and its output."""
+    program = Program(tuple(arguments), {}, "", script, is_python=True)
     rank = ranks_on([(host.address, host.host.name)], {})
     run = ExecRun(client().node, rank, program)
-    said: list[bytes] = []
+    output: list[bytes] = []
     try:
-        run.programs[0].write(given)
+        run.programs[0].write(stdin)
         run.end_input()
-        (end,) = run.wait(lambda stream, data: said.append(data) if stream == 1 else None)
+        (end,) = run.wait(lambda stream, data: output.append(data) if stream == 1 else None)
     finally:
         run.close()
-    return end, b"".join(said)
+    return end, b"".join(output)
 
 
 def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
     """Copy new data of a run on another machine to this one, except checkpoints; return the
     copy."""
-    known = {}
+    local_files = {}
     for path in RUNS.rglob("*"):
         if path.is_file() and not path.is_symlink():
             status = path.stat()
-            known[str(path.relative_to(RUNS))] = [status.st_size, int(status.st_mtime)]
+            local_files[str(path.relative_to(RUNS))] = [status.st_size, int(status.st_mtime)]
     script = Path(carry.__file__).read_bytes()
-    end, archive = _run_there(host, [_runs_there(), uid], json.dumps(known).encode(), script=script)
+    end, archive = _run_there(
+        host, [_runs_there(), uid], json.dumps(local_files).encode(), script=script
+    )
     if end.status:
         return None
     RUNS.mkdir(exist_ok=True)
@@ -255,11 +257,11 @@ def fetch(host: LiveHost, uid: str, *, is_running: bool) -> RunFolder | None:
                 assert content is not None
                 target.write_bytes(content.read())
                 os.utime(target, (member.mtime, member.mtime))
-    found = next((run for run in runs_in() if _is_of(run, uid)), None)
-    if found is not None:
-        note_remote(found, is_running=is_running, host=host.host.name, url=host.host.url)
-        found.link_as_latest()
-    return found
+    copy = next((run for run in runs_in() if _is_of(run, uid)), None)
+    if copy is not None:
+        note_remote(copy, is_running=is_running, host=host.host.name, url=host.host.url)
+        copy.link_as_latest()
+    return copy
 
 
 def refresh() -> None:
@@ -269,7 +271,7 @@ def refresh() -> None:
         return
     try:
         job = up_job()
-        hosts = {one.host.url: one for one in all_live(job, hosts_of(job)[:1])}
+        hosts = {live.host.url: live for live in all_live(job, hosts_of(job)[:1])}
     except JobError:
         hosts = {}
     for run in copies:
@@ -282,7 +284,7 @@ def refresh() -> None:
 
 
 def _goes_on(host: LiveHost, uid: str) -> bool:
-    return any(one["uid"] == uid and one["status"] is None for one in host.state.programs)
+    return any(p["uid"] == uid and p["status"] is None for p in host.state.programs)
 
 
 def attach(name: str) -> None:
@@ -300,11 +302,11 @@ def attach(name: str) -> None:
             f"{run.name} is {run.status}: `monarch runs show {run.name}` tells how it went"
         )
     job = up_job()
-    host = next((one for one in hosts_of(job) if one.url == detached.url), None)
+    host = next((candidate for candidate in hosts_of(job) if candidate.url == detached.url), None)
     if host is None:
         raise JobError(f"the host of {run.name} is not in this allocation any more")
     live = all_live(job, [host])[0]
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    if is_somebody_there():
         end = _on_terminal(live, run, detached.uid)
     else:
         end = _plainly(live, run, detached.uid)
@@ -340,21 +342,21 @@ def _plainly(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
 
 
 def _on_terminal(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
-    asked = threading.Event()
+    is_interrupted = threading.Event()
 
     def on_keys(keys: bytes) -> bytes:
         if _CTRL_C in keys:
-            asked.set()
+            is_interrupted.set()
             return b""
         return keys
 
     session = TerminalSession(client().node, host.address, uid=uid, on_keys=on_keys)
     session.program.view(terminal_size())
     while True:
-        end = session.serve(asked.is_set)
+        end = session.serve(is_interrupted.is_set)
         if end is not None:
             return end
-        asked.clear()
+        is_interrupted.clear()
         choice = _ask(run)
         if choice == "d":
             session.program.leave()
@@ -368,7 +370,7 @@ def _ask(run: RunFolder) -> str:
     click.echo()
     question = f"{run.name}: (d)etach and leave it to itself, (e)nd it, or Enter to go on"
     try:
-        told = click.prompt(question, default="", show_default=False, prompt_suffix=" ")
+        answer = click.prompt(question, default="", show_default=False, prompt_suffix=" ")
     except (click.Abort, KeyboardInterrupt):
         return "d"
-    return str(told).strip().lower()[:1]
+    return str(answer).strip().lower()[:1]

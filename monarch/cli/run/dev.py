@@ -40,8 +40,8 @@ def dev(apply: Callable[[], object], run: Callable[[], object], *, opens: bool =
             run()
         except (KeyboardInterrupt, click.Abort, SystemExit):
             if watch.status:
-                what = f"the watch ended with status {watch.status}, and the run with it"
-                raise JobError(what) from None
+                problem = f"the watch ended with status {watch.status}, and the run with it"
+                raise JobError(problem) from None
             raise
     say("the hosts stay up: `monarch kill` ends them")
 
@@ -50,33 +50,21 @@ class _Watch:
     """A watch in a process of its own; its lines are printed here as they arrive."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [
-                sys.executable, *module_arguments("monarch.cli.main"), "sync", "--watch", "--keys",
-                *louder(),
-            ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,  # Ctrl-C is for the run; the watch ends after it.
-        )  # fmt: skip
+        self._process = _started("sync", "--watch", "--keys", *louder())
         self._is_ending = False
         self.status = 0
         self._reader = threading.Thread(target=self._tell, name="monarch-dev", daemon=True)
         self._reader.start()
 
     def press(self, key: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(key)
-            self._process.stdin.flush()
+        _send(self._process, key)
 
     def end(self) -> None:
         """Make the watch undo an unfinished push, and end it."""
         self._is_ending = True
         end_child(self._process, _END_SECONDS)
         self._reader.join(_END_SECONDS)
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
+        _close_pipes(self._process)
 
     def _tell(self) -> None:
         assert self._process.stdout is not None
@@ -111,9 +99,7 @@ class _Page:
         process = self._process
         if process is not None:
             end_child(process, _END_SECONDS)
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    pipe.close()  # type: ignore[union-attr]
+            _close_pipes(process)
 
     def open(self) -> None:
         """Print the URL, and open it in a browser if there is one. Does not wait."""
@@ -130,16 +116,9 @@ class _Page:
             _say(f"dashboard: {self._url}{'' if is_open else ' (open it in a browser here)'}")
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, *module_arguments("monarch.cli.main"), "dashboard", "--stdin"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,  # Ctrl-C is for the run.
-        )  # fmt: skip
-        assert self._process.stdin is not None
+        self._process = _started("dashboard", "--stdin")
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.write("{}\n")
-            self._process.stdin.flush()
+        _send(self._process, "{}\n")
         self._url = ""
         for line in self._process.stdout:
             if line.startswith("http"):
@@ -147,6 +126,31 @@ class _Page:
                 return
             if not self._is_over:
                 _say(line.rstrip("\n"))
+
+
+def _started(*words: str) -> subprocess.Popen[str]:
+    """Start a command of ours in a session of its own: Ctrl-C is for the run."""
+    return subprocess.Popen(
+        [sys.executable, *module_arguments("monarch.cli.main", *words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _send(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError, ValueError):
+        process.stdin.write(text)
+        process.stdin.flush()
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            pipe.close()  # type: ignore[union-attr]
 
 
 @contextmanager
@@ -171,13 +175,13 @@ def _forward(keys: Keys, watch: _Watch, page: _Page) -> None:
             watch.press(key)
 
 
-def _say(line: str) -> None:
+def _say(text: str) -> None:
     """Print a line at once, above the table of the run if there is one."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        colour = {"✓": "green", "✗": "red"}.get(line[:1])
-        line = f"{click.style('sync', dim=True)}  {click.style(line, fg=colour)}"
+        colour = {"✓": "green", "✗": "red"}.get(text[:1])
+        text = f"{click.style('sync', dim=True)}  {click.style(text, fg=colour)}"
     else:
-        line = f"sync  {line}"
+        text = f"sync  {text}"
     with contextlib.suppress(OSError):
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{text}\n")
         sys.stdout.flush()

@@ -51,20 +51,20 @@ class Pace:
         self._last: tuple[int, float] | None = None
         self._seconds: deque[float] = deque(maxlen=_PACE_STEPS)
 
-    def made(self, step: int, now: float) -> None:
+    def made(self, step: int, time: float) -> None:
         """Note that a step was made, at this time of a clock that never stops."""
         if self._last is not None and step == self._last[0]:
             return  # It has more to report.
         if self._last is not None and step > self._last[0]:
-            self._seconds.append((now - self._last[1]) / (step - self._last[0]))
-        self._last = step, now
+            self._seconds.append((time - self._last[1]) / (step - self._last[0]))
+        self._last = step, time
 
     def left(self, num_steps: int) -> str:
         """Return how long the rest takes, as ``1:23:45``; ``-`` if that is not known."""
         if self._last is None or not self._seconds or num_steps <= 0:
             return "-"
         most = _PACE_TIMES * statistics.median(self._seconds)
-        usual = [one for one in self._seconds if one <= most]
+        usual = [seconds for seconds in self._seconds if seconds <= most]
         return _as_clock(statistics.fmean(usual) * max(0, num_steps - self._last[0]))
 
 
@@ -80,14 +80,19 @@ class LiveDisplay:
     def __init__(self, console: Console, is_held: Callable[[], bool] = lambda: False) -> None:
         self._console = console
         self._is_held = is_held
+        #: The last value of each metric.
         self._latest: dict[str, float] = {}
+        #: The widest that each column was.
         self._widths: dict[str, int] = {}
         self._pace = Pace()
+        #: Name and text of each column, in three groups from left to right.
         self._progress: list[tuple[str, str]] = []
         self._saved: list[tuple[str, str]] = []
         self._numbers: list[tuple[str, str]] = []
         self._spinner = spinner(console)
+        #: The spinner's task; ``None`` if there is none.
         self._phase: TaskID | None = None
+        #: Guards the columns and the phase: another thread draws them.
         self._lock = threading.Lock()
 
     def message(self, text: str) -> None:
@@ -111,9 +116,9 @@ class LiveDisplay:
         self._pace.made(step, now)
         self._latest.update(values)
         bar = bar_of(step, num_steps)
-        left = self._pace.left(num_steps)
+        time_left = self._pace.left(num_steps)
         with self._lock:
-            self._progress = [("step", bar), ("left", left)]
+            self._progress = [("step", bar), ("left", time_left)]
             self._numbers = cells_of(self._latest)
             self._end_phase()
 
@@ -122,10 +127,10 @@ class LiveDisplay:
         with self._lock:
             row = [*self._progress, *self._saved, *self._numbers] if self._progress else []
             is_waiting = self._phase is not None
-        shown: list[RenderableType] = [self._table(row)] if row else []
+        parts: list[RenderableType] = [self._table(row)] if row else []
         if self._is_held():
-            return Group(*shown, _HELD)
-        return Group(*shown, self._spinner) if is_waiting else Group(*shown)
+            return Group(*parts, _HELD)
+        return Group(*parts, self._spinner) if is_waiting else Group(*parts)
 
     def _table(self, row: Sequence[tuple[str, str]]) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
@@ -167,7 +172,7 @@ class PlainDisplay:
         self._saved = f"  saved {step}"
 
     def message(self, text: str) -> None:
-        # In one piece: another thread may have something to tell in this moment, too.
+        # In one write: another thread may print at the same moment.
         sys.stdout.write(f"{plain(text)}\n")
         sys.stdout.flush()
 
@@ -177,8 +182,8 @@ class PlainDisplay:
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         if step % self._line_every == 0 or step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
-            of = f"/{num_steps}" if num_steps > 0 else ""
-            self.message(f"step {step}{of}  {numbers}{self._saved}".rstrip())
+            total = f"/{num_steps}" if num_steps > 0 else ""
+            self.message(f"step {step}{total}  {numbers}{self._saved}".rstrip())
 
 
 class QuietDisplay(Display):
@@ -204,19 +209,20 @@ def cells_of(values: Mapping[str, float]) -> list[tuple[str, str]]:
     """
     names = [name for name in values if name not in _HIDDEN]
     names.sort(key=lambda name: (name != "loss", name in _OF_ALL, name.startswith(_HELD_OUT)))
-    return [(_short_name(name), _short(values[name])) for name in names]
-
-
-def _short_name(name: str) -> str:
-    return _SHORT.get(name, name.replace("held_out_", "held-out "))
+    return [
+        (_SHORT.get(name, name.replace("held_out_", "held-out ")), _short(values[name]))
+        for name in names
+    ]
 
 
 def bar_of(step: int, num_steps: int) -> str:
     """Return the progress as a bar and numbers; without a bar if the number of steps is unknown."""
     if num_steps <= 0:
         return str(step)
-    done = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
-    return f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} {step:>{len(str(num_steps))}}/{num_steps}"
+    num_full = min(_BAR_WIDTH, round(_BAR_WIDTH * step / max(1, num_steps)))
+    return (
+        f"{'━' * num_full}{'╌' * (_BAR_WIDTH - num_full)} {step:>{len(str(num_steps))}}/{num_steps}"
+    )
 
 
 def _short(value: float) -> str:
@@ -225,8 +231,8 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.001 else f"{value:.3g}"
 
 
-def _as_clock(left: float) -> str:
-    minutes, seconds = divmod(round(left), 60)
+def _as_clock(seconds_left: float) -> str:
+    minutes, seconds = divmod(round(seconds_left), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from monarch.cli.project import load_project
+from monarch.cli.terminal.tables import echo_columns
 from monarch.cli.terminal.volume import is_verbose, say
 from monarch.config_file import ConfigError, live_keys, load_config
 from monarch.config_file.writer import to_commented_toml
@@ -31,37 +32,34 @@ if TYPE_CHECKING:
 
 def ls() -> None:
     """Print a table of the recipes that are installed."""
-    known = built_in_recipes()
-    width = max(map(len, known), default=0)
-    for name, module in known.items():
-        click.echo(f"{name:<{width}}  {summary_of(module)}")
+    echo_columns([(name, summary_of(module)) for name, module in built_in_recipes().items()])
 
 
 def show(name: str, is_toml: bool) -> None:
     """Print what a recipe does, and its config with all defaults."""
-    found = outline_here(name) or recipe_here(name)
+    recipe = outline_here(name) or recipe_here(name)
     if is_toml:
-        click.echo(_config_file(found, name), nl=False)
+        click.echo(_config_file(recipe, name), nl=False)
         return
-    click.echo(found.doc or f"{name} says nothing of itself")
+    click.echo(recipe.doc or f"{name} says nothing of itself")
     click.echo()
-    click.echo(to_commented_toml(_defaults(found)), nl=False)
+    click.echo(to_commented_toml(_defaults(recipe)), nl=False)
 
 
 def cp(name: str, file: Path | None, force: bool) -> None:
     """Copy a recipe, or its config, to ``file``."""
-    found = recipe_here(name)
-    is_folder = found.path is not None and found.path.is_dir()
-    target = file or Path(f"my_{found.name}{'' if is_folder else '.py'}")
+    recipe = recipe_here(name)
+    is_folder = recipe.path is not None and recipe.path.is_dir()
+    target = file or Path(f"my_{recipe.name}{'' if is_folder else '.py'}")
     if target.exists() and not force:
         raise JobError(f"{target} is there already; --force writes over it")
     if target.suffix == ".toml":
         with writing(target):
-            write_whole(target, _config_file(found, name, target), mode=OF_PEOPLE)
+            write_whole(target, _config_file(recipe, name, target), mode=OF_PEOPLE)
         say(f"wrote {target}, all keys of {name} with their defaults. Run it:")
         say(f"    monarch run {name} --config {target}")
         return
-    if found.path is None:
+    if recipe.path is None:
         raise JobError(f"{name} is written in no file")
     if target.suffix != ("" if is_folder else ".py") or not target.stem.isidentifier():
         like = "my_recipe: this recipe is a folder" if is_folder else "my_recipe.py"
@@ -69,7 +67,7 @@ def cp(name: str, file: Path | None, force: bool) -> None:
     with writing(target):
         if is_folder:
             target.mkdir(exist_ok=True)
-        for source, copy in _copies(found.path, target):
+        for source, copy in _copies(recipe.path, target):
             copy.parent.mkdir(exist_ok=True)
             write_whole(copy, source.read_text(encoding="utf-8"), mode=OF_PEOPLE)
     say(f"wrote {target}, the whole recipe, to be made your own. Run it:")
@@ -80,65 +78,65 @@ def validate(
     name: str, overrides: tuple[str, ...], config_file: str | None, procs: int | None
 ) -> None:
     """Check a recipe and its config, without running it."""
-    found = outline_here(name) or recipe_here(name)
-    loaded = load_config(found.config_class, config_file, overrides, os.environ)
+    recipe = outline_here(name) or recipe_here(name)
+    loaded = load_config(recipe.config_class, config_file, overrides, os.environ)
     from monarch.cli.run.run_target import find_target  # Takes a while, which errors need not.
 
-    place = find_target(procs, None)
-    found.check(loaded, place.num_hosts, place.procs_per_host)
-    if isinstance(found, Outline):  # It is imported only where there is more to look at.
-        validates = recipe_here(name).function("validate") if found.defines("validate") else None
+    target = find_target(procs, None)
+    recipe.check(loaded, target.num_hosts, target.procs_per_host)
+    if isinstance(recipe, Outline):  # Importing the recipe takes long.
+        validates = recipe_here(name).function("validate") if recipe.defines("validate") else None
     else:
-        validates = found.function("validate")
+        validates = recipe.function("validate")
     if validates is not None:
         cls = recipe_here(name).config_class  # The outline has a copy of it.
         loaded = load_config(cls, config_file, overrides, os.environ)
         try:
             with loaded.locating_errors():
-                validates(loaded.config, place.num_hosts, place.procs_per_host)
+                validates(loaded.config, target.num_hosts, target.procs_per_host)
         except (ConfigError, MonarchError):
             raise
-        except Exception as error:  # The machine of the run may have what is lacking here.
+        except Exception as error:  # The hosts of the run may have what is missing here.
             say(f"the data of {name} could not be looked at here: {in_words(error)}")
-    say(f"{name} can run on {place.text}")
+    say(f"{name} can run on {target.text}")
 
 
 def prepare(name: str, folder: Path | None) -> None:
     """Run a recipe's preparation, which makes what it needs before it can run."""
-    whole, _, variant = name.partition("-")
-    if name in built_in_recipes() or whole not in built_in_recipes():
-        whole, variant = name, ""
-    found = recipe_here(whole)
-    prepares = found.function("prepare")
+    base, _, variant = name.partition("-")
+    if name in built_in_recipes() or base not in built_in_recipes():
+        base, variant = name, ""
+    recipe = recipe_here(base)
+    prepares = recipe.function("prepare")
     if prepares is None:
-        raise JobError(f"{found.wanted} needs nothing prepared")
-    variants = getattr(found.module, "PREPARED_VARIANTS", ())
+        raise JobError(f"{recipe.wanted} needs nothing prepared")
+    variants = getattr(recipe.module, "PREPARED_VARIANTS", ())
     if variant and variant not in variants:
-        there = ", ".join(f"{whole}-{each}" for each in variants) or "none"
-        raise JobError(f"{whole} has no variant {variant!r}; there is: {there}")
+        names = ", ".join(f"{base}-{each}" for each in variants) or "none"
+        raise JobError(f"{base} has no variant {variant!r}; there is: {names}")
     from monarch.cli.terminal.phases import phase
 
     target = folder or Path(name)
     with writing(target), phase(f"preparing {name}"):
-        made = prepares(target)
-    say(f"made {made or target}")
+        result = prepares(target)
+    say(f"made {result or target}")
 
 
-def export(name: str, what: str, file: Path, force: bool) -> None:
-    """Write the weights of a run or a checkpoint, ``what``, to ``file``."""
+def export(name: str, run_or_checkpoint: str, file: Path, force: bool) -> None:
+    """Write the weights of a run or a checkpoint, ``run_or_checkpoint``, to ``file``."""
     from monarch.runs.record.folder import find_run
 
-    found = recipe_here(name)
-    exports = found.function("export")
+    recipe = recipe_here(name)
+    exports = recipe.function("export")
     if exports is None:
         raise JobError(f"{name} has no function `export`: what it saves it alone can read")
     if file.exists() and not force:
         raise JobError(f"{file} is there already; --force writes over it")
-    place = Path(what)
-    if place.suffix != ".pt":
-        place = find_run(what).checkpoint_dir
+    source = Path(run_or_checkpoint)
+    if source.suffix != ".pt":
+        source = find_run(run_or_checkpoint).checkpoint_dir
     with writing(file):
-        say(f"wrote {exports(place, file)}")
+        say(f"wrote {exports(source, file)}")
 
 
 def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
@@ -187,13 +185,13 @@ def _tell_as_python_does(error: Exception) -> None:
     while frame is not None:
         frames.append(frame)
         frame = frame.tb_next
-    names = [one.tb_frame.f_code.co_filename for one in frames]
+    names = [frame_of_list.tb_frame.f_code.co_filename for frame_of_list in frames]
     importing = (sys.modules["monarch.runs.recipe.recipe"].__file__, importlib.__file__)
-    begins = max((at + 1 for at, name in enumerate(names) if name == importing[0]), default=0)
+    begins = max((index + 1 for index, name in enumerate(names) if name == importing[0]), default=0)
     while begins < len(names) and (names[begins] in importing or names[begins][:8] == "<frozen "):
         begins += 1
-    shown = frames[begins] if begins < len(frames) else None
-    traceback.print_exception(type(error), error, shown)
+    first = frames[begins] if begins < len(frames) else None
+    traceback.print_exception(type(error), error, first)
 
 
 def outline_here(name: str) -> Outline | None:
@@ -243,17 +241,17 @@ def _import_from_workspace(name: str) -> None:
     sys.path += [folder for folder in folders if folder not in sys.path]
 
 
-def _config_file(found: Recipe | Outline, name: str, target: Path | str = "FILE.toml") -> str:
+def _config_file(recipe: Recipe | Outline, name: str, target: Path | str = "FILE.toml") -> str:
     """Return a config file to start from: all keys, their meaning, and how to run it."""
     head = f"# monarch run {name} --config {target}\n# Keys that you leave out have these values."
-    if live_keys(found.config_class):
+    if live_keys(recipe.config_class):
         head += (
             "\n# Those marked (live) may change while the run goes on: edit this file, and save."
         )
-    return f"{head}\n\n{to_commented_toml(_defaults(found))}"
+    return f"{head}\n\n{to_commented_toml(_defaults(recipe))}"
 
 
-def _defaults(found: Recipe | Outline) -> object:
+def _defaults(recipe: Recipe | Outline) -> object:
     """Return the config with all defaults; keys without a default are an error that names them."""
-    assert dataclasses.is_dataclass(found.config_class)
-    return load_config(found.config_class).config
+    assert dataclasses.is_dataclass(recipe.config_class)
+    return load_config(recipe.config_class).config

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,16 +28,17 @@ from monarch.cli.run.recipe import (
     recipe_here,
     workspace_first,
 )
-from monarch.cli.run.run_target import RunTarget, count, find_target
+from monarch.cli.run.run_target import RunTarget, find_target
 from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.cli.terminal.interrupts import INTERRUPTED, at_once_from_here, stop_on_interrupt
 from monarch.cli.terminal.keys import keys_here
+from monarch.cli.terminal.tables import in_columns
+from monarch.cli.terminal.terminal import Terminal
 from monarch.cli.terminal.volume import say
 from monarch.config import configure, configured, settings
 from monarch.config_file import (
     ConfigError,
     LoadedConfig,
-    Origin,
     live_keys,
     load_config,
     to_toml,
@@ -106,15 +106,18 @@ def run(
     if fast_dev_run:
         if recipe is None or resume:
             raise click.UsageError("--fast-dev-run begins a run of its own: name a RECIPE")
-        given = {one.partition("=")[0].strip() for one in overrides}
-        few = [one for one in fast_dev_here(recipe) if one.partition("=")[0] not in given]
-        overrides, new = (*few, *overrides), True
-    left = find_run(resume) if resume else None
-    request = RunRequest.given(recipe, config_file, overrides, procs, left, hosts, roles)
+        keys_given = {one.partition("=")[0].strip() for one in overrides}
+        quick_overrides = [
+            one for one in fast_dev_here(recipe) if one.partition("=")[0] not in keys_given
+        ]
+        overrides, new = (*quick_overrides, *overrides), True
+    earlier = find_run(resume) if resume else None
+    recipe = recipe or recipe_of(earlier)
+    request = RunRequest(recipe, config_file, overrides, procs, hosts=hosts, roles=roles)
     outline = outline_here(request.recipe)
     if outline is not None:
         try:
-            request.load(outline, left)  # Mistakes in it are told before torch is imported.
+            request.load(outline, earlier)  # Reports mistakes before torch is imported.
         finally:
             outline.forget()
     if not (plan or show_origin):
@@ -124,12 +127,12 @@ def run(
         preload = preload_here(request.recipe) if job is None else ()
         if preload:
             # This machine's procs are forked from a process that imports it while this one imports
-            # the recipe. A failed import is told there.
+            # the recipe. A failed import is reported there.
             this_host().preload(preload)
     found = recipe_here(request.recipe)
-    loaded = request.load(found, left)
+    loaded = request.load(found, earlier)
     if show_origin:
-        _show_origins(loaded)
+        click.echo(to_toml(loaded.config, loaded.origins), nl=False)
         return
     sizes = chosen_roles(found.name, found.roles, roles, load_project(None).file.roles)
     target = find_target(request.procs, attach, hosts, sizes)
@@ -138,8 +141,8 @@ def run(
         click.echo(_plan_text(found, loaded.config, target))
         return
     workspace_first()
-    if left is None and not new and not request.is_script:
-        left, loaded = _unfinished(found, request, loaded)
+    if earlier is None and not new and not request.is_script:
+        earlier, loaded = _unfinished(found, request, loaded)
     project = load_project(None)
     if on_error is not None or project.file.debug.on_error:
         configure(on_error=on_error or project.file.debug.on_error)
@@ -150,11 +153,11 @@ def run(
     folder = None
     try:
         with run_display() as display:
-            if left is not None:
-                was = "had" if left.status == "failed" else "was"
-                display.message(f"going on with {left.path}, which {was} {left.status}")
+            if earlier is not None:
+                was = "had" if earlier.status == "failed" else "was"
+                display.message(f"going on with {earlier.path}, which {was} {earlier.status}")
             session = RunSession(
-                folder=left or new_run(found.name),
+                folder=earlier or new_run(found.name),
                 display=display,
                 loaded=loaded,
                 command=request.typed,
@@ -227,8 +230,10 @@ def ways_taken(run: RunFolder) -> str:
     is_evaluated = any(name.startswith(_HELD_OUT) for row in rows for name in row)
     is_saved = any(event["kind"] == "saved" for event in events)
     ways = {"an evaluation": is_evaluated, "a checkpoint": is_saved}
-    done = [f"{counted(len(rows), 'step')}", *(way for way, is_done in ways.items() if is_done)]
-    text = f"fast dev run: {', '.join(done[:-1])} and {done[-1]} went well" if done[1:] else done[0]
+    taken = [counted(len(rows), "step"), *(way for way, is_done in ways.items() if is_done)]
+    text = taken[0]
+    if len(taken) > 1:
+        text = f"fast dev run: {', '.join(taken[:-1])} and {taken[-1]} went well"
     missing = [way for way, is_done in ways.items() if not is_done]
     return f"{text}: all paths ran" if not missing else f"{text}; without {' and '.join(missing)}"
 
@@ -238,15 +243,15 @@ def _hosts_asked(project: Project) -> str:
     job = project.file.job
     if job.kind == "local" or not (project.directory / PROJECT_FILE).exists():
         return ""
-    return count(sum(job.num_hosts().values()), "host")
+    return counted(sum(job.num_hosts().values()), "host")
 
 
-def _after_host_loss(record: Record, wanted: OnHostLoss | None, lost: str) -> OnHostLoss:
+def _after_host_loss(record: Record, choice_given: OnHostLoss | None, lost: str) -> OnHostLoss:
     """Return the user's choice after the loss of a host, asked at the terminal if it was not given
     before.
     """
-    if wanted is not None:
-        return wanted
+    if choice_given is not None:
+        return choice_given
     if not is_somebody_there():
         return "end"
     record.alarm(f"{lost}\nGo on with (f)ewer hosts, (w)ait until it is back, or (e)nd the run?")
@@ -288,11 +293,11 @@ def _tell_end(
         _end_in_order()
     gone = record.why_gone()
     if gone and not isinstance(error, AllocationLost):
-        error = AllocationLost(gone)  # The rest follows from that.
+        error = AllocationLost(gone)  # It is the cause of the other error.
     if isinstance(error, ActorError) and isinstance(error.exception, (ConfigError, MonarchError)):
         error = error.exception  # It says all; where in a rank it was found is of no use.
     lines = lines_of(error)
-    why: str | BaseException = error
+    reason: str | BaseException = error
     if lines is not None:
         text = lines.traceback
         if code is not None:
@@ -300,25 +305,22 @@ def _tell_end(
             lines = lines._replace(file=code.in_authors_words(lines.file))
         with suppress(OSError):
             folder.write_text(TRACEBACK, text.rstrip() + "\n")
-        why = lines.told()
+        reason = lines.told()
         if is_whole:
             click.echo(plain(text), err=True)
-    told = _end_text(folder, why)
-    raise RunEnded(plain(code.in_authors_words(told) if code else told)) from error
+    text_of_end = _end_text(folder, reason)
+    raise RunEnded(plain(code.in_authors_words(text_of_end) if code else text_of_end)) from error
 
 
-def _end_text(folder: RunFolder, why: str | BaseException = "", stream: TextIO = sys.stderr) -> str:
-    return end_text(folder, why, _width(stream), is_dev=_is_dev())
+def _end_text(
+    folder: RunFolder, reason: str | BaseException = "", stream: TextIO = sys.stderr
+) -> str:
+    return end_text(folder, reason, Terminal(stream).width, is_dev=_is_dev())
 
 
 def _is_dev() -> bool:
     context = click.get_current_context(silent=True)
     return context is not None and context.info_name == DEV
-
-
-def _width(stream: TextIO) -> int | None:
-    """Return the columns of a stream's terminal; ``None`` if it is no terminal."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 class RunEnded(MonarchError):
@@ -335,29 +337,6 @@ class RunRequest:
     procs: int | None
     hosts: int | None = None
     roles: str | None = None
-
-    @classmethod
-    def given(
-        cls,
-        recipe: str | None,
-        config_file: str | None,
-        overrides: Sequence[str],
-        procs: int | None,
-        left: RunFolder | None,
-        hosts: int | None = None,
-        roles: str | None = None,
-    ) -> RunRequest:
-        """Make a request; missing values come from the command of the run that continues."""
-        if recipe is None:
-            if left is None:
-                raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
-            recipe = left.recipe
-            if not recipe:
-                raise JobError(
-                    f"{plain(str(left.path / 'command'))} does not say which recipe this run is "
-                    f"of. Name it: `monarch run RECIPE --resume={plain(left.name)}`"
-                )
-        return cls(recipe, config_file, tuple(overrides), procs, hosts, roles)
 
     @property
     def command(self) -> list[str]:
@@ -389,7 +368,7 @@ class RunRequest:
     def config_path(self) -> Path | None:
         return Path(self.config_file) if self.config_file else None
 
-    def load(self, recipe: Recipe | Outline, left: RunFolder | None) -> LoadedConfig[Any]:
+    def load(self, recipe: Recipe | Outline, earlier: RunFolder | None) -> LoadedConfig[Any]:
         """Return the config: from the given file, else from the run that continues. All mistakes
         are found here, before any process is started.
         """
@@ -400,42 +379,58 @@ class RunRequest:
                     f"{self.recipe} is a plain script, and has no config of ours: its own flags go "
                     f"behind `--`, as in `monarch run {self.recipe} -- --config {self.config_file}`"
                 )
-            return load_config(recipe.config_class, None, self._of_script(left))
-        if path is None and left is not None:
-            path = left.config_path
+            return load_config(recipe.config_class, None, self._of_script(earlier))
+        if path is None and earlier is not None:
+            path = earlier.config_path
         return load_config(recipe.config_class, path, self.overrides, os.environ)
 
-    def _of_script(self, left: RunFolder | None) -> list[str]:
+    def _of_script(self, earlier: RunFolder | None) -> list[str]:
         """Return the overrides of `ScriptConfig` for a plain script: the script and its
         arguments."""
         args = list(self.overrides)
-        if not args and left is not None and "--" in left.command:
-            args = left.command[left.command.index("--") + 1 :]
-        there = path_there(self.recipe, load_project(None).make_workspace())
-        values = {"script": self.recipe, "args": args, "there": there}
+        if not args and earlier is not None and "--" in earlier.command:
+            args = earlier.command[earlier.command.index("--") + 1 :]
+        path = path_there(self.recipe, load_project(None).make_workspace())
+        values = {"script": self.recipe, "args": args, "there": path}
         return [f"{key}={json.dumps(value)}" for key, value in values.items()]
+
+
+def recipe_of(earlier: RunFolder | None) -> str:
+    """Return the recipe of a run that is resumed by its name alone.
+
+    Raises ``UsageError`` if there is no such run, and ``JobError`` if its folder names no recipe.
+    """
+    if earlier is None:
+        raise click.UsageError("Missing argument 'RECIPE': `monarch recipe ls` lists them")
+    if not earlier.recipe:
+        raise JobError(
+            f"{plain(str(earlier.path / 'command'))} does not say which recipe this run is of. "
+            f"Name it: `monarch run RECIPE --resume={plain(earlier.name)}`"
+        )
+    return earlier.recipe
 
 
 def _unfinished(
     recipe: Recipe, request: RunRequest, loaded: LoadedConfig[Any]
 ) -> tuple[RunFolder | None, LoadedConfig[Any]]:
     """Return the run that the same command left unfinished, if it can continue, and its config."""
-    left = find_unfinished(RUNS, recipe.name, request.command)
-    if left is None:
+    earlier = find_unfinished(RUNS, recipe.name, request.command)
+    if earlier is None:
         return None, loaded
-    changed = what_changed(left, loaded.config)
+    changed = what_changed(earlier, loaded.config)
     if changed:
         say(
-            f"{left.path} was left unfinished, but {', '.join(changed)} changed since: this is a "
-            f"new run, from step 0; --resume={left.name} goes on with what the old one has learned"
+            f"{earlier.path} was left unfinished, but {', '.join(changed)} changed since: this is "
+            f"a new run, from step 0; --resume={earlier.name} goes on with what the old one has "
+            "learned"
         )
         return None, loaded
     # Values that were changed live in the run's own file hold, unless the command line says
     # otherwise now.
-    before = config_of(left, recipe.config_class)
+    earlier_config = config_of(earlier, recipe.config_class)
     unsaid = [k for k in live_keys(recipe.config_class) if loaded.origins[k].layer == "default"]
-    config = with_keys_of(loaded.config, before, unsaid)
-    return left, LoadedConfig(config, loaded.origins)
+    config = with_keys_of(loaded.config, earlier_config, unsaid)
+    return earlier, LoadedConfig(config, loaded.origins)
 
 
 def run_recipe(
@@ -457,25 +452,17 @@ def run_recipe(
                 mesh.stop().get()
 
 
-class _logs_of:
+@contextmanager
+def _logs_of(folder: RunFolder, name: str) -> Iterator[None]:
     """Within, also write the procs' output into the run's folder."""
-
-    def __init__(self, folder: RunFolder, name: str) -> None:
-        self._logs = RunLogs(folder.path / "logs", name)
-
-    def __enter__(self) -> None:
-        client().printer.tee = self._logs.take
-        client().printer.is_of_run = True
-
-    def __exit__(self, *error: object) -> None:
+    logs, printer = RunLogs(folder.path / "logs", name), client().printer
+    printer.tee, printer.is_of_run = logs.take, True
+    try:
+        yield
+    finally:
         client().flush_logs()
-        client().printer.tee, client().printer.is_of_run = None, False
-        self._logs.close()
-
-
-def _show_origins(loaded: LoadedConfig[Any]) -> None:
-    shown: dict[str, Origin] = loaded.origins
-    click.echo(to_toml(loaded.config, shown), nl=False)
+        printer.tee, printer.is_of_run = None, False
+        logs.close()
 
 
 def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
@@ -488,11 +475,10 @@ def _plan_text(recipe: Recipe, config: Any, target: RunTarget) -> str:
         "ranks": num_ranks,
     }
     plan = recipe.function("plan")
-    told = plan(config, target.num_hosts, target.procs_per_host) if plan else None
-    if isinstance(told, Mapping):
-        rows |= {str(name): value for name, value in told.items()}
-    width = max(map(len, rows))
-    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
-    if told is not None and not isinstance(told, Mapping):
-        lines.append(str(told).rstrip())
+    details = plan(config, target.num_hosts, target.procs_per_host) if plan else None
+    if isinstance(details, Mapping):
+        rows |= {str(name): value for name, value in details.items()}
+    lines = [*in_columns([(name, str(value)) for name, value in rows.items()])]
+    if details is not None and not isinstance(details, Mapping):
+        lines.append(str(details).rstrip())
     return "\n".join(lines)

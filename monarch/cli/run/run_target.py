@@ -31,6 +31,7 @@ from monarch.runtime.workspace.pushing.host_history import HostHistory
 from monarch.runtime.workspace.session import session_of
 from monarch.wire.message import LookAtHost
 from monarch_sync import SyncReport, Workspace
+from monarch_sync.words import counted
 
 _LOCAL_PROCS = 2
 # A training waits for them between two steps, when it is on a new generation.
@@ -55,7 +56,9 @@ class RunTarget:
     @property
     def text(self) -> str:
         where = f"allocation '{self.name}'" if self.job else "this machine alone"
-        return f"{where}: {count(self.num_hosts, 'host')} x {count(self.procs_per_host, 'proc')}"
+        return (
+            f"{where}: {counted(self.num_hosts, 'host')} x {counted(self.procs_per_host, 'proc')}"
+        )
 
     def attach(
         self, project: Project, *, is_agreed: bool = False, may_ask: bool = False
@@ -65,15 +68,15 @@ class RunTarget:
 
         Large files are reported before they are sent, or asked about, unless ``is_agreed``.
         """
-        ours = client().node.uid
+        own_uid = client().node.uid
         hosts = (self.job or LocalJob())._state()._hosts[self.name]
         if self.job is not None and self.is_part:
-            there = set(self.job.running_urls())
-            urls = [host.url for host in hosts._hosts if host.url in there]
+            running = set(self.job.running_urls())
+            urls = [host.url for host in hosts._hosts if host.url in running]
             hosts = hosts._among(urls[: self.num_hosts])
-        is_here = any(address.uid == ours for address in hosts._sync_hosts())
+        is_here = any(address.uid == own_uid for address in hosts._sync_hosts())
         syncs = has_workspace(project) and not is_here
-        with phase(f"waiting for {count(self.num_hosts, 'host')}"):
+        with phase(f"waiting for {counted(self.num_hosts, 'host')}"):
             asyncio.run(_up(hosts))
         if not syncs:
             return hosts, None, client().generation
@@ -85,7 +88,7 @@ class RunTarget:
         )
 
         def bring() -> SyncReport:
-            with phase(f"bringing your files to {count(self.num_hosts, 'host')}"):
+            with phase(f"bringing your files to {counted(self.num_hosts, 'host')}"):
                 return asyncio.run(_bring(hosts, workspace))
 
         report = large.pushing(workspace, bring)
@@ -95,7 +98,9 @@ class RunTarget:
         client().generation = max(client().generation, generation)
         code = _code_of(hosts, workspace, generation)
         session, addresses = session_of(client()), hosts._sync_hosts()
-        code.roll_back = lambda wanted: session.roll_back(addresses, workspace, wanted)
+        code.roll_back = lambda generation_wanted: session.roll_back(
+            addresses, workspace, generation_wanted
+        )
         return hosts, code, generation
 
     def _as_it_is_there(self, hosts: HostMesh) -> tuple[HostMesh, RunCode | None, int]:
@@ -120,17 +125,24 @@ class RunTarget:
             return None
 
         def move(other: JobTrait, num_hosts: int) -> HostMesh:
-            there = getattr(other, "meshes", {}).get(self.name, num_hosts)
+            size = getattr(other, "meshes", {}).get(self.name, num_hosts)
             target = dataclasses.replace(
-                self, job=other, num_hosts=num_hosts, is_part=num_hosts < there
+                self, job=other, num_hosts=num_hosts, is_part=num_hosts < size
             )
             moved, _, _ = target.attach(project)
             return moved
 
         return RunAllocation(
-            job, self.name, job._state_path, move=move, tell=record.message, choose=choose,
-            why_unfit=why_unfit, is_stopping=lambda: record.is_stopping, is_part=self.is_part,
-        )  # fmt: skip
+            job,
+            self.name,
+            job._state_path,
+            move=move,
+            tell=record.message,
+            choose=choose,
+            why_unfit=why_unfit,
+            is_stopping=lambda: record.is_stopping,
+            is_part=self.is_part,
+        )
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
         """Spawn procs for a recipe that does not spawn its own."""
@@ -139,13 +151,13 @@ class RunTarget:
 
 
 def _code_of(hosts: HostMesh, workspace: Workspace, generation: int) -> RunCode:
-    some = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
-    past = HostHistory(client().node, some, _PATIENCE_SECONDS)
+    asked_hosts = {str(address.uid): address for address in hosts._sync_hosts()[:_NUM_ASKED]}
+    past = HostHistory(client().node, asked_hosts, _PATIENCE_SECONDS)
     code = RunCode(past, workspace, generation, lambda: client().gate.code_generation)
-    told = inspect_hosts(
-        client().node, {one.urls[0]: one for one in some.values() if one.urls}
+    responses = inspect_hosts(
+        client().node, {host.urls[0]: host for host in asked_hosts.values() if host.urls}
     ).values()
-    code.copies = frozenset(one.answer.workspace for one in told if not one.error)
+    code.copies = frozenset(host.answer.workspace for host in responses if not host.error)
     return code
 
 
@@ -176,13 +188,13 @@ def find_target(
         client()
         name, mesh = next(iter(job._state()._hosts.items()))
         num_hosts = mesh.size()
-    wanted = num_hosts if hosts is None else hosts
-    if wanted > num_hosts:
+    num_wanted = num_hosts if hosts is None else hosts
+    if num_wanted > num_hosts:
         raise JobError(
-            f"--hosts {wanted}: the allocation has {count(num_hosts, 'host')} in {name!r}"
+            f"--hosts {num_wanted}: the allocation has {counted(num_hosts, 'host')} in {name!r}"
         )
-    on_host = procs or _for_roles(roles, wanted) or _procs_on_host(job, num_hosts)
-    return RunTarget(job, name, wanted, on_host, is_part=wanted < num_hosts)
+    on_host = procs or _for_roles(roles, num_wanted) or _procs_on_host(job, num_hosts)
+    return RunTarget(job, name, num_wanted, on_host, is_part=num_wanted < num_hosts)
 
 
 def _for_roles(roles: Mapping[str, int] | None, num_hosts: int) -> int:
@@ -206,29 +218,31 @@ def _procs_on_host(job: JobTrait, num_hosts: int) -> int:
     return _LOCAL_PROCS if num_hosts == 1 else 1
 
 
-def _brought_up_again(wanted: int | None) -> JobTrait | None:
-    """Restore an allocation that lacks a host, or accept the remaining hosts if they are as many as
-    ``wanted``; ``None`` if the allocation is gone. Raises ``JobError`` if too few hosts remain.
+def _brought_up_again(num_wanted: int | None) -> JobTrait | None:
+    """Restart the lost hosts of an allocation; return its job, or ``None`` if it is gone.
+
+    If a host cannot be restarted, the others will do if there are ``num_wanted`` of them. Raises
+    ``JobError`` if too few remain.
     """
     job = noted_job()
     if job is None or job.ending is not None:
         return None
-    left = job.num_running()
-    if left == 0 and not job.is_running():
+    num_left = job.num_running()
+    if num_left == 0 and not job.is_running():
         return None
-    why = job.why_ended()
+    reason = job.why_ended()
     try:
         names = job.repair()
     except JobError as error:
-        if wanted is not None and wanted <= left:
+        if num_wanted is not None and num_wanted <= num_left:
             return job
         raise JobError(
-            f"hosts of the allocation have ended, and {error}; "
-            f"{left} of {count(len(job.urls()), 'host')} {'is' if left == 1 else 'are'} left: "
-            f"--hosts {left} takes what is left, and --local runs on this machine alone\n{why}"
+            f"hosts of the allocation have ended, and {error}; {num_left} of "
+            f"{counted(len(job.urls()), 'host')} {'is' if num_left == 1 else 'are'} left: --hosts "
+            f"{num_left} takes what is left, and --local runs on this machine alone\n{reason}"
         ) from None
     if names:
-        say(f"{why}\nbrought up again: {', '.join(names)}")
+        say(f"{reason}\nbrought up again: {', '.join(names)}")
     return job
 
 
@@ -244,8 +258,3 @@ async def _bring(hosts: HostMesh, workspace: Workspace) -> SyncReport:
     report = await hosts.sync_workspace(workspace)
     report.raise_for_errors()
     return report
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 host``, ``2 hosts``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

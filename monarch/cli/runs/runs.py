@@ -14,8 +14,8 @@ import click
 
 from monarch import ours
 from monarch.cli.terminal.confirm import ask_before
-from monarch.cli.terminal.tables import in_columns, terminal_width
-from monarch.cli.terminal.terminal import Terminal
+from monarch.cli.terminal.tables import echo_columns
+from monarch.cli.terminal.terminal import LabelledLines
 from monarch.cli.terminal.volume import is_quiet, say
 from monarch.errors import JobError
 from monarch.runs.detached import copies_of_running
@@ -43,7 +43,6 @@ _MAX_NAME = 24
 _MOST_ROLLOUTS = 8
 _MAX_SAMPLE = 80
 _LOOK_SECONDS = 0.2
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 
 
 def _refresh() -> None:
@@ -64,11 +63,11 @@ def ls() -> None:
         last = steps[-1] if steps else {}
         began = next((e["time"] for e in run.events() if e["kind"] == "begun"), None)
         clock = time.strftime("%m-%d %H:%M", time.localtime(began)) if began else "-"
-        of = f"/{last['num_steps']}" if last.get("num_steps") else ""  # A script does not say.
+        total = f"/{last['num_steps']}" if last.get("num_steps") else ""  # A script does not say.
         loss = last_measured(steps, "loss")
         size = byte_size(run.num_bytes())
         status = "restarting" if run.is_restarting else run.status
-        rows.append((run.name, status, f"{last.get('step', 0)}{of}", _number(loss), clock, size))
+        rows.append((run.name, status, f"{last.get('step', 0)}{total}", _number(loss), clock, size))
     if is_quiet():
         for name, *_ in rows[1:]:
             click.echo(name)
@@ -104,12 +103,12 @@ def show(name: str) -> None:
     for event in worth_telling(events):
         clock = time.strftime("%H:%M:%S", time.localtime(event["time"]))
         click.echo(f"  {clock}  {plain((event['text'].splitlines() or [''])[0])}")
-    for one in last_rollouts(run.path, _MOST_ROLLOUTS):
-        text = " ".join(f"{one.prompt} -> {one.completion}".split())
-        mark = "right" if one.is_solved else "wrong"
+    for rollout in last_rollouts(run.path, _MOST_ROLLOUTS):
+        text = " ".join(f"{rollout.prompt} -> {rollout.completion}".split())
+        mark = "right" if rollout.is_solved else "wrong"
         click.echo(
-            f"  sample of step {one.step or '-'}: {clipped(plain(text), _MAX_SAMPLE)}  "
-            f"reward {_number(one.reward)}, {mark} ({one.made_by})"
+            f"  sample of step {rollout.step or '-'}: {clipped(plain(text), _MAX_SAMPLE)}  "
+            f"reward {_number(rollout.reward)}, {mark} ({rollout.made_by})"
         )
     report = run.path / "report.html"
     with writing(report):
@@ -122,19 +121,21 @@ def show(name: str) -> None:
 
 def compare(names: tuple[str, ...]) -> None:
     """Print a table of the differences between configs, and of the results."""
+    if len(names) < 2:
+        raise click.UsageError("give two runs at least")
     _refresh()
-    found = [find_run(name) for name in names]
-    _echo_table(comparison(found))
-    click.echo(code_compared(found))
+    runs = [find_run(name) for name in names]
+    _echo_table(comparison(runs))
+    click.echo(code_compared(runs))
 
 
 def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: Path | None) -> None:
     """Draw one quantity of runs over their steps, as text or into the SVG ``file``."""
-    found = [find_run(name) for name in names or ("latest",)]
-    lines = {run.name: smoothed(curve(run.metrics(), metric), smooth) for run in found}
+    runs = [find_run(name) for name in names or ("latest",)]
+    lines = {run.name: smoothed(curve(run.metrics(), metric), smooth) for run in runs}
     if not any(lines.values()):
-        known = dict.fromkeys(name for run in found for name in names_measured(run.metrics()))
-        raise JobError(f"no run has {metric!r}; they have: {', '.join(known) or 'nothing yet'}")
+        metrics = dict.fromkeys(name for run in runs for name in names_measured(run.metrics()))
+        raise JobError(f"no run has {metric!r}; they have: {', '.join(metrics) or 'nothing yet'}")
     if file is not None:
         title = f"{metric} of {next(iter(lines))}" if len(lines) == 1 else metric
         drawn = svg_chart(lines, title=title, y_name=metric, is_log=is_log).replace(
@@ -152,17 +153,17 @@ def plot(names: tuple[str, ...], metric: str, is_log: bool, smooth: int, file: P
         click.echo("\n".join(text_plot(line, width, is_log=is_log)))
 
 
-def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
+def comparison(runs: Sequence[RunFolder]) -> list[tuple[str, ...]]:
     """Return rows of a table: the config keys that differ, then the last figures."""
-    configs = [flat_config(run.config_text) for run in found]
-    metrics = [run.metrics() for run in found]
+    configs = [flat_config(run.config_text) for run in runs]
+    metrics = [run.metrics() for run in runs]
     measured = dict.fromkeys(name for steps in metrics for name in names_measured(steps))
-    rows: list[tuple[str, ...]] = [("", *(run.name for run in found))]
+    rows: list[tuple[str, ...]] = [("", *(run.name for run in runs))]
     for key in dict.fromkeys(key for config in configs for key in config):
         values = [str(config.get(key, "-")) for config in configs]
         if len(set(values)) > 1:
             rows.append((f"{key} (config)" if key in measured else key, *values))
-    rows.append(("status", *(run.status for run in found)))
+    rows.append(("status", *(run.status for run in runs)))
     rows.append(("step", *(str(steps[-1]["step"]) if steps else "0" for steps in metrics)))
     rows += (
         (name, *(_number(last_measured(steps, name)) for steps in metrics)) for name in measured
@@ -170,17 +171,17 @@ def comparison(found: Sequence[RunFolder]) -> list[tuple[str, ...]]:
     return rows
 
 
-def code_compared(found: Sequence[RunFolder]) -> str:
+def code_compared(runs: Sequence[RunFolder]) -> str:
     """Say whether runs ran the same code, judged by their last code, after all edits."""
-    digests = {run.name: _digest_of(run) for run in found}
+    digests = {run.name: _digest_of(run) for run in runs}
     if all(digests.values()):
         if len(set(digests.values())) == 1:
             return "the code of these runs is the same"
-        told = ", ".join(f"{name} {digest[:12]}" for name, digest in digests.items())
-        return f"the code of these runs differs: {told}"
-    commits = {run.name: str(run.environment().get("git_commit") or "-") for run in found}
+        listing = ", ".join(f"{name} {digest[:12]}" for name, digest in digests.items())
+        return f"the code of these runs differs: {listing}"
+    commits = {run.name: str(run.environment().get("git_commit") or "-") for run in runs}
     unknown = [name for name, digest in digests.items() if not digest]
-    told = ", ".join(f"{name} {commit}" for name, commit in commits.items())
+    listing = ", ".join(f"{name} {commit}" for name, commit in commits.items())
     differs = (
         "and their commits differ"
         if len(set(commits.values())) > 1
@@ -188,7 +189,7 @@ def code_compared(found: Sequence[RunFolder]) -> str:
     )
     return (
         f"whether their code differs is not known of {' and '.join(unknown)}, to which nothing was "
-        f"pushed; {differs}: {told}"
+        f"pushed; {differs}: {listing}"
     )
 
 
@@ -202,48 +203,43 @@ def _number(value: Any) -> str:
 
 
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
-    for line in in_columns(rows, terminal_width()):
-        click.echo(line)
+    echo_columns(rows)
 
 
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Remove runs, if the person or ``yes`` agrees."""
-    found = list(dict.fromkeys(_one_named(name) for name in names))
-    if going := [run.name for run in found if run.running_pid is not None]:
+    runs = list(dict.fromkeys(_one_named(name) for name in names))
+    if running := [run.name for run in runs if run.running_pid is not None]:
         raise JobError(
-            f"{' and '.join(going)} {'is' if len(going) == 1 else 'are'} going on, so nothing was "
-            "taken away: stop it with Ctrl-C in its terminal first"
+            f"{' and '.join(running)} {'is' if len(running) == 1 else 'are'} going on, so nothing "
+            "was taken away: stop it with Ctrl-C in its terminal first"
         )
-    sizes = {run: run.num_bytes() for run in found}
+    sizes = {run: run.num_bytes() for run in runs}
     for run, size in sizes.items():
         say(f"  {run.name}  {run.status}, {byte_size(size)}")
-    whole = f"{counted(len(found), 'run')}, {byte_size(sum(sizes.values()))}"
-    if not ask_before(f"take away {whole}? It cannot be undone", yes):
+    summary = f"{counted(len(runs), 'run')}, {byte_size(sum(sizes.values()))}"
+    if not ask_before(f"take away {summary}? It cannot be undone", yes):
         raise JobError("nothing was taken away: nobody can be asked here, so say --yes")
-    for run in found:
+    for run in runs:
         _remove(run)
-    left = runs_in()
-    if left:
-        left[-1].link_as_latest()
+    remaining = runs_in()
+    if remaining:
+        remaining[-1].link_as_latest()
     else:
         (RUNS / "latest").unlink(missing_ok=True)
-    say(f"took away {whole}")
+    say(f"took away {summary}")
 
 
 def _one_named(name: str) -> RunFolder:
     """Return the run of this folder that the name means; it must fit only one run."""
-    meant = find_run(name)
-    mine = runs_in()
-    if meant.path.resolve() not in {run.path.resolve() for run in mine}:
+    named_run = find_run(name)
+    runs = runs_in()
+    if named_run.path.resolve() not in {run.path.resolve() for run in runs}:
         raise JobError(f"{name} is no run of this folder: `monarch runs ls` lists them")
-    alike = [run.name for run in mine if run.name.startswith(name)]
-    if len(alike) > 1 and meant.name != name and name != "latest":
-        raise JobError(f"{name} may be {_either(alike)}: say which")
-    return RunFolder(RUNS / meant.path.resolve().name)
-
-
-def _either(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    names = [run.name for run in runs if run.name.startswith(name)]
+    if len(names) > 1 and named_run.name != name and name != "latest":
+        raise JobError(f"{name} may be {', '.join(names[:-1])} or {names[-1]}: say which")
+    return RunFolder(RUNS / named_run.path.resolve().name)
 
 
 def _remove(run: RunFolder) -> None:
@@ -262,43 +258,27 @@ def logs(name: str, follow: bool, ranks: tuple[int, ...], tail: int | None) -> N
     _refresh()
     run = find_run(name)
     printed = PrintedLines(run.path / "logs", ranks)
-    shown = _RankLines(is_of_one=len(ranks) == 1)
+    labelled = LabelledLines("" if len(ranks) == 1 else "{} | ")
     try:
         is_over = not (follow and run.running_pid is not None)
-        shown.tell(_last_lines(printed.take(is_over=is_over), tail))
+        labelled.print(*_last_lines(printed.take(is_over=is_over), tail))
         if is_over and not printed.names():
-            of = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
-            raise JobError(f"nothing was printed{of} in {run.path}")
+            by_rank = f" by rank {', '.join(map(str, ranks))}" if ranks else ""
+            raise JobError(f"nothing was printed{by_rank} in {run.path}")
         while not is_over:
             time.sleep(_LOOK_SECONDS)
             _refresh()
             is_over = run.running_pid is None
-            shown.tell(printed.take(is_over=is_over))
+            labelled.print(*printed.take(is_over=is_over))
     except KeyboardInterrupt:
-        sys.exit(130)  # That is how one stops to follow; there is nothing to tell of it.
+        sys.exit(130)  # The way to stop following: no error.
 
 
 def _last_lines(lines: Sequence[Line], num: int | None) -> list[Line]:
     """Return the last ``num`` lines of each rank."""
     if num is None:
         return list(lines)
-    kept: dict[str, list[Line]] = {}
+    by_rank: dict[str, list[Line]] = {}
     for line in lines:
-        kept.setdefault(line.who, []).append(line)
-    return [line for found in kept.values() for line in found[len(found) - min(num, len(found)) :]]
-
-
-class _RankLines:
-    """Prints lines, each rank's in its own colour if the output has colours."""
-
-    def __init__(self, *, is_of_one: bool) -> None:
-        self._is_of_one = is_of_one
-        self._terminal = Terminal()
-        self._colours: dict[str, str] = {}
-
-    def tell(self, lines: Sequence[Line]) -> None:
-        for who, text in lines:
-            colour = self._colours.setdefault(who, _COLOURS[len(self._colours) % len(_COLOURS)])
-            self._terminal.line("" if self._is_of_one else f"{who} | ", colour, end="")
-            # A file or a pipe gets the bytes that were printed.
-            self._terminal.line(text, is_exact=self._terminal.width is None)
+        by_rank.setdefault(line.who, []).append(line)
+    return [line for last in by_rank.values() for line in last[len(last) - min(num, len(last)) :]]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
+
+from monarch.cli.options import calls
 
 _PATH = click.Path(path_type=Path)
 
@@ -20,11 +21,9 @@ def runs() -> None:
 
 
 @runs.command("ls")
+@calls("monarch.cli.runs.runs:ls")
 def runs_ls() -> None:
     """List the runs of this folder, the last one at the end; with --quiet, their names."""
-    from monarch.cli.runs.runs import ls
-
-    ls()
 
 
 @runs.command("logs")
@@ -36,48 +35,38 @@ def runs_ls() -> None:
 @click.option(
     "--tail", type=click.IntRange(min=0), metavar="N", help="only the last N of each rank"
 )
-def runs_logs(**given: Any) -> None:
+@calls("monarch.cli.runs.runs:logs")
+def runs_logs() -> None:
     """Show what the ranks of a run printed.
 
     Lines of several ranks have the rank in front; those of one are as they were printed.
     """
-    from monarch.cli.runs.runs import logs
-
-    logs(**given)
 
 
 @runs.command("rm")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="do not ask")
-def runs_rm(**given: Any) -> None:
+@calls("monarch.cli.runs.runs:rm")
+def runs_rm() -> None:
     """Take runs away, with their checkpoints, logs and reports.
 
     Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
     others that were named beside it. The beginning of a name will do where only one run has it.
     """
-    from monarch.cli.runs.runs import rm
-
-    rm(**given)
 
 
 @runs.command("show")
 @click.argument("name", metavar="[RUN]", default="latest")
-def runs_show(name: str) -> None:
+@calls("monarch.cli.runs.runs:show")
+def runs_show() -> None:
     """Show how a run went: figures, what happened, and where its report is."""
-    from monarch.cli.runs.runs import show
-
-    show(name)
 
 
 @runs.command("compare")
 @click.argument("names", metavar="RUN RUN...", nargs=-1, required=True)
-def runs_compare(names: tuple[str, ...]) -> None:
+@calls("monarch.cli.runs.runs:compare")
+def runs_compare() -> None:
     """Show where configs differ, and what came of it, side by side."""
-    if len(names) < 2:
-        raise click.UsageError("give two runs at least")
-    from monarch.cli.runs.runs import compare
-
-    compare(names)
 
 
 @runs.command("plot")
@@ -88,55 +77,45 @@ def runs_compare(names: tuple[str, ...]) -> None:
     "--smooth", type=click.IntRange(min=1), default=1, metavar="N", help="the mean of N values"
 )
 @click.option("--svg", "file", type=_PATH, help="draw into an SVG file")
-def runs_plot(**given: Any) -> None:
+@calls("monarch.cli.runs.runs:plot")
+def runs_plot() -> None:
     """Draw one quantity of one or more runs over their steps."""
-    from monarch.cli.runs.runs import plot
-
-    plot(**given)
 
 
 @runs.command("take")
 @click.argument("name", metavar="[RUN]", default="latest")
 @click.option("--checkpoint", is_flag=True, help="the last checkpoint's state instead")
-def runs_take(**given: Any) -> None:
+@calls("monarch.cli.runs.runs:take")
+def runs_take() -> None:
     """Let a run go on that holds as its ranks have come apart.
 
     All ranks take the state of the rank that the run names; with --checkpoint all go on from the
     last checkpoint, in new processes.
     """
-    from monarch.cli.runs.runs import take
-
-    take(**given)
 
 
 @runs.command("hold")
+@calls("monarch.cli.runs.slow_runs:ask_slow_runs", key="k")
 def runs_hold() -> None:
     """Hold the run of this folder's allocation, where a step on new code takes long.
 
     As k does in its terminal, or in a watch: the step is interrupted, all ranks go back to before
     it, and it is made again with the next save. What is not slow goes on.
     """
-    from monarch.cli.runs.slow_runs import ask_slow_runs
-
-    ask_slow_runs("k")
 
 
 @runs.command("wait")
+@calls("monarch.cli.runs.slow_runs:ask_slow_runs", key="+")
 def runs_wait() -> None:
     """Give a step on new code that takes long more time, as + does in the run's terminal."""
-    from monarch.cli.runs.slow_runs import ask_slow_runs
-
-    ask_slow_runs("+")
 
 
 @runs.command("attach")
 @click.argument("name", metavar="[RUN]", default="latest")
-def runs_attach(name: str) -> None:
+@calls("monarch.cli.run.detached:attach")
+def runs_attach() -> None:
     """Watch a run that goes on detached, with the keys that it has in its own terminal.
 
     It shows what the run wrote last, and goes on. Ctrl-C asks whether to leave the run to itself or
     to end it.
     """
-    from monarch.cli.run.detached import attach
-
-    attach(name)

@@ -14,7 +14,7 @@ def ask_slow_runs(key: str) -> None:
     """Send the key's command to the runs of this folder's allocation whose step takes long. Raises
     ``JobError`` without an allocation, or if none of its hosts answers.
     """
-    pusher, wanted = pusher_here(), KEYS[key]
-    pusher.post(Bulletin(ASKED, wanted))
+    pusher, command = pusher_here(), KEYS[key]
+    pusher.post(Bulletin(ASKED, command))
     pusher.inspect()  # Whoever has answered this has the bulletin.
-    say(f"asked: a run whose step on new code takes long {_SAID.get(wanted, 'has more time')}")
+    say(f"asked: a run whose step on new code takes long {_SAID.get(command, 'has more time')}")

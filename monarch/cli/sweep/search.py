@@ -72,7 +72,7 @@ class Proposals(Protocol):
     def next(self) -> Given | None:
         """Return the next settings; ``None`` if there are no more."""
 
-    def tell(self, given: Given, value: float | None) -> None:
+    def tell(self, overrides: Given, value: float | None) -> None:
         """Report the metric of a run that has ended; ``None`` if it has none."""
 
 
@@ -81,12 +81,12 @@ class ListedProposals:
 
     def __init__(self, all_given: Sequence[Given]) -> None:
         self.num = len(all_given)
-        self._left = iter(all_given)
+        self._remaining = iter(all_given)
 
     def next(self) -> Given | None:
-        return next(self._left, None)
+        return next(self._remaining, None)
 
-    def tell(self, given: Given, value: float | None) -> None:
+    def tell(self, overrides: Given, value: float | None) -> None:
         """Ignore the result, because the proposals do not depend on it."""
 
 
@@ -115,26 +115,26 @@ class TPEProposals:
             return None
         self._num_left -= 1
         trial = self._study.ask()
-        given = tuple(_suggested(trial, one) for one in self._space)
-        self._asked.setdefault(given, []).append(trial)
-        return given
+        overrides = tuple(_suggested(trial, dim) for dim in self._space)
+        self._asked.setdefault(overrides, []).append(trial)
+        return overrides
 
-    def tell(self, given: Given, value: float | None) -> None:
-        trial = self._asked[given].pop(0)
+    def tell(self, overrides: Given, value: float | None) -> None:
+        trial = self._asked[overrides].pop(0)
         if value is None or not math.isfinite(value):
             self._study.tell(trial, state=self._failed)
         else:
             self._study.tell(trial, value)
 
 
-def _suggested(trial: Any, one: Dimension) -> str:
-    if isinstance(one, ValueRange):
-        suggest = trial.suggest_int if one.is_whole else trial.suggest_float
-        low, high = (int(one.low), int(one.high)) if one.is_whole else (one.low, one.high)
-        return one.text(suggest(one.key, low, high, log=one.is_log))
-    if len(one) == 1:
-        return one[0]
-    return str(trial.suggest_categorical(one[0].partition("=")[0], one))
+def _suggested(trial: Any, dim: Dimension) -> str:
+    if isinstance(dim, ValueRange):
+        suggest = trial.suggest_int if dim.is_whole else trial.suggest_float
+        low, high = (int(dim.low), int(dim.high)) if dim.is_whole else (dim.low, dim.high)
+        return dim.text(suggest(dim.key, low, high, log=dim.is_log))
+    if len(dim) == 1:
+        return dim[0]
+    return str(trial.suggest_categorical(dim[0].partition("=")[0], dim))
 
 
 def space_of(config_class: type[Any], overrides: Sequence[str]) -> list[Dimension]:
@@ -171,22 +171,22 @@ def _hints(config_class: type[Any], above: str = "") -> Iterator[tuple[str, Any]
 
 def choices_of(space: Sequence[Dimension]) -> list[Given]:
     """Return all combinations. Raises ``JobError`` if there is a range."""
-    ways = []
-    for one in space:
-        if isinstance(one, ValueRange):
+    choices = []
+    for dim in space:
+        if isinstance(dim, ValueRange):
             raise JobError(
-                f"{one.key} is a range, of which there are no combinations: --random 20 tries "
-                "values at random, --tpe 20 those that promise most"
+                f"{dim.key} is a range, of which there are no combinations: --random 20 "
+                "tries values at random, --tpe 20 those that promise most"
             )
-        ways.append(one)
-    return list(itertools.product(*ways))
+        choices.append(dim)
+    return list(itertools.product(*choices))
 
 
 def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
     """Draw ``num`` random settings; the same settings for the same seed."""
     draw = random.Random(seed)
     return [
-        tuple(one.drawn(draw) if isinstance(one, ValueRange) else draw.choice(one) for one in space)
+        tuple(dim.drawn(draw) if isinstance(dim, ValueRange) else draw.choice(dim) for dim in space)
         for _ in range(num)
     ]
 
@@ -194,17 +194,20 @@ def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
 def corners_of(space: Sequence[Dimension]) -> list[Given]:
     """Return settings that test whether the config accepts all values: ends of ranges, each
     choice."""
-    ways = [
-        [one.text(one.low), one.text(one.high)] if isinstance(one, ValueRange) else one
-        for one in space
+    choices = [
+        [dim.text(dim.low), dim.text(dim.high)] if isinstance(dim, ValueRange) else dim
+        for dim in space
     ]
-    return [tuple(way[min(at, len(way) - 1)] for way in ways) for at in range(max(map(len, ways)))]
+    return [
+        tuple(values[min(index, len(values) - 1)] for values in choices)
+        for index in range(max(map(len, choices)))
+    ]
 
 
-def label_of(given: Sequence[str], overrides: Sequence[str]) -> str:
+def label_of(values: Sequence[str], overrides: Sequence[str]) -> str:
     """Return the values that distinguish a run from the others: those chosen for it."""
-    chosen = [one for one, whole in zip(given, overrides, strict=True) if one != whole]
-    return " ".join(chosen or given)
+    chosen = [value for value, override in zip(values, overrides, strict=True) if value != override]
+    return " ".join(chosen or values)
 
 
 def goal_of(metric: str) -> Goal:
@@ -215,11 +218,11 @@ def goal_of(metric: str) -> Goal:
     return "max" if any(word in words for word in _BETTER_HIGH) or "per_second" in name else "min"
 
 
-def metric_of(found: Sequence[Mapping[str, Any]]) -> str:
+def metric_of(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the metric to judge runs by, among those that all runs have: held-out metrics first.
-    ``found`` has the last values of each run. "" if they share none.
+    ``runs`` has the last values of each run. "" if they share none.
     """
-    common = [name for name in found[0] if all(name in one for one in found)] if found else []
+    common = [name for name in runs[0] if all(name in values for values in runs)] if runs else []
     held_out = [name for name in common if name.startswith(_HELD_OUT)]
     return next((name for name in (*_FIRST, *held_out, "loss") if name in common), "")
 
@@ -242,12 +245,12 @@ def value_of(run: RunFolder, metric: str) -> float | None:
     return value if is_number(value) else None
 
 
-def best_of(found: Sequence[RunFolder], metric: str = "", goal: Goal | None = None) -> str:
+def best_of(runs: Sequence[RunFolder], metric: str = "", goal: Goal | None = None) -> str:
     """Return a text that names the best run, by the given metric or by one that all runs have."""
-    measured = [last_values(run) for run in found]
+    measured = [last_values(run) for run in runs]
     finite = [
         (run, {name: value for name, value in values.items() if math.isfinite(value)})
-        for run, values in zip(found, measured, strict=True)
+        for run, values in zip(runs, measured, strict=True)
     ]
     if metric:
         finite = [(run, values) for run, values in finite if metric in values]
@@ -255,8 +258,8 @@ def best_of(found: Sequence[RunFolder], metric: str = "", goal: Goal | None = No
     if len(finite) < 2 or not name:
         return ""
     goal = goal or goal_of(name)
-    run, values = (max if goal == "max" else min)(finite, key=lambda one: one[1][name])
-    what = "highest" if goal == "max" else "lowest"
-    left_out = len(found) - len(finite)
-    without = f"; {left_out} of {len(found)} runs have none" if left_out else ""
-    return f"best {name} ({what}): {values[name]:.4g}, of {run.name}{without}"
+    run, values = (max if goal == "max" else min)(finite, key=lambda pair: pair[1][name])
+    superlative = "highest" if goal == "max" else "lowest"
+    left_out = len(runs) - len(finite)
+    without = f"; {left_out} of {len(runs)} runs have none" if left_out else ""
+    return f"best {name} ({superlative}): {values[name]:.4g}, of {run.name}{without}"

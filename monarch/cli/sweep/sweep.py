@@ -15,7 +15,7 @@ from monarch.actor import HostMesh
 from monarch.cli.allocation.users import check_free
 from monarch.cli.project import load_project, noted_job
 from monarch.cli.run.recipe import recipe_here, workspace_first
-from monarch.cli.run.run_target import RunTarget, count, find_target
+from monarch.cli.run.run_target import RunTarget, find_target
 from monarch.cli.runs.runs import comparison
 from monarch.cli.sweep.search import (
     TPE_METRIC,
@@ -35,13 +35,14 @@ from monarch.cli.sweep.search import (
 )
 from monarch.cli.sweep.sweep_display import SweepDisplay, sweep_display
 from monarch.cli.terminal.interrupts import stop_on_interrupt
-from monarch.cli.terminal.tables import in_columns, terminal_width
+from monarch.cli.terminal.tables import echo_columns
 from monarch.cli.terminal.volume import say
 from monarch.config_file import ConfigError, LoadedConfig, load_config
 from monarch.errors import JobError
 from monarch.runs.recipe.recipe import Recipe
 from monarch.runs.record.folder import new_run
 from monarch.runs.session import RunSession
+from monarch_sync.words import counted
 
 
 def sweep(
@@ -73,8 +74,8 @@ def sweep(
     else:
         to_check = drawn_from(space, num_random, seed) if num_random else choices_of(space)
         proposals = ListedProposals(to_check)
-    place = find_target(procs, None)
-    slots = slots_of(place, min(slices or place.num_hosts, proposals.num))
+    target = find_target(procs, None)
+    slots = slots_of(target, min(slices or target.num_hosts, proposals.num))
 
     def load(given: Given) -> LoadedConfig[Any]:
         return load_config(recipe.config_class, config_file, given, os.environ)
@@ -83,8 +84,8 @@ def sweep(
         for slot in slots:
             recipe.check(load(given), slot.num_hosts, slot.procs_per_host)
     workspace_first()
-    hosts, code, generation = place.attach(load_project(None), is_agreed=yes, may_ask=True)
-    say(f"{count(proposals.num, 'run')} of {name}, {len(slots)} at a time, on {place.text}")
+    hosts, code, generation = target.attach(load_project(None), is_agreed=yes, may_ask=True)
+    say(f"{counted(proposals.num, 'run')} of {name}, {len(slots)} at a time, on {target.text}")
     config = ["--config", config_file] if config_file else []
     with sweep_display(proposals.num) as display:
 
@@ -104,17 +105,17 @@ def sweep(
             )
             return _Trial(label, given, session)
 
-        going = _Going(recipe, proposals, begin, wanted, display)
-        going.run(hosts, slots)
-    begun = [session.folder for session in going.sessions if session.folder.status != "empty"]
-    for line in in_columns(comparison(begun), terminal_width()) if begun else ():
-        click.echo(line)
+        trials = _Going(recipe, proposals, begin, wanted, display)
+        trials.run(hosts, slots)
+    begun = [session.folder for session in trials.sessions if session.folder.status != "empty"]
+    if begun:
+        echo_columns(comparison(begun))
     if text := best_of(begun, wanted, goal):
         click.echo(text)
-    if going.is_stopping:
+    if trials.is_stopping:
         raise KeyboardInterrupt
-    if going.errors:
-        raise JobError("\n".join(going.errors))
+    if trials.errors:
+        raise JobError("\n".join(trials.errors))
 
 
 @dataclass(frozen=True)
@@ -133,21 +134,22 @@ class Slot:
         return hosts.flatten("hosts").slice(hosts=slice(self.first_host, last))
 
 
-def slots_of(place: RunTarget, wanted: int) -> list[Slot]:
-    """Divide the target into ``wanted`` parts of equal size; raises ``JobError`` if there are not
-    enough procs.
+def slots_of(target: RunTarget, num_slots: int) -> list[Slot]:
+    """Divide the target into ``num_slots`` parts of equal size.
+
+    Raises ``JobError`` if there are not enough procs.
     """
-    if wanted <= place.num_hosts:
-        size = place.num_hosts // wanted
-        return [Slot(index * size, size, place.procs_per_host) for index in range(wanted)]
-    on_host = -(-wanted // place.num_hosts)
-    if on_host > place.procs_per_host:
+    if num_slots <= target.num_hosts:
+        size = target.num_hosts // num_slots
+        return [Slot(index * size, size, target.procs_per_host) for index in range(num_slots)]
+    on_host = -(-num_slots // target.num_hosts)
+    if on_host > target.procs_per_host:
         raise JobError(
-            f"{wanted} slices need {on_host} procs on each host, and there are "
-            f"{place.procs_per_host}: --procs {on_host} gives more, --slices takes fewer"
+            f"{num_slots} slices need {on_host} procs on each host, and there are "
+            f"{target.procs_per_host}: --procs {on_host} gives more, --slices takes fewer"
         )
-    each = place.procs_per_host // on_host
-    return [Slot(index // on_host, 1, each) for index in range(wanted)]
+    each = target.procs_per_host // on_host
+    return [Slot(index // on_host, 1, each) for index in range(num_slots)]
 
 
 class _Trial(NamedTuple):
@@ -176,7 +178,7 @@ class _Going:
         self.is_stopping = False
         self._recipe, self._proposals, self._begin = recipe, proposals, begin
         self._metric, self._display = metric, display
-        self._lock = threading.Lock()  # One thread at a time proposes and tells.
+        self._lock = threading.Lock()  # Guards the proposals.
 
     def run(self, hosts: HostMesh, slots: Sequence[Slot]) -> None:
         """Run until all runs have ended, or a person stops them."""
@@ -211,7 +213,7 @@ class _Going:
             try:
                 _run_one(self._recipe, session, slot.of(hosts), slot)
             except KeyboardInterrupt:
-                pass  # It was to stop, and had nothing to save yet.
+                pass  # Ctrl-C stopped it before it had anything to save.
             except Exception as error:
                 self.errors.append(f"{session.folder.name}: {error}")
             self._display.ended(label, session.folder.status)
@@ -248,8 +250,8 @@ def _run_one(recipe: Recipe, session: RunSession, hosts: HostMesh, slot: Slot) -
         if recipe.takes_hosts:
             session.outcome = recipe.run(session.loaded.config, hosts, session.record)
             return
-        place = RunTarget(None, "", slot.num_hosts, slot.procs_per_host)
-        procs = place.spawn(hosts, recipe)
+        target = RunTarget(None, "", slot.num_hosts, slot.procs_per_host)
+        procs = target.spawn(hosts, recipe)
         try:
             session.outcome = recipe.run(session.loaded.config, procs, session.record)
         finally:

@@ -27,7 +27,7 @@ class SweepDisplay:
     def __init__(self, num_runs: int, console: Console) -> None:
         self.num_runs = num_runs
         self._console = console
-        self._going: dict[str, tuple[str, str]] = {}
+        self._progress: dict[str, tuple[str, str]] = {}
         self._num_over = 0
         self._lock = threading.Lock()
         self._telling = threading.Lock()
@@ -37,19 +37,19 @@ class SweepDisplay:
 
     def begun(self, label: str) -> None:
         with self._lock:
-            self._going[label] = "", ""
+            self._progress[label] = "", ""
 
     def step(self, label: str, step: int, num_steps: int, values: Mapping[str, float]) -> None:
         numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values)[:_NUM_CELLS])
         with self._lock:
-            self._going[label] = bar_of(step, num_steps), numbers
+            self._progress[label] = bar_of(step, num_steps), numbers
 
     def ended(self, label: str, status: str) -> None:
         """Note that a run has ended, in any way."""
         # Not the other lock: printing redraws the display, which takes that one.
         with self._telling:
             with self._lock:
-                self._going.pop(label, None)
+                self._progress.pop(label, None)
                 self._num_over += 1
                 over = self._num_over
             self.tell(f"[{label}] {status}: {over} of {self.num_runs}")
@@ -66,7 +66,7 @@ class SweepDisplay:
         """Return the progress of the current runs, and how many have ended."""
         table = Table.grid(padding=(0, 2))
         with self._lock:
-            for label, (bar, numbers) in self._going.items():
+            for label, (bar, numbers) in self._progress.items():
                 table.add_row(Text(label), bar, Text(numbers, overflow="ellipsis", no_wrap=True))
             over = f"{self._num_over} of {self.num_runs} runs are over"
         return Group("", table, Text(over, style="dim"))
@@ -75,15 +75,15 @@ class SweepDisplay:
 class _OfRun(Display):
     """Shows one run among several: its messages, and its end."""
 
-    def __init__(self, whole: SweepDisplay, label: str) -> None:
-        self._whole = whole
+    def __init__(self, display: SweepDisplay, label: str) -> None:
+        self._display = display
         self._label = label
 
     def message(self, text: str) -> None:
-        self._whole.tell(f"[{self._label}] {text}")
+        self._display.tell(f"[{self._label}] {text}")
 
     def alarm(self, text: str) -> None:
-        self._whole.tell(f"[{self._label}] {text}", "red")
+        self._display.tell(f"[{self._label}] {text}", "red")
 
     def phase(self, text: str) -> None:
         """Show nothing: there is no room for the phases of several runs."""
@@ -92,7 +92,7 @@ class _OfRun(Display):
         """Show nothing: there is no room for the checkpoints of several runs."""
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        self._whole.step(self._label, step, num_steps, values)
+        self._display.step(self._label, step, num_steps, values)
         if step == num_steps:
             numbers = "  ".join(f"{name} {value}" for name, value in cells_of(values))
             self.message(f"step {step}/{num_steps}  {numbers}")

@@ -33,18 +33,18 @@ class BulletinListener:
     ) -> None:
         self._node = node
         self._hosts = hosts
-        self._told = heard
-        self._found: queue.SimpleQueue[Bulletin] = queue.SimpleQueue()
+        self._on_heard = heard
+        self._bulletins: queue.SimpleQueue[Bulletin] = queue.SimpleQueue()
         self._over = threading.Event()
         threading.Thread(target=self._run, name="monarch-hearing", daemon=True).start()
 
     def take(self) -> list[Bulletin]:
         """Return the bulletins that came since the last call, oldest first."""
-        found = []
+        bulletins = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._found.get_nowait())
-        return found
+                bulletins.append(self._bulletins.get_nowait())
+        return bulletins
 
     def close(self) -> None:
         """Stop listening, without waiting for a request in progress."""
@@ -67,9 +67,9 @@ class BulletinListener:
         heard = self._ask(host, 0, 0.0)
         while heard is not None and not self._over.is_set():
             for bulletin in heard.bulletins:
-                self._found.put(bulletin)
+                self._bulletins.put(bulletin)
             if heard.bulletins:
-                self._told()
+                self._on_heard()
             heard = self._ask(host, heard.number, _LISTEN_SECONDS)
 
     def _ask(self, host: ProcAddress, number: int, seconds: float) -> Heard | None:

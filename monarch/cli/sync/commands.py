@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from monarch.cli.options import SyncOptions, agreed_to_send, json_too, project_file
+from monarch.cli.options import SyncOptions, agreed_to_send, calls, json_too, project_file
 
 
 @click.group(invoke_without_command=True)
@@ -27,7 +27,7 @@ from monarch.cli.options import SyncOptions, agreed_to_send, json_too, project_f
 @project_file
 @agreed_to_send
 @click.pass_context
-def sync(context: click.Context, /, is_json: bool, file: str | None, **given: Any) -> None:
+def sync(context: click.Context, /, is_json: bool, file: str | None, **options: Any) -> None:
     """Bring the workspace to all hosts, and its code into what runs there.
 
     Live processes switch to the new code between the same two messages on every rank. Code that
@@ -36,15 +36,15 @@ def sync(context: click.Context, /, is_json: bool, file: str | None, **given: An
     """
     context.obj = SyncOptions(file, is_json)
     if context.invoked_subcommand is not None:
-        del given["has_keys"]
-        if any(value not in (False, None) for value in given.values()):
+        del options["has_keys"]
+        if any(value not in (False, None) for value in options.values()):
             raise click.UsageError("this option goes without a command behind it", context)
         return
-    if sum((given["watch"], given["dry_run"], given["explained"] is not None)) > 1:
+    if sum((options["watch"], options["dry_run"], options["explained"] is not None)) > 1:
         raise click.UsageError("choose one of --watch, --dry-run and --explain", context)
-    if given["lists_all"] and not given["dry_run"]:
+    if options["lists_all"] and not options["dry_run"]:
         raise click.UsageError("--all goes with --dry-run", context)
-    dry_run, lists_all, explained = map(given.pop, ("dry_run", "lists_all", "explained"))
+    dry_run, lists_all, explained = map(options.pop, ("dry_run", "lists_all", "explained"))
     if explained is not None:
         from monarch.cli.sync.looks import explain
 
@@ -52,10 +52,10 @@ def sync(context: click.Context, /, is_json: bool, file: str | None, **given: An
     if dry_run:
         from monarch.cli.sync.looks import preview
 
-        preview(context.obj, allow_empty=given["allow_empty"], lists_all=lists_all)
+        preview(context.obj, allow_empty=options["allow_empty"], lists_all=lists_all)
     from monarch.cli.sync.push import sync
 
-    sync(context.obj, **given)
+    sync(context.obj, **options)
 
 
 class _Generation(click.IntRange):
@@ -68,25 +68,21 @@ _generation = click.argument("generation", required=False, type=_Generation(min=
 @sync.command("status", short_help="Which host and which proc runs which generation.")
 @json_too
 @click.pass_obj
-def sync_status(options: SyncOptions) -> None:
+@calls("monarch.cli.sync.generations:status")
+def sync_status() -> None:
     """Which host and which proc runs which generation, and what is stale."""
-    from monarch.cli.sync.generations import status
-
-    status(options)
 
 
 @sync.command("history")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="how many")
 @json_too
 @click.pass_obj
-def sync_history(options: SyncOptions, limit: int) -> None:
+@calls("monarch.cli.sync.generations:history")
+def sync_history() -> None:
     """The generations that the hosts remember: when, who, what.
 
     A `*` marks the one that is there now, a `-` those that no host has all contents of any more.
     """
-    from monarch.cli.sync.generations import history
-
-    history(options, limit)
 
 
 @sync.command("rollback")
@@ -94,15 +90,13 @@ def sync_history(options: SyncOptions, limit: int) -> None:
 @click.option("--best-effort", is_flag=True, help="go on without hosts that cannot follow")
 @json_too
 @click.pass_obj
-def sync_rollback(options: SyncOptions, /, **given: Any) -> None:
+@calls("monarch.cli.sync.generations:rollback")
+def sync_rollback() -> None:
     """Have all hosts go back to a generation, or none of them.
 
     Without GENERATION: to the state before the one that is there. What runs on the hosts reloads;
     your own files stay as they are, so that `monarch sync` goes forward again.
     """
-    from monarch.cli.sync.generations import rollback
-
-    rollback(options, **given)
 
 
 @sync.command("diff", short_help="How your files differ from what the hosts have or had.")
@@ -110,11 +104,9 @@ def sync_rollback(options: SyncOptions, /, **given: Any) -> None:
 @click.option("--exit-code", is_flag=True, help="exit with 1 if there are differences")
 @json_too
 @click.pass_obj
-def sync_diff(options: SyncOptions, /, **given: Any) -> None:
+@calls("monarch.cli.sync.generations:diff")
+def sync_diff() -> None:
     """How your files differ from what the hosts have, or had as GENERATION.
 
     Lines with a `-` are there, those with a `+` are yours.
     """
-    from monarch.cli.sync.generations import diff
-
-    diff(options, **given)

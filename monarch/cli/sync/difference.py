@@ -20,47 +20,47 @@ def differences(
 ) -> Iterator[str]:
     """Yield the lines of a diff from ``old``, whose name is ``name``, to ``new``."""
     for path in sorted(new.changed_paths(old)):
-        before, after = old.get(path), new.get(path)
+        old_entry, new_entry = old.get(path), new.get(path)
         # An added or removed folder shows by its contents.
-        if before is None and new.folder(path).num_entries:
+        if old_entry is None and new.folder(path).num_entries:
             continue
-        if after is None and old.folder(path).num_entries:
+        if new_entry is None and old.folder(path).num_entries:
             continue
-        yield from _of_path(path, before, after, read_old, read_new, name)
+        yield from _of_path(path, old_entry, new_entry, read_old, read_new, name)
 
 
 def _of_path(
-    path: str, before: Entry | None, after: Entry | None, read_old: Read, read_new: Read, name: str
+    path: str, old: Entry | None, new: Entry | None, read_old: Read, read_new: Read, name: str
 ) -> Iterator[str]:
-    shown = printable(path)
-    if before is not None and after is not None and before.kind is after.kind:
-        if before.mode != after.mode and not before.is_link:
-            yield f"mode of {shown}: {before.mode:03o} in {name}, {after.mode:03o} here"
-        if (before.digest, before.target) == (after.digest, after.target):
+    name_shown = printable(path)
+    if old is not None and new is not None and old.kind is new.kind:
+        if old.mode != new.mode and not old.is_link:
+            yield f"mode of {name_shown}: {old.mode:03o} in {name}, {new.mode:03o} here"
+        if (old.digest, old.target) == (new.digest, new.target):
             return
-    sides = (before, after)
+    sides = (old, new)
     if any(entry is not None and not entry.is_file for entry in sides):
-        yield f"{shown}: {_kind(before)} in {name}, {_kind(after)} here"
+        yield f"{name_shown}: {_kind(old)} in {name}, {_kind(new)} here"
         return
     if any(entry is not None and entry.size > _MAX_BYTES for entry in sides):
-        yield f"{shown} differs: {_size(before)} in {name}, {_size(after)} here; too large to show"
+        yield f"{name_shown} differs: {_size(old)} in {name}, {_size(new)} here; too large to show"
         return
     texts = []
-    for entry, read in ((before, read_old), (after, read_new)):
+    for entry, read in ((old, read_old), (new, read_new)):
         content = b"" if entry is None else read(entry)
         if content is None:
-            yield f"{shown} differs; its content in {name} is gone from the hosts"
+            yield f"{name_shown} differs; its content in {name} is gone from the hosts"
             return
         text = _text(content)
         if text is None:
-            yield f"binary file {shown} differs: {_size(before)} in {name}, {_size(after)} here"
+            yield f"binary file {name_shown} differs: {_size(old)} in {name}, {_size(new)} here"
             return
         texts.append(text)
-    label_old = "/dev/null" if before is None else f"{name}/{shown}"
-    label_new = "/dev/null" if after is None else f"here/{shown}"
-    found = difflib.unified_diff(texts[0], texts[1], label_old, label_new, lineterm="")
+    label_old = "/dev/null" if old is None else f"{name}/{name_shown}"
+    label_new = "/dev/null" if new is None else f"here/{name_shown}"
+    diff_lines = difflib.unified_diff(texts[0], texts[1], label_old, label_new, lineterm="")
     empty = True
-    for line in found:
+    for line in diff_lines:
         empty = False
         yield line
     if empty:

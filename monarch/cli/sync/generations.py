@@ -34,22 +34,24 @@ def status(options: SyncOptions) -> None:
     """Print which host and which proc runs which generation."""
     with errors(is_json=options.is_json):
         pusher = pusher_here(partly=True)
-        found = pusher.ask()
-        procs, like_now = pusher.proc_generations(found), pusher.like_now(found)
-        standing = standings(found, procs, like_now, pusher.name_of)
+        responses = pusher.ask()
+        procs, like_now = pusher.proc_generations(responses), pusher.like_now(responses)
+        standing = standings(responses, procs, like_now, pusher.name_of)
     if options.is_json:
         hosts = [
             {
-                "host": one.host, "generation": one.generation, "digest": one.digest,
-                "error": one.error,
+                "host": host.host,
+                "generation": host.generation,
+                "digest": host.digest,
+                "error": host.error,
                 "procs": [
                     {"name": name, "generation": generation}
-                    for generation, names in one.procs.items()
+                    for generation, names in host.procs.items()
                     for name in names
                 ],
             }
-            for one in standing
-        ]  # fmt: skip
+            for host in standing
+        ]
         JsonLines().say("status", {"hosts": hosts})
         return
     tell(status_lines(standing))
@@ -80,38 +82,45 @@ def rollback(options: SyncOptions, generation: int | None, best_effort: bool) ->
         workspace = whole_of(find_project(options.file))
         pusher = pusher_here(partly=best_effort)
         with interruptions(pusher, output):
-            made = go_back(pusher, workspace, generation, output, best_effort=best_effort)
-    sys.exit(0 if made else 1)
+            generation_reached = go_back(
+                pusher, workspace, generation, output, best_effort=best_effort
+            )
+    sys.exit(0 if generation_reached else 1)
 
 
 def go_back(
-    pusher: Pusher, workspace: Workspace, generation: int | None, output: Output,
-    *, best_effort: bool = False,
-) -> int:  # fmt: skip
+    pusher: Pusher,
+    workspace: Workspace,
+    generation: int | None,
+    output: Output,
+    *,
+    best_effort: bool = False,
+) -> int:
     """Roll back, as `rollback` says, and report it; return the generation that all hosts then have,
     0 if they did not follow. Raises ``JobError`` if there is no generation to go back to.
     """
-    found = pusher.answering() if best_effort else pusher.inspect()
-    rows = timeline(pusher.past(found).histories(WHOLE_HISTORY))
+    states = pusher.answering() if best_effort else pusher.inspect()
+    rows = timeline(pusher.past(states).histories(WHOLE_HISTORY))
     current = next((row for row in rows if row.is_current), None)
     if generation is None:
-        held = (one for state in found.values() for one in state.bulletins)
+        held = (bulletin for state in states.values() for bulletin in state.bulletins)
         generation = good_for(held, {row.told.generation for row in rows if row.can_go_back})
-    wanted = goal(rows, generation)
-    report = pusher.roll_back(workspace, wanted, output, best_effort=best_effort)
+    target = goal(rows, generation)
+    report = pusher.roll_back(workspace, target, output, best_effort=best_effort)
     output.pushed(report)
     if report.ok and report.is_change:
         was = current.told.generation if current else report.generation - 1
         output.note(
             "rolled-back",
-            f"generation {report.generation} is what {wanted} was; your own files stay as they "
+            f"generation {report.generation} is what {target} was; your own files stay as they "
             "are.\n`monarch sync` brings them to the hosts again (so does a `--watch`, at the "
             f"next save), `monarch sync rollback {was}` goes back to what was there",
-            generation=wanted, before=was,
-        )  # fmt: skip
+            generation=target,
+            before=was,
+        )
     elif report.ok:
         output.note(
-            "rolled-back", f"the hosts have what generation {wanted} was", generation=wanted
+            "rolled-back", f"the hosts have what generation {target} was", generation=target
         )
     return report.generation if report.ok else 0
 
@@ -123,9 +132,9 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
         pusher = pusher_here(partly=True)
         output: Output = JsonLines() if options.is_json else Lines(Terminal(sys.stderr))
         with telling_progress(output):
-            scan, held_generation, found = compared(pusher, workspace, generation or 0)
+            scan, held_generation, lines = compared(pusher, workspace, generation or 0)
         if options.is_json:
-            text = "\n".join(found)
+            text = "\n".join(lines)
             unread = [problem.__dict__ for problem in scan.problems if problem.is_unreadable]
             data = {
                 "generation": held_generation, "differs": bool(text), "diff": text,
@@ -133,7 +142,7 @@ def diff(options: SyncOptions, generation: int | None, exit_code: bool) -> None:
             }  # fmt: skip
             JsonLines().say("diff", data)
             sys.exit(1 if exit_code and text else 0)
-    any_found = show_differences(found, Terminal())
+    any_found = show_differences(lines, Terminal())
     for problem in scan.problems:
         if problem.is_unreadable:
             click.echo(f"not compared: {problem}", err=True)
@@ -168,10 +177,10 @@ def compared(
     return scan, held.generation, differences(held.manifest, scan.manifest, theirs, ours, name)
 
 
-def show_differences(found: Iterable[str], terminal: Terminal) -> bool:
+def show_differences(lines: Iterable[str], terminal: Terminal) -> bool:
     """Print the lines; return whether there are any."""
     any_found = False
-    for line in found:
+    for line in lines:
         any_found = True
         colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
         # The text can be written to a file, or piped, and applied with `patch`.

@@ -45,7 +45,7 @@ class HotFiles:
         self._workspace = workspace
         self._pushes: deque[tuple[float, dict[LeaveOut, None]]] = deque(maxlen=_NUM_PUSHES)
         self._outputs: set[str] = set()  # that were pushed, and have the names of outputs
-        self._told: set[LeaveOut] = set()
+        self._reported: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
         """Record a push of these files; return what to leave out, or ``None``. Files whose names
@@ -59,8 +59,8 @@ class HotFiles:
         outputs = {path: is_log for path in files if (is_log := _is_log(path)) is not None}
         for path in sorted(self._outputs & outputs.keys()):
             ways = [way for way in self._ways(path) if _is_whole(way.pattern)]
-            if ways and ways[0] not in self._told:
-                self._told.update(ways)
+            if ways and ways[0] not in self._reported:
+                self._reported.update(ways)
                 return ways[0]._replace(is_sure=outputs[path])
         self._outputs |= outputs.keys()
         ways = [way for path in files for way in self._ways(path)]
@@ -68,12 +68,14 @@ class HotFiles:
         since = self._pushes[0][0]
         if len(self._pushes) < _NUM_PUSHES or now - since > _WITHIN_SECONDS:
             return None
-        common = reduce(lambda one, other: one & other, (set(ways) for _, ways in self._pushes))
-        found = next((way for way in dict.fromkeys(ways) if way in common), None)
-        if found is None or found in self._told:
+        common = reduce(
+            lambda patterns, more: patterns & more, (set(ways) for _, ways in self._pushes)
+        )
+        hot = next((way for way in dict.fromkeys(ways) if way in common), None)
+        if hot is None or hot in self._reported:
             return None
-        self._told |= common
-        return found
+        self._reported |= common
+        return hot
 
     def _ways(self, remote: str) -> Iterator[LeaveOut]:
         """Yield the patterns that leave a file out, best first: folders, if they have no code."""

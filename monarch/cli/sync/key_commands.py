@@ -36,9 +36,14 @@ class KeyCommands:
     """The commands of one watch; ``push`` sends all of the workspace."""
 
     def __init__(
-        self, keys: Keys, output: Output, others: OtherUsers, push: Callable[[], object], *,
+        self,
+        keys: Keys,
+        output: Output,
+        others: OtherUsers,
+        push: Callable[[], object],
+        *,
         best_effort: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._keys = keys
         self._output = output
         self._others = others
@@ -75,16 +80,16 @@ class KeyCommands:
 
     def _look_back(self, pusher: Pusher, workspace: Workspace, *, undo: bool) -> None:
         """Roll back to the previous generation, or only show how the files differ from it."""
-        whole = Surroundings(workspace).whole()
+        all_folders = Surroundings(workspace).whole()
         try:
             if undo:
                 effort = self._is_best_effort
-                came_to = go_back(pusher, whole, None, self._output, best_effort=effort)
+                came_to = go_back(pusher, all_folders, None, self._output, best_effort=effort)
                 self._others.came_to, self._others.is_theirs = came_to, True
                 return
             rows = timeline(pusher.past(pusher.answering()).histories(WHOLE_HISTORY))
-            _, _, found = compared(pusher, whole, goal(rows, None))
-            if not show_differences(found, Terminal()):
+            _, _, diff_lines = compared(pusher, all_folders, goal(rows, None))
+            if not show_differences(diff_lines, Terminal()):
                 self._output.note("diff", "your files are what they were then")
         except (MonarchError, SyncError) as error:
             self._output.failed(str(error))

@@ -19,61 +19,40 @@ from monarch_sync.words import printable
 
 if TYPE_CHECKING:
     from monarch.cli.sync.preview import Preview
-    from monarch.cli.sync.pusher import Pusher
 
-NOT_WHOLE = 3  # the exit code where something could not be read, and stays as hosts have it
+NOT_WHOLE = 3  # the exit status if a file could not be read, so that hosts keep theirs
 
 
 def explain(options: SyncOptions, path: str) -> NoReturn:
-    """Say why a path is synced, or is not."""
-    with errors(is_json=options.is_json):
-        _explain(options, _output(options), path)
-
-
-def preview(options: SyncOptions, *, allow_empty: bool, lists_all: bool) -> NoReturn:
-    """Print what a push would send, and to which hosts."""
-    with errors(is_json=options.is_json):
-        _preview(
-            options,
-            _output(options),
-            allow_empty=allow_empty,
-            lists_all=lists_all or is_verbose(),
-        )
-
-
-def _output(options: SyncOptions) -> Output:
-    return JsonLines() if options.is_json else Lines(Terminal())
-
-
-def _explain(options: SyncOptions, output: Output, path: str) -> NoReturn:
-    with telling_progress(output) as progress:
+    """Say why a path is synced, or is not; exit with 1 if it is not."""
+    output = _output(options)
+    with errors(is_json=options.is_json), telling_progress(output) as progress:
         from monarch.cli.sync.project_workspace import find_project, whole_of
         from monarch_sync.scanning.explain import explain
 
         project = find_project(options.file)
         progress.step = "scan"
-        found = explain(whole_of(project), path)
-    rule = found.rule
+        explanation = explain(whole_of(project), path)
+    rule = explanation.rule
     if rule and rule.pattern == OWN_RUNS and OWN_RUNS not in project.file.workspace.ignore:
-        kept = OWN_RUNS.strip("/")
+        runs_folder = OWN_RUNS.strip("/")
         reason = (
-            f"`monarch run` keeps its runs in {kept}, and they stay here; to bring them along, "
-            f"change {kept}/.gitignore"
+            f"`monarch run` keeps its runs in {runs_folder}, and they stay here; to bring them "
+            f"along, change {runs_folder}/.gitignore"
         )
-        found = found._replace(code="runs", reason=reason)
+        explanation = explanation._replace(code="runs", reason=reason)
     if options.is_json:
-        shown = rule._asdict() if rule else None
-        JsonLines().say("explain", {**found._asdict(), "rule": shown})
+        rule_data = rule._asdict() if rule else None
+        JsonLines().say("explain", {**explanation._asdict(), "rule": rule_data})
     else:
-        Terminal().prose(printable(str(found)))
-    sys.exit(0 if found.is_in else 1)
+        Terminal().prose(printable(str(explanation)))
+    sys.exit(0 if explanation.is_in else 1)
 
 
-def _preview(
-    options: SyncOptions, output: Output, *, allow_empty: bool, lists_all: bool
-) -> NoReturn:
-    refused = ""
-    with telling_progress(output) as progress:
+def preview(options: SyncOptions, *, allow_empty: bool, lists_all: bool) -> NoReturn:
+    """Print what a push would send, and to which hosts; exit with 1 if it would be refused."""
+    output, refused = _output(options), ""
+    with errors(is_json=options.is_json), telling_progress(output) as progress:
         from monarch.cli.sync.preview import first_sync, over_hosts, previews, why_refused
         from monarch.cli.sync.project_workspace import find_project, whole_of
         from monarch.cli.sync.pusher import find_pusher
@@ -88,31 +67,33 @@ def _preview(
             past = pusher.past(answers)
             states = past.states()
             scan = over_hosts(states, scan)
-            found = previews(past, states, scan)
+            results = previews(past, states, scan)
             refused = "" if allow_empty else why_refused(workspace, states, scan)
         else:
-            found = [first_sync(scan)]
+            results = [first_sync(scan)]
     if options.is_json:
+        hosts = [result.to_dict() for result in results]
         problems = [problem.__dict__ for problem in scan.problems]
-        data = {"hosts": [one.to_dict() for one in found], "problems": problems, "refused": refused}
-        JsonLines().say("dry-run", data)
+        JsonLines().say("dry-run", {"hosts": hosts, "problems": problems, "refused": refused})
     else:
-        _show_previews(found, scan.problems, pusher, lists_all=lists_all)
+        _show(results, scan.problems, lists_all=lists_all or is_verbose())
+        for line in pusher.silence() if pusher is not None else ():
+            Terminal().prose(line, "yellow")
         if refused:
             Terminal().prose(f"it would be refused: {refused}", "red")
     sys.exit(1 if refused else 0 if scan.is_whole else NOT_WHOLE)
 
 
-def _show_previews(
-    found: Iterable[Preview], problems: Iterable[Problem], pusher: Pusher | None, *, lists_all: bool
-) -> None:
+def _show(results: Iterable[Preview], problems: Iterable[Problem], *, lists_all: bool) -> None:
     from monarch.cli.sync.preview import preview_lines
 
     terminal = Terminal()
-    for one in found:
-        for line in preview_lines(one, lists_all=lists_all):
+    for result in results:
+        for line in preview_lines(result, lists_all=lists_all):
             terminal.prose(line)
     for problem in problems:
         terminal.prose(problem.line(), "yellow")
-    for line in pusher.silence() if pusher is not None else ():
-        terminal.prose(line, "yellow")
+
+
+def _output(options: SyncOptions) -> Output:
+    return JsonLines() if options.is_json else Lines(Terminal())

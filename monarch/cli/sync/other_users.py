@@ -1,4 +1,4 @@
-"""Reports to a watch what others do with its allocation, as it happens."""
+"""Reports pushes, rollbacks, runs and watches of others on the allocation of a watch."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class OtherUsers:
         self._post_about_us(pusher, "watching", who_am_i())
 
     def close(self) -> None:
-        hearing, self._listener = self._listener, None
+        listener, self._listener = self._listener, None
         pusher, self._pusher = self._pusher, None
-        if hearing is not None:
-            hearing.close()
+        if listener is not None:
+            listener.close()
         if pusher is not None:
             with contextlib.suppress(MonarchError, SyncError):
                 self._post_about_us(pusher, "left")
@@ -62,54 +62,52 @@ class OtherUsers:
         if pusher is not None:
             with contextlib.suppress(MonarchError, SyncError):
                 node = client().node
-                told = Bulletin(f"answer {node.uid}", "answer", choice, stands=True)
-                post(node, _hosts_of(pusher), told)
+                bulletin = Bulletin(f"answer {node.uid}", "answer", choice, stands=True)
+                post(node, _hosts_of(pusher), bulletin)
 
     def pushed(self, generation: int) -> None:
         """Report who has made the generations before our own push of this one.
 
         Otherwise numbers that are missing in our own lines look like lost pushes.
         """
-        before, self.came_to, self.is_theirs = self.came_to, generation, False
-        if self._pusher is None or not 0 < before < generation - 1:
+        last, self.came_to, self.is_theirs = self.came_to, generation, False
+        if self._pusher is None or not 0 < last < generation - 1:
             return
         with contextlib.suppress(MonarchError, SyncError):
-            text = self._pusher.made_by_others(before, generation)
+            text = self._pusher.made_by_others(last, generation)
             text = f"in between there was {text}"
-            self._output.note("others", text, after=before, before=generation)
+            self._output.note("others", text, after=last, before=generation)
 
     def tell(self) -> None:
         """Report all bulletins since the last call."""
-        brought: dict[int, str] = {}
-        ours = client().node.uid
-        for told in self._listener.take() if self._listener is not None else ():
-            if told.kind == "committed" and told.data.get("sender") != ours:
-                brought[told.generation] = str(told.data.get("author", ""))
-            elif told.kind == "watching" and told.key != f"watch {ours}":
-                self._output.note(
-                    "watching",
-                    f"watched by {printable(told.text)}, too: what either of you saves is pushed",
-                    by=told.text,
-                )
-            data = {"about": told.key, "generation": told.generation, **told.data}
-            if told.key.startswith("run ") and not self._tells_runs:
+        authors: dict[int, str] = {}
+        own_uid = client().node.uid
+        for bulletin in self._listener.take() if self._listener is not None else ():
+            if bulletin.kind == "committed" and bulletin.data.get("sender") != own_uid:
+                authors[bulletin.generation] = str(bulletin.data.get("author", ""))
+            elif bulletin.kind == "watching" and bulletin.key != f"watch {own_uid}":
+                watcher = printable(bulletin.text)
+                text = f"watched by {watcher}, too: what either of you saves is pushed"
+                self._output.note("watching", text, by=bulletin.text)
+            data = {"about": bulletin.key, "generation": bulletin.generation, **bulletin.data}
+            if bulletin.key.startswith("run ") and not self._tells_runs:
                 continue
-            if told.kind == "held":
-                self._output.alarm("held", told.text, **data)
-            elif told.key.startswith("run ") and told.text:
-                self._output.note(told.kind, told.text, **data)
-        self._tell_brought(brought)
+            if bulletin.kind == "held":
+                self._output.alarm("held", bulletin.text, **data)
+            elif bulletin.key.startswith("run ") and bulletin.text:
+                self._output.note(bulletin.kind, bulletin.text, **data)
+        self._tell_brought(authors)
 
-    def _tell_brought(self, brought: dict[int, str]) -> None:
+    def _tell_brought(self, authors: dict[int, str]) -> None:
         """Report generations of others; those before our last push were reported with it."""
-        before, now = self.came_to, max(brought, default=0)
-        if self._pusher is None or not 0 < before < now:
+        last, newest = self.came_to, max(authors, default=0)
+        if self._pusher is None or not 0 < last < newest:
             return
-        self.came_to, self.is_theirs = now, True
+        self.came_to, self.is_theirs = newest, True
         with contextlib.suppress(MonarchError, SyncError):
-            text = self._pusher.made_by_others(before, now + 1)
+            text = self._pusher.made_by_others(last, newest + 1)
             self._output.note(
-                "others", f"{text}; your next save is pushed over it", after=before, before=now + 1
+                "others", f"{text}; your next save is pushed over it", after=last, before=newest + 1
             )
 
 

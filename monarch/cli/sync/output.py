@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, TextIO
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any, Protocol
 
 from monarch.cli.sync.progress_bar import ProgressBar, ProgressLines, Source
 from monarch.cli.terminal.interrupts import left_at_once
@@ -49,46 +49,50 @@ class Lines:
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._told: list[str] = []
+        self._reported: list[str] = []
         self._unread: set[str] = set()  # paths that hosts had otherwise, as they could not be read
 
     def pushed(self, report: SyncReport) -> None:
         terminal = self._terminal
         form = {"width": terminal.width, "ascii_only": terminal.ascii_only}
-        first, *rest = report.table(**form).splitlines()  # type: ignore[arg-type]
+        first, *details = report.table(**form).splitlines()  # type: ignore[arg-type]
         if not (report.ok and is_quiet()):
             terminal.line(first, "red" if not report.ok else "yellow" if report.stale else None)
         if not report.ok:
-            for line in rest:
+            for line in details:
                 terminal.prose(line)
             return
         if is_verbose():
-            for line in rest:
+            for line in details:
                 terminal.line(line)
             return
         for line in report.compile_lines():
             terminal.prose(f"  {line}")
         # News that should not be overlooked after a good push; a state that may last is reported
         # once.
-        told = self._told
-        self._told = [*problem_lines(report.problems), *report.notes, *report.audit_kept_lines()]
-        news = [
+        reported = self._reported
+        self._reported = [
+            *problem_lines(report.problems),
+            *report.notes,
+            *report.audit_kept_lines(),
+        ]
+        new_lines = [
             *report.warning_lines(),
             *report.stale_lines(),
             *report.behind_lines(),
             *report.kept_lines(),
             *self._followed(report),
         ]
-        for text in (*news, *(text for text in self._told if text not in told)):
+        for text in (*new_lines, *(text for text in self._reported if text not in reported)):
             for line in text.splitlines():
                 terminal.prose(f"  {line}", "yellow")
 
     def _followed(self, report: SyncReport) -> Iterator[str]:
         """Yield a line about files that were unreadable before, and which the hosts now have."""
-        before = self._unread
-        self._unread = {one.path for one in report.problems if one.is_unreadable}
-        if back := sorted(before - self._unread):
-            yield f"hosts have {some([*map(printable, back)])} as it is here again"
+        unread_before = self._unread
+        self._unread = {problem.path for problem in report.problems if problem.is_unreadable}
+        if readable := sorted(unread_before - self._unread):
+            yield f"hosts have {some([*map(printable, readable)])} as it is here again"
 
     def failed(self, error: str) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"
@@ -104,9 +108,9 @@ class Lines:
 
     def alarm(self, event: str, text: str, **data: Any) -> None:
         mark = "x" if self._terminal.ascii_only else "✗"
-        first, *rest = text.splitlines()
+        first, *details = text.splitlines()
         self._terminal.prose(f"{mark} {first}", "red")
-        for line in rest:
+        for line in details:
             self._terminal.prose(f"  {line}", "red")
 
     @contextmanager
@@ -114,16 +118,12 @@ class Lines:
         if is_quiet():
             yield
             return
-        is_live = self._terminal.is_live
-        shown = (
-            ProgressBar(self._terminal, source, at_once=at_once)
-            if is_live
-            else ProgressLines(source)
-        )
-        try:
+        if not self._terminal.is_live:
+            with closing(ProgressLines(source)):
+                yield
+            return
+        with closing(ProgressBar(self._terminal, source, at_once=at_once)):
             yield
-        finally:
-            shown.close()
 
 
 class JsonLines:
@@ -131,12 +131,8 @@ class JsonLines:
 
     SCHEMA = 1
 
-    def __init__(self, out: TextIO | None = None) -> None:
-        self._out = sys.stdout if out is None else out
-
     def say(self, event: str, data: dict[str, Any]) -> None:
-        line = json.dumps({"schema": self.SCHEMA, "event": event, **data})
-        print(line, file=self._out, flush=True)
+        print(json.dumps({"schema": self.SCHEMA, "event": event, **data}), flush=True)
 
     def pushed(self, report: SyncReport) -> None:
         self.say("push", report.to_dict())
@@ -155,11 +151,8 @@ class JsonLines:
 
     @contextmanager
     def busy(self, source: Source, *, at_once: bool = False) -> Iterator[None]:
-        lines = ProgressLines(source)  # on standard error: the objects stay alone
-        try:
+        with closing(ProgressLines(source)):  # on standard error: the objects stay alone
             yield
-        finally:
-            lines.close()
 
 
 @contextmanager

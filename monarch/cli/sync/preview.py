@@ -65,7 +65,7 @@ def over_hosts(states: Mapping[str, StateReply], scan: Scan) -> Scan:
     """Return the scan, with unreadable files replaced by those of the hosts' newest generation."""
     if scan.is_whole or not states:
         return scan
-    newest = max(states.values(), key=lambda held: held.generation)
+    newest = max(states.values(), key=lambda state: state.generation)
     return scan.over(Manifest.from_rows(newest.rows, newest.digest_name))
 
 
@@ -74,17 +74,17 @@ def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) ->
     ``states`` has each host's state by name.
     """
     groups: dict[tuple[int, bytes], list[str]] = {}
-    for host, held in states.items():
-        groups.setdefault((held.generation, held.digest), []).append(host)
+    for host, state in states.items():
+        groups.setdefault((state.generation, state.digest), []).append(host)
     found = []
     for (generation, _), hosts in groups.items():
-        held = states[hosts[0]]
-        before = Manifest.from_rows(held.rows, held.digest_name)
-        wanted = [e.digest for e in diff(before, scan.manifest).files]
+        state = states[hosts[0]]
+        theirs = Manifest.from_rows(state.rows, state.digest_name)
+        digests = [e.digest for e in diff(theirs, scan.manifest).files]
         # The host's store may still have a content that was there before.
-        lacking = past.missing(hosts[0], list(dict.fromkeys(wanted)))
-        here = {digest: 0 for digest in wanted if digest not in lacking}
-        changes = list(_changes(before, scan.manifest, here))
+        lacking = past.missing(hosts[0], list(dict.fromkeys(digests)))
+        held = {digest: 0 for digest in digests if digest not in lacking}
+        changes = list(_changes(theirs, scan.manifest, held))
         found.append(Preview(hosts, generation, changes))
     return found
 
@@ -93,42 +93,42 @@ def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Sc
     """Return why a push would be refused because it empties folders; "" if it would not."""
     bare = bare_folders(workspace, scan.manifest)
     try:
-        for held in states.values() if bare else ():
-            refuse_emptied(workspace, bare, Manifest.from_rows(held.rows, held.digest_name))
+        for state in states.values() if bare else ():
+            refuse_emptied(workspace, bare, Manifest.from_rows(state.rows, state.digest_name))
     except WorkspaceEmptied as error:
         return str(error)
     return ""
 
 
-def _changes(before: Manifest, after: Manifest, here: Mapping[bytes, int]) -> Iterator[PathChange]:
-    """Yield the changes in the order of paths. Contents in ``here`` need not be sent."""
-    plan = diff(before, after)
-    found = [PathChange("rename", new, source=old) for old, new in plan.folders_moved]
+def _changes(start: Manifest, goal: Manifest, held: Mapping[bytes, int]) -> Iterator[PathChange]:
+    """Yield the changes in the order of paths. Contents in ``held`` need not be sent."""
+    plan = diff(start, goal)
+    changes = [PathChange("rename", new, source=old) for old, new in plan.folders_moved]
     counted_once: set[bytes] = set()
     moved_away: set[str] = set()
     for entry in plan.files:
         source = plan.moved.get(entry.path)
-        if source is not None and source not in after and source not in moved_away:
+        if source is not None and source not in goal and source not in moved_away:
             moved_away.add(source)
-            found.append(PathChange("rename", entry.path, source=source))
+            changes.append(PathChange("rename", entry.path, source=source))
             continue
-        travels = source is None and entry.digest not in here and entry.digest not in counted_once
+        travels = source is None and entry.digest not in held and entry.digest not in counted_once
         counted_once.add(entry.digest)
-        old = before.get(entry.path)
+        old = start.get(entry.path)
         action = "write" if old is not None and old.is_file else "new"
-        found.append(PathChange(action, entry.path, entry.size if travels else 0))
+        changes.append(PathChange(action, entry.path, entry.size if travels else 0))
     for entry in plan.folders:
-        if not after.below(entry.path):  # others are seen by what is in them
-            found.append(PathChange("folder", entry.path))
+        if not goal.below(entry.path):  # other folders show by their contents
+            changes.append(PathChange("folder", entry.path))
     for entry in plan.links:
-        found.append(PathChange("link", entry.path, source=entry.target))
+        changes.append(PathChange("link", entry.path, source=entry.target))
     for entry in plan.modes:
-        found.append(PathChange("mode", entry.path, mode=f"{entry.mode:03o}"))
+        changes.append(PathChange("mode", entry.path, mode=f"{entry.mode:03o}"))
     for entry in plan.removes:
-        is_seen = entry.is_dir and before.below(entry.path)
-        if not is_seen and entry.path not in moved_away and entry.path not in after:
-            found.append(PathChange("delete", entry.path))
-    yield from sorted(found, key=lambda change: change.path)
+        is_seen = entry.is_dir and start.below(entry.path)
+        if not is_seen and entry.path not in moved_away and entry.path not in goal:
+            changes.append(PathChange("delete", entry.path))
+    yield from sorted(changes, key=lambda change: change.path)
 
 
 def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
@@ -162,9 +162,12 @@ def preview_lines(preview: Preview, *, lists_all: bool = True) -> Iterator[str]:
 
 def _line_of(change: PathChange) -> str:
     detail = {
-        "rename": f"from {printable(change.source)}", "link": f"to {printable(change.source)}",
-        "mode": change.mode, "delete": "", "folder": "",
-    }.get(change.action)  # fmt: skip
+        "rename": f"from {printable(change.source)}",
+        "link": f"to {printable(change.source)}",
+        "mode": change.mode,
+        "delete": "",
+        "folder": "",
+    }.get(change.action)
     size = f"{change.num_bytes:,}" if detail is None else ""
     tail = f"  {detail}" if detail else ""
     return f"  {change.action:<6} {size:>13}  {printable(change.path)}{tail}"
@@ -183,16 +186,16 @@ def _summary(changes: Sequence[PathChange]) -> Iterator[str]:
         folders.setdefault(folder, Counter())[change.action] += 1
         sizes[folder] += change.num_bytes
     by_number = sorted(
-        folders, key=lambda at: (not folders[at]["delete"], -folders[at].total(), at)
+        folders, key=lambda name: (not folders[name]["delete"], -folders[name].total(), name)
     )
     for folder in by_number[:_MAX_FOLDERS]:
         kinds = ", ".join(f"{num:,} {_DONE[action]}" for action, num in folders[folder].items())
         yield f"  {byte_size(sizes[folder]):>10}  {printable(folder)}  {kinds}"
-    if rest := by_number[_MAX_FOLDERS:]:
-        num_paths = sum(folders[folder].total() for folder in rest)
-        num_bytes = sum(sizes[folder] for folder in rest)
+    if others := by_number[_MAX_FOLDERS:]:
+        num_paths = sum(folders[folder].total() for folder in others)
+        num_bytes = sum(sizes[folder] for folder in others)
         yield (
-            f"  {byte_size(num_bytes):>10}  {counted(len(rest), 'more folder')}  "
+            f"  {byte_size(num_bytes):>10}  {counted(len(others), 'more folder')}  "
             f"{counted(num_paths, 'path')}"
         )
     largest = heapq.nlargest(_MAX_LARGEST, changes, key=lambda change: change.num_bytes)

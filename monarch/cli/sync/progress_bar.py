@@ -34,16 +34,31 @@ Source = Callable[[], tuple[Progress, int]]
 """How far a push is, and how many bytes have arrived."""
 
 
-class ProgressBar:
-    """Shows a bar after half a second, or ``at_once``, until it is closed."""
+class _Indicator:
+    """Shows the progress of a push, on a thread of its own, until it is closed."""
 
-    def __init__(self, terminal: Terminal, source: Source, *, at_once: bool = False) -> None:
-        self._terminal = terminal
-        self._patience = 0.0 if at_once else _PATIENCE_SECONDS
+    def __init__(self, source: Source) -> None:
         self._source = source
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        self._is_over.set()
+        self._thread.join()
+
+
+class ProgressBar(_Indicator):
+    """Shows a bar after half a second, or ``at_once``."""
+
+    def __init__(self, terminal: Terminal, source: Source, *, at_once: bool) -> None:
+        self._terminal = terminal
+        self._patience = 0.0 if at_once else _PATIENCE_SECONDS
+        super().__init__(source)
 
     def _run(self) -> None:
         started = time.monotonic()
@@ -65,15 +80,19 @@ class ProgressBar:
 
     def close(self) -> None:
         """Remove the bar."""
-        self._is_over.set()
-        self._thread.join()
+        super().close()
         self._terminal.change("")
 
 
 def bar_line(
-    progress: Progress, arrived: int, seconds: float, speed: float, width: int,
-    *, ascii_only: bool = False,
-) -> str:  # fmt: skip
+    progress: Progress,
+    arrived: int,
+    seconds: float,
+    speed: float,
+    width: int,
+    *,
+    ascii_only: bool = False,
+) -> str:
     """Return ``sending  [#####-----]  120 of 450 MB  3.1 s left``, in ``width`` columns at most.
 
     ``arrived`` bytes in ``seconds``; ``speed`` is the recent rate in bytes a second, 0 if unknown.
@@ -86,15 +105,15 @@ def bar_line(
         doing = _DOING.get(progress.step, "working")
         return clipped(f"{doing}  {took(seconds)}", width, mark)
     share = min(1.0, arrived / total)
-    left = f"  {_left((total - arrived) / speed)} left" if speed and arrived < total else ""
+    time_left = f"  {_left((total - arrived) / speed)} left" if speed and arrived < total else ""
     amount = f"{byte_size(min(arrived, total))} of {byte_size(total)}"
-    tail = f"  {amount}{left}"
+    tail = f"  {amount}{time_left}"
     room = min(30, width - len("sending  []") - len(tail))
     if room < 4:
         return clipped(f"sending{tail}", width, mark)
-    full = int(room * share)
-    done, rest = ("#", "-") if ascii_only else ("█", "░")
-    return f"sending  [{done * full}{rest * (room - full)}]{tail}"
+    num_full = int(room * share)
+    full_mark, empty_mark = ("#", "-") if ascii_only else ("█", "░")
+    return f"sending  [{full_mark * num_full}{empty_mark * (room - num_full)}]{tail}"
 
 
 def scan_text(progress: Progress) -> str:
@@ -109,17 +128,11 @@ def scan_text(progress: Progress) -> str:
     return text
 
 
-class ProgressLines:
-    """Writes progress on standard error where there is no bar, until it is closed.
+class ProgressLines(_Indicator):
+    """Writes progress on standard error, where there is no bar.
 
     The first line comes within a second, then one every few seconds.
     """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monarch-progress", daemon=True)
-        self._thread.start()
 
     def _run(self) -> None:
         started, wait, is_at_it = time.monotonic(), _FIRST_LINE_SECONDS, False
@@ -128,7 +141,7 @@ class ProgressLines:
             progress, arrived = self._source()
             is_many = progress.num_listed >= _MANY
             if progress.step != "scan" and not (progress.step == "compare" and is_many):
-                # What a push waits for is told otherwise.
+                # The output reports in lines of its own what a push waits for.
                 wait, is_at_it = _FIRST_LINE_SECONDS, False
                 continue
             if not is_at_it:  # It may be over in no time.
@@ -139,11 +152,6 @@ class ProgressLines:
             with contextlib.suppress(OSError, ValueError):  # Nobody reads it.
                 sys.stderr.write(f"{line}\n")
                 sys.stderr.flush()
-
-    def close(self) -> None:
-        """Stop writing."""
-        self._is_over.set()
-        self._thread.join()
 
 
 def _left(seconds: float) -> str:

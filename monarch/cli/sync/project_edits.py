@@ -11,7 +11,7 @@ from monarch.config_file import ConfigError
 from monarch.errors import MonarchError
 from monarch_sync import Workspace
 
-SETTLE_SECONDS = 0.1  # so long a new project file stays as it is before it is believed
+SETTLE_SECONDS = 0.1  # how long an edited file must stay unchanged before it is read
 
 
 class ProjectEdits:
@@ -27,7 +27,8 @@ class ProjectEdits:
         self._output = output
         self._file = project.directory / PROJECT_FILE
         self._mark = _mark(self._file)
-        self._unsettled = self._mark, 0.0  # the mark that it last had, and since when
+        #: The mark at the last look, and since when the file has it.
+        self._unsettled = self._mark, 0.0
 
     @property
     def is_unsettled(self) -> bool:

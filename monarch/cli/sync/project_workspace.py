@@ -28,16 +28,16 @@ def find_project(file: str | None) -> Project:
 
     A folder whose allocation was started without a ``monarch.toml`` is a project too.
     """
-    here = Path.cwd()
+    folder = Path.cwd()
     if file is None and not Path(PROJECT_FILE).exists() and not has_state(DEFAULT_JOB_PATH):
-        above = next((p for p in here.parents if (p / PROJECT_FILE).exists()), None)
+        above = next((p for p in folder.parents if (p / PROJECT_FILE).exists()), None)
         if above is not None:
             raise ConfigError(
-                f"there is no {PROJECT_FILE} in {here}; the nearest is in {above}: "
+                f"there is no {PROJECT_FILE} in {folder}; the nearest is in {above}: "
                 f"`cd {above}` first"
             )
         raise ConfigError(
-            f"there is no {PROJECT_FILE} in {here}, so nothing says which folders to bring to "
+            f"there is no {PROJECT_FILE} in {folder}, so nothing says which folders to bring to "
             f"which hosts. Write one, for example\n{_EXAMPLE}\n"
             "then `monarch apply` brings the hosts up, and `monarch sync --watch` follows your "
             "saves"
@@ -56,15 +56,15 @@ def workspace_of(project: Project) -> Workspace:
             f"{PROJECT_FILE}: [workspace] dirs is empty, so there is nothing to bring to the "
             'hosts. Name the folders; ["."], the default, is the one that it lies in'
         )
-    for wanted in project.file.workspace.dirs:
-        folder = project.directory / wanted
+    for name in project.file.workspace.dirs:
+        folder = project.directory / name
         if folder.is_dir():
             continue
         toml = project.directory / PROJECT_FILE
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise ConfigError(
-            f"{PROJECT_FILE}{_line_of(toml, wanted)}: [workspace] dirs names {wanted!r}, but "
-            f"{folder} {what}.{_meant(project.directory, wanted)}"
+            f"{PROJECT_FILE}{_line_of(toml, name)}: [workspace] dirs names {name!r}, but "
+            f"{folder} {problem}.{_meant(project.directory, name)}"
         )
     return without_own_output(project.make_workspace())
 
@@ -80,18 +80,20 @@ def _line_of(toml: Path, name: str) -> str:
         lines = toml.read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return ""
-    found = (at for at, line in enumerate(lines, 1) if f'"{name}"' in line or f"'{name}'" in line)
-    return next((f":{at}" for at in found), "")
+    numbers = (
+        number for number, line in enumerate(lines, 1) if f'"{name}"' in line or f"'{name}'" in line
+    )
+    return next((f":{number}" for number in numbers), "")
 
 
 def _meant(directory: Path, name: str) -> str:
-    wanted = directory / name
+    folder = directory / name
     try:
-        siblings = [path.name for path in wanted.parent.iterdir() if path.is_dir()]
+        siblings = [path.name for path in folder.parent.iterdir() if path.is_dir()]
     except OSError:
         siblings = []
-    close = difflib.get_close_matches(wanted.name, siblings, 1)
+    close = difflib.get_close_matches(folder.name, siblings, 1)
     if not close:
         return " Create it, or take it out of dirs"
-    meant = (wanted.parent / close[0]).relative_to(directory)
-    return f' Did you mean "{meant}"?'
+    suggestion = (folder.parent / close[0]).relative_to(directory)
+    return f' Did you mean "{suggestion}"?'

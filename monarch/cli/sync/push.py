@@ -4,14 +4,13 @@ result."""
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
 
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.options import SyncOptions
 from monarch.cli.sync.looks import NOT_WHOLE
 from monarch.cli.sync.output import JsonLines, Lines, Output, errors
 from monarch.cli.sync.project_workspace import find_project, workspace_of
-from monarch.cli.sync.pusher import interruptions, pusher_here
+from monarch.cli.sync.pusher import PushOptions, interruptions, pusher_here
 from monarch.cli.sync.watching import Watching
 from monarch.cli.terminal.interrupts import asked_to_end
 from monarch.cli.terminal.keys import Keys
@@ -22,37 +21,47 @@ from monarch.errors import JobError
 
 
 def sync(
-    options: SyncOptions, *, watch: bool,
-    best_effort: bool, allow_empty: bool, env: bool, has_keys: bool, yes: bool, no_wait: bool,
-) -> None:  # fmt: skip
+    options: SyncOptions,
+    *,
+    watch: bool,
+    best_effort: bool,
+    allow_empty: bool,
+    env: bool,
+    has_keys: bool,
+    yes: bool,
+    no_wait: bool,
+) -> None:
     """Push the workspace once or at every save."""
     output: Output = JsonLines() if options.is_json else Lines(Terminal())
     large = LargeFiles(
         lambda text, files: output.note("large-files", text, files=files),
-        is_agreed=yes, may_ask=not (options.is_json or is_quiet()),
-    )  # fmt: skip
-    how: Any = {
-        "best_effort": best_effort, "allow_empty": allow_empty, "env": env, "large": large,
-    }  # fmt: skip
+        is_agreed=yes,
+        may_ask=not (options.is_json or is_quiet()),
+    )
+    push_options = PushOptions(large, best_effort, allow_empty, env)
     with errors(is_json=options.is_json):
         if watch:
             project = find_project(options.file)
             workspace_of(project)
             pusher = pusher_here(partly=best_effort)
             # A program that gives us keys by a pipe shows the run in the same terminal, and all
-            # about it.
-            keys, tells_runs = Keys(is_piped=has_keys), not has_keys
-            pusher.tells_waits = not has_keys  # The run says it.
-            watching = Watching(project, pusher, output, keys=keys, tells_runs=tells_runs, **how)
+            # about it, also what a push waits for.
+            pusher.tells_waits = not has_keys
+            watching = Watching(project, pusher, output, push_options, Keys(is_piped=has_keys))
             with asked_to_end():
                 watching.run()
-        else:
-            if no_wait:
-                check_nobody_stands()
-            _push(options, output, **how)
+            return
+        if no_wait:
+            check_no_call_is_held()
+        workspace = workspace_of(find_project(options.file))
+        pusher = pusher_here(partly=best_effort)
+        with interruptions(pusher, output):
+            report = pusher.push(workspace, None, output, push_options)
+        output.pushed(report)
+        sys.exit(1 if not report.ok else 0 if report.is_whole else NOT_WHOLE)
 
 
-def check_nobody_stands() -> None:
+def check_no_call_is_held() -> None:
     """Raise ``JobError`` if a push would wait for a held call."""
     from monarch.cli.debug.debug import visit_here
 
@@ -62,18 +71,3 @@ def check_nobody_stands() -> None:
             f"nothing was pushed: {named(holds)} at {holds[0].place} is held for `monarch debug`, "
             "and a push would wait for that; without --no-wait it does"
         )
-
-
-def _push(
-    options: SyncOptions, output: Output, *, large: LargeFiles,
-    best_effort: bool, allow_empty: bool, env: bool,
-) -> NoReturn:  # fmt: skip
-    workspace = workspace_of(find_project(options.file))
-    pusher = pusher_here(partly=best_effort)
-    with interruptions(pusher, output):
-        report = pusher.push(
-            workspace, None, output, large=large,
-            best_effort=best_effort, allow_empty=allow_empty, env=env,
-        )  # fmt: skip
-    output.pushed(report)
-    sys.exit(1 if not report.ok else 0 if report.is_whole else NOT_WHOLE)

@@ -18,9 +18,12 @@ class PushNews:
     """Decides which results of pushes are new, compared with those that were reported."""
 
     def __init__(self) -> None:
-        self._told: tuple[int, str, list[str]] = 0, "", []
-        self.fixed = ""  # what is to be said where the last push was refused, and this one was not
-        self._left: set[str] = set()  # hosts that were left behind
+        #: Generation, digest and errors of the last push.
+        self._last: tuple[int, str, list[str]] = 0, "", []
+        #: The message after a push that came through, if the one before was refused; else "".
+        self.fixed = ""
+        #: Hosts that the last push left behind.
+        self._behind: set[str] = set()
         self._problems: set[Problem] = set()
 
     @property
@@ -30,20 +33,20 @@ class PushNews:
 
     def pushed(self, report: SyncReport) -> bool:
         """Take a push's report; return whether it is news."""
-        said, self._told = self._told, (report.generation, report.digest, report.errors)
+        last, self._last = self._last, (report.generation, report.digest, report.errors)
         self.fixed = ""
-        if said[2] and report.ok:
+        if last[2] and report.ok:
             is_back = not report.is_change
             self.fixed = f"as gen {report.generation}: nothing to push" if is_back else "fixed"
         before, self._problems = self._problems, set(report.problems)
         if self._problems - before or any(p.is_unreadable for p in before - self._problems):
             return True
-        left, self._left = self._left, {host.host for host in report.hosts if host.error}
-        if left != self._left:
+        behind, self._behind = self._behind, {host.host for host in report.hosts if host.error}
+        if behind != self._behind:
             return True
         # A mode or a link is in no list of files, and makes a generation.
-        is_change = bool(report.changed_files) or said[0] != report.generation
-        return said != self._told and (is_change or bool(report.errors))
+        is_change = bool(report.changed_files) or last[0] != report.generation
+        return last != self._last and (is_change or bool(report.errors))
 
 
 class Retrying:

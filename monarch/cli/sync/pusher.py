@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from monarch.cli.large_files import LargeFiles
 from monarch.cli.project import may_come_up, no_allocation, noted_job
@@ -63,43 +64,62 @@ def find_pusher(*, partly: bool = False) -> Pusher | None:
     return pusher if job.is_running() or (partly and pusher.answering()) else None
 
 
+class PushOptions(NamedTuple):
+    """How a push is made.
+
+    ``large`` asks about large files. With ``best_effort`` it goes on without hosts that cannot
+    follow. With ``allow_empty`` a folder that is empty here may be emptied on the hosts. ``env``
+    brings the packages of the lock file along.
+    """
+
+    large: LargeFiles
+    best_effort: bool = False
+    allow_empty: bool = False
+    env: bool = False
+
+
 class Pusher:
     """Pushes to one allocation. Calls block, and raise ``MonarchError`` and ``SyncError``."""
 
     def __init__(self, job: JobTrait, *, coming_up_seconds: float = COMING_UP_SECONDS) -> None:
         self.job = job
+        #: How long a host may take to start before its silence is an error.
         self._coming_up_seconds = coming_up_seconds
         self._agent: ClientAgent = client()
+        #: The host agents that were found, by URL.
         self._addresses: dict[str, ProcAddress] = {}
+        #: The processes of host agents that are watched, by the agent's uid.
         self._pids: dict[Uid, int] = {}
+        #: How many processes were lost so far; the I/O thread counts.
         self._num_lost = 0
+        #: The same number when the last push began, if all hosts followed it; else -1.
         self._num_lost_when_all_followed = -1
         self._agent.node.peer_down.on_down.append(self._lose)
+        #: Hosts' names for people, by URL.
         self._names = job.names_by_url()
-        self.tells_waits = True  # what a push waits for
-        self.ends_at_once = True  # at Ctrl-C, while a push only looks
-        self.silent: dict[str, str] = {}  # hosts, by URL, that gave no answer last time, and why
+        #: Whether it reports what a push waits for.
+        self.tells_waits = True
+        #: Whether Ctrl-C ends the program at once while a push only looks at the workspace.
+        self.ends_at_once = True
+        #: Why hosts gave no answer the last time, by URL.
+        self.silent: dict[str, str] = {}
 
     def push(
         self,
         workspace: Workspace,
         touched: Iterable[Path] | None,
         output: Output,
-        *,
-        large: LargeFiles,
-        best_effort: bool = False,
-        env: bool = False,
-        allow_empty: bool = False,
+        options: PushOptions,
     ) -> SyncReport:
-        """Push a workspace to all hosts; only ``touched`` paths may have changed.
+        """Push a workspace to all hosts; only ``touched`` paths may have changed (``None``: any).
 
         The hosts are asked first whether they run, unless all have followed the last push, and no
-        host was lost since. A person is notified of ``large`` files, or asked.
+        host was lost since.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
         if num_lost != self._num_lost_when_all_followed:
-            _, silent = self._split(best_effort=best_effort)
+            _, silent = self._split(best_effort=options.best_effort)
         self._num_lost_when_all_followed = -1
         session = session_of(self._agent)
         addresses = list(self.addresses().values())
@@ -114,14 +134,14 @@ class Pusher:
                     workspace,
                     is_visit=True,
                     touched=touched,
-                    best_effort=best_effort,
+                    best_effort=options.best_effort,
                     silent=silent,
                     names=self._names_by_uid(),
-                    env=env,
-                    allow_empty=allow_empty,
+                    env=options.env,
+                    allow_empty=options.allow_empty,
                 )
 
-        report = large.pushing(workspace, push)
+        report = options.large.pushing(workspace, push)
         if report.ok:
             report.wait_for_audit()
             if not silent and not any(host.error for host in report.hosts):
@@ -133,60 +153,67 @@ class Pusher:
         self, workspace: Workspace, generation: int, output: Output, *, best_effort: bool = False
     ) -> SyncReport:
         """Roll all hosts back to a generation."""
-        found, silent = self._split(best_effort=best_effort)
-        past = self.past(found)
+        states, silent = self._split(best_effort=best_effort)
+        past = self.past(states)
         addresses = list(self.addresses().values())
         with self._followed(output, addresses), push_taken_back(lambda: False):
+            names = self._names_by_uid()
             return roll_back(
-                past, self._agent.node, workspace, generation, addresses,
-                best_effort=best_effort, silent=silent, names=self._names_by_uid(),
-            )  # fmt: skip
+                past,
+                self._agent.node,
+                workspace,
+                generation,
+                addresses,
+                best_effort=best_effort,
+                silent=silent,
+                names=names,
+            )
 
     def post(self, bulletin: Bulletin) -> None:
         """Send a bulletin to all hosts."""
         post(self._agent.node, self.addresses().values(), bulletin)
 
-    def past(self, found: Mapping[str, HostState] | None = None) -> HostHistory:
-        """Return the generations that hosts remember; ``found`` are their states, if known."""
+    def past(self, states: Mapping[str, HostState] | None = None) -> HostHistory:
+        """Return the generations that hosts remember; ``states`` are their states, if known."""
         addresses = self.addresses()
-        found = found or self.inspect()
-        names = {state.host: url for url, state in found.items()}
-        if len(names) < len(found):
-            names = {url: url for url in found}
+        states = states or self.inspect()
+        names = {state.host: url for url, state in states.items()}
+        if len(names) < len(states):
+            names = {url: url for url in states}
         return HostHistory(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
-    def like_now(self, found: Mapping[str, Response[HostState]]) -> dict[str, frozenset[int]]:
+    def like_now(self, responses: Mapping[str, Response[HostState]]) -> dict[str, frozenset[int]]:
         """Return which generations of each host with procs, by URL, equal its current state."""
         addresses = self.addresses()
-        asked = {url: addresses[url] for url, state in states_of(found).items() if state.procs}
-        told = HostHistory(self._agent.node, asked).histories(WHOLE_HISTORY)
-        return {url: like_now(one) for url, one in told.items()}
+        hosts = {url: addresses[url] for url, state in states_of(responses).items() if state.procs}
+        histories = HostHistory(self._agent.node, hosts).histories(WHOLE_HISTORY)
+        return {url: like_now(history) for url, history in histories.items()}
 
-    def made_by_others(self, before: int, now: int) -> str:
+    def made_by_others(self, first: int, last: int) -> str:
         """Describe the authors of the generations between two of our own.
 
         The first host may have such a generation before the others: these get a moment.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
-        made = range(before + 1, now)
+        generations = range(first + 1, last)
         while True:
             past = self.past(self.answering())
             rows = timeline(past.histories(WHOLE_HISTORY))
-            num_having = [len(row.hosts) for row in rows if row.told.generation in made]
+            num_having = [len(row.hosts) for row in rows if row.told.generation in generations]
             if min(num_having, default=0) == len(past.hosts) or time.monotonic() > deadline:
-                return others_line(rows, made, len(past.hosts))
+                return others_line(rows, generations, len(past.hosts))
             time.sleep(_LOOK_SECONDS)
 
     def inspect(self) -> dict[str, HostState]:
         """Return the state of each host, by URL. Raises ``JobError`` if a host does not answer."""
-        found = self.ask()
-        for url, told in found.items():
-            if told.error:
+        responses = self.ask()
+        for url, response in responses.items():
+            if response.error:
                 raise JobError(
-                    f"{self.name_of(url)}: {told.error}.\n"
+                    f"{self.name_of(url)}: {response.error}.\n"
                     "`monarch sync --best-effort` goes on without it, `monarch apply` starts anew"
                 )
-        return states_of(found)
+        return states_of(responses)
 
     def answering(self) -> dict[str, HostState]:
         """Return the state of each host that answers, by URL."""
@@ -199,10 +226,12 @@ class Pusher:
         """
         if not best_effort:
             return self.inspect(), {}
-        found = self.ask()
+        responses = self.ask()
         by_url = self.addresses()
-        silent = {by_url[url].uid: told.error for url, told in found.items() if told.error}
-        return states_of(found), silent
+        silent = {
+            by_url[url].uid: response.error for url, response in responses.items() if response.error
+        }
+        return states_of(responses), silent
 
     def name_of(self, url: str) -> str:
         """Return a host's name for people, also of one that no longer answers."""
@@ -220,34 +249,37 @@ class Pusher:
 
     def generations(self) -> str:
         """Describe which generation the hosts have, as far as they answer."""
-        found = self.ask()
-        states = states_of(found)
+        responses = self.ask()
+        states = states_of(responses)
         numbers = sorted({state.generation for state in states.values()})
-        num_silent = len(found) - len(states)
+        num_silent = len(responses) - len(states)
         if len(numbers) == 1 and not num_silent:
-            at = f"gen {numbers[0]}" if numbers[0] else "no generation yet"
-            hosts = "the host has" if len(found) == 1 else f"all {len(found)} hosts have"
-            return f"{hosts} {at}"
-        some = f"; {counted(num_silent, 'host')} gave no answer" if num_silent else ""
-        known = ", ".join(map(str, numbers))
-        return f"hosts have gen {known or 'unknown'}{some}: `monarch sync` brings them in line"
+            label = f"gen {numbers[0]}" if numbers[0] else "no generation yet"
+            hosts = "the host has" if len(responses) == 1 else f"all {len(responses)} hosts have"
+            return f"{hosts} {label}"
+        silent = f"; {counted(num_silent, 'host')} gave no answer" if num_silent else ""
+        listing = ", ".join(map(str, numbers)) or "unknown"
+        return f"hosts have gen {listing}{silent}: `monarch sync` brings them in line"
 
     def ask(self) -> dict[str, Response[HostState]]:
         """Return the state of each host, by URL, or the ``error`` of one that does not answer."""
         addresses = self.addresses()
-        found = inspect_hosts(
-            self._agent.node, addresses, silent=self.silent, may_come_up=may_come_up(self.job),
+        responses = inspect_hosts(
+            self._agent.node,
+            addresses,
+            silent=self.silent,
+            may_come_up=may_come_up(self.job),
             coming_up_seconds=self._coming_up_seconds,
-        )  # fmt: skip
-        for url, told in found.items():
-            if told.error:
+        )
+        for url, response in responses.items():
+            if response.error:
                 # Another process may be started at this URL.
                 self._addresses.pop(url, None)
             else:
-                self._names[url] = told.answer.host
-                self._watch(addresses[url], told.answer)
-        self.silent = {url: told.error for url, told in found.items() if told.error}
-        return found
+                self._names[url] = response.answer.host
+                self._watch(addresses[url], response.answer)
+        self.silent = {url: response.error for url, response in responses.items() if response.error}
+        return responses
 
     def silence(self) -> list[str]:
         """Return which hosts did not answer the last time, and why."""
@@ -265,44 +297,46 @@ class Pusher:
             reason = "the host agent's process ended"
             node.peer_down.report(ProcDown(host.uid, reason, expected=True))
 
-        there = ProcAddress(host.uid, host.urls, state.machine)
-        node.failure_detector.watch(there, pid, gone)
+        address = ProcAddress(host.uid, host.urls, state.machine)
+        node.failure_detector.watch(address, pid, gone)
 
     def _lose(self, uid: Uid, down: ProcDown) -> None:
         self._num_lost += 1
 
-    def proc_generations(self, found: Mapping[str, Response[HostState]]) -> dict[Uid, int]:
+    def proc_generations(self, responses: Mapping[str, Response[HostState]]) -> dict[Uid, int]:
         """Return the generation of each proc on these hosts, by uid, if it answers."""
         node = self._agent.node
-        asked = {}
-        for state in states_of(found).values():
+        questions = {}
+        for state in states_of(responses).values():
             for proc in state.procs:
                 if proc.address is not None:
                     address = ProcAddress(proc.uid, proc.address.urls, proc.address.machine)
                     node.address_book.expect(address)
                     node.address_book.peer_up(address)
-                    asked[proc.uid] = node.ask(address, InspectProc())
-        told = collect(asked, _patience(len(asked)))
-        return {uid: one.answer.generation for uid, one in told.items() if not one.error}
+                    questions[proc.uid] = node.ask(address, InspectProc())
+        answers = collect(questions, _patience(len(questions)))
+        return {
+            uid: answer.answer.generation for uid, answer in answers.items() if not answer.error
+        }
 
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[Progress]:
-        """Show the progress of a push, and what it waits for."""
+        """Within, show the progress of a push, and which actors it waits for."""
         progress = Progress(step="")
         node = self._agent.node
         sender = node.bulk_sender
         sent_before = sender.num_chunk_bytes
-        asked = addresses[:_MAX_ASKED]
+        hosts = addresses[:_MAX_ASKED]
 
         def look() -> tuple[Progress, int]:
             if progress.step != "stage" or not progress.bytes_to_send:
                 return progress, 0
             sent = sender.num_chunk_bytes - sent_before
-            inspected = {a: node.ask(a, Inspect()) for a in asked}
-            told = collect(inspected, _patience(len(inspected))).values()
-            staged = sum(one.answer.staged_bytes for one in told if not one.error)
-            if len(asked) < len(addresses):
-                staged = staged * len(addresses) // len(asked)
+            inspected = {a: node.ask(a, Inspect()) for a in hosts}
+            answers = collect(inspected, _patience(len(inspected))).values()
+            staged = sum(answer.answer.staged_bytes for answer in answers if not answer.error)
+            if len(hosts) < len(addresses):
+                staged = staged * len(addresses) // len(hosts)
             return progress, max(staged, sent)
 
         def waits(text: str) -> None:
@@ -314,9 +348,9 @@ class Pusher:
             yield progress
 
 
-def states_of(found: Mapping[str, Response[HostState]]) -> dict[str, HostState]:
+def states_of(responses: Mapping[str, Response[HostState]]) -> dict[str, HostState]:
     """Return the states of the hosts that have answered."""
-    return {url: told.answer for url, told in found.items() if not told.error}
+    return {url: response.answer for url, response in responses.items() if not response.error}
 
 
 def _patience(num_asked: int) -> float:
@@ -345,7 +379,9 @@ def _faults_in(changed: Sequence[str], workspace: Workspace) -> Iterator[str]:
     if len(code) > _MAX_PARSED:
         return
     for path in code:
-        local = next((place for place in workspace.locate(path) if place.is_file()), None)
+        local = next(
+            (candidate for candidate in workspace.locate(path) if candidate.is_file()), None
+        )
         try:
             if local is None or local.stat().st_size > _MAX_PARSED_BYTES:
                 continue

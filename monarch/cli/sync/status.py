@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from monarch.cli.allocation.host_table import in_short
+from monarch.cli.terminal.tables import in_columns
 from monarch.runtime.answers import Response
 from monarch.wire.message import HostState
-from monarch_sync.words import counted, num_cells
+from monarch_sync.words import counted
 
 
 class Standing(NamedTuple):
@@ -31,7 +32,7 @@ class Standing(NamedTuple):
 
 
 def standings(
-    found: Mapping[str, Response[HostState]],
+    responses: Mapping[str, Response[HostState]],
     procs: Mapping[str, int],
     like_now: Mapping[str, Collection[int]] = MappingProxyType({}),
     name_of: Callable[[str], str] = str,
@@ -42,57 +43,53 @@ def standings(
     equal a host's current state: a proc that runs one of them runs the host's current code.
     ``name_of`` returns the name of a host that does not answer.
     """
-    made = []
-    for url, told in found.items():
-        if told.error:
-            made.append(Standing(name_of(url), 0, "", {}, told.error))
+    hosts = []
+    for url, response in responses.items():
+        if response.error:
+            hosts.append(Standing(name_of(url), 0, "", {}, response.error))
             continue
-        state = told.answer
+        state = response.answer
         running: dict[int | None, list[str]] = {}
         for proc in state.procs:
-            at = procs.get(proc.uid)
-            if at in like_now.get(url, ()):
-                at = state.generation
-            running.setdefault(at, []).append(proc.label)
-        made.append(Standing(state.host, state.generation, state.digest, running))
-    return made
+            generation = procs.get(proc.uid)
+            if generation in like_now.get(url, ()):
+                generation = state.generation
+            running.setdefault(generation, []).append(proc.label)
+        hosts.append(Standing(state.host, state.generation, state.digest, running))
+    return hosts
 
 
 def status_lines(all_of_them: list[Standing]) -> list[str]:
     """Return a row for each host, and a sentence: all are current, or what is stale and what to
     do."""
-    newest = max((one.generation for one in all_of_them), default=0)
+    newest = max((host.generation for host in all_of_them), default=0)
     rows = [("host", "generation", "digest", "procs")]
     stale_hosts, stale_procs, silent = 0, 0, 0
-    lost = [one for one in all_of_them if one.error]
-    all_of_them = [one for one in all_of_them if not one.error]
-    current = {one.digest for one in all_of_them if one.generation == newest}
-    for one in all_of_them:
-        stale_hosts += one.digest not in current
-        digest = (one.digest[:8] if one.generation else "") or "-"
+    lost = [host for host in all_of_them if host.error]
+    all_of_them = [host for host in all_of_them if not host.error]
+    current = {host.digest for host in all_of_them if host.generation == newest}
+    for host in all_of_them:
+        stale_hosts += host.digest not in current
+        digest = (host.digest[:8] if host.generation else "") or "-"
         about = []
-        for generation, names in one.procs.items():
-            shown = in_short(names)
+        for generation, names in host.procs.items():
+            proc_names = in_short(names)
             if generation is None:
                 silent += len(names)
-                about.append(f"{shown}: no answer")
-            elif generation != one.generation:
+                about.append(f"{proc_names}: no answer")
+            elif generation != host.generation:
                 stale_procs += len(names)
-                about.append(f"{shown}: gen {generation}")
+                about.append(f"{proc_names}: gen {generation}")
             else:
-                about.append(shown)
-        at = str(one.generation or "-")
-        if one.generation < newest:
-            at += f" (same as {newest})" if one.digest in current else " (stale)"
-        elif one.is_gone:
-            at += " (deleted)"
-        rows.append((one.host, at, digest, "; ".join(about) or "-"))
-    widths = [max(num_cells(row[at]) for row in rows) for at in range(3)]
-    lines = [
-        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    ]
-    lines += [f"{one.host}: {one.error}" for one in lost]
+                about.append(proc_names)
+        column = str(host.generation or "-")
+        if host.generation < newest:
+            column += f" (same as {newest})" if host.digest in current else " (stale)"
+        elif host.is_gone:
+            column += " (deleted)"
+        rows.append((host.host, column, digest, "; ".join(about) or "-"))
+    lines = [*in_columns(rows)]
+    lines += [f"{host.host}: {host.error}" for host in lost]
     if lost:
         silent_hosts = counted(len(lost), "host")
         lines.append(
@@ -110,12 +107,12 @@ def _sum_up(
         if num_lost:
             return "what was pushed is not known: no host that answered has a generation"
         return "nothing was pushed yet: `monarch sync` brings your files to the hosts"
-    digests = {one.digest for one in answered if one.generation == newest and not one.is_gone}
+    digests = {host.digest for host in answered if host.generation == newest and not host.is_gone}
     if len(digests) > 1:
         return f"hosts differ in what generation {newest} is: `monarch sync` brings them in line"
     stale_hosts, stale_procs, silent = stale
     faults = []
-    if num_gone := sum(one.is_gone for one in answered):
+    if num_gone := sum(host.is_gone for host in answered):
         faults.append(f"{counted(num_gone, 'host')} whose copy was deleted")
     if stale_hosts:
         faults.append(f"{counted(stale_hosts, 'host')} behind generation {newest}")
@@ -125,7 +122,7 @@ def _sum_up(
         faults.append(f"{counted(silent, 'proc')} did not answer (`monarch status` tells more)")
     if faults:
         return f"{', '.join(faults)}: `monarch sync` brings hosts and procs in line"
-    num_procs = sum(len(names) for one in answered for names in one.procs.values())
+    num_procs = sum(len(names) for host in answered for names in host.procs.values())
     procs = f" and {counted(num_procs, 'proc')}" if num_procs else ""
     if num_lost:
         total = counted(len(answered) + num_lost, "host")

@@ -55,25 +55,27 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
 
     If a number was used twice, the newest host's version counts.
     """
-    newest = max((told.generation for told in histories.values()), default=0)
-    found: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
-    for host, told in histories.items():
-        for one in told.generations:
-            found.setdefault((one.generation, one.digest), []).append((host, one))
+    newest = max((history.generation for history in histories.values()), default=0)
+    tellers_by_state: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
+    for host, history in histories.items():
+        for entry in history.generations:
+            tellers_by_state.setdefault((entry.generation, entry.digest), []).append((host, entry))
     rows = []
-    seen: dict[bytes, int] = {}
-    for (generation, digest), tellers in sorted(found.items(), key=lambda item: item[0][0]):
+    first_with: dict[bytes, int] = {}
+    for (generation, digest), tellers in sorted(
+        tellers_by_state.items(), key=lambda item: item[0][0]
+    ):
         rows.append(
             Row(
                 told=tellers[0][1],
                 hosts=[host for host, _ in tellers],
-                can_go_back=any(one.is_whole for _, one in tellers),
+                can_go_back=any(entry.is_whole for _, entry in tellers),
                 is_current=generation == newest,
-                same_as=seen.get(digest, 0),
-                is_taken_back=any(one.is_taken_back for _, one in tellers),
+                same_as=first_with.get(digest, 0),
+                is_taken_back=any(entry.is_taken_back for _, entry in tellers),
             )
         )
-        seen.setdefault(digest, generation)
+        first_with.setdefault(digest, generation)
     return rows[::-1]
 
 
@@ -83,7 +85,14 @@ def goal(rows: list[Row], generation: int | None) -> int:
     A generation that was taken back never stayed. Raises ``JobError``.
     """
     if generation is None:
-        return _before(rows)
+        digests = [row.told.digest for row in rows if row.is_current]
+        for row in rows if digests else ():
+            if not row.is_taken_back and row.told.digest != digests[0]:
+                return row.told.generation
+        raise JobError(
+            "there is no generation to go back to: `monarch sync history` lists what the hosts "
+            "remember"
+        )
     same = [row for row in rows if row.told.generation == generation]
     if same and all(row.is_taken_back for row in same):
         raise JobError(
@@ -99,53 +108,50 @@ def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | Non
 
     Generations between may fail in the same way.
     """
-    for one in bulletins:
-        good = int(one.data.get("good", 0)) if one.kind == "held" else 0
-        if good in known and good < one.generation:
+    for bulletin in bulletins:
+        good = int(bulletin.data.get("good", 0)) if bulletin.kind == "held" else 0
+        if good in known and good < bulletin.generation:
             return good
     return None
 
 
-def _before(rows: list[Row]) -> int:
-    """Return the latest generation that stayed and had another state than the current one."""
-    current = next((row for row in rows if row.is_current), None)
-    for row in rows:
-        if row.is_taken_back or current is None:
-            continue
-        if row.told.digest != current.told.digest:
-            return row.told.generation
-    raise JobError(
-        "there is no generation to go back to: `monarch sync history` lists what the hosts remember"
-    )
-
-
-def like_now(told: HistoryReply) -> frozenset[int]:
+def like_now(history: HistoryReply) -> frozenset[int]:
     """Return the generations of a host that had its current state, including the current one."""
-    return frozenset(one.generation for one in told.generations if one.digest == told.digest)
+    return frozenset(
+        generation.generation
+        for generation in history.generations
+        if generation.digest == history.digest
+    )
 
 
 def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
     """Describe generations that another author has made."""
     rows = [row for row in rows[::-1] if row.told.generation in numbers]
-    told = [
+    parts = [
         f"gen {row.told.generation} from {printable(row.told.author)}, "
         f"{_files(row, _MAX_NAMES, num_hosts)}"
         for row in rows
     ]
-    return " and ".join(told) if told else f"{counted(len(numbers), 'generation')} from elsewhere"
+    return " and ".join(parts) if parts else f"{counted(len(numbers), 'generation')} from elsewhere"
 
 
 def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | None) -> list[str]:
     """Return a line for each generation, with as many names of files as there is room for."""
     table = [("", "gen", "when", "who", "digest")]
     for row in rows:
-        told = row.told
+        generation = row.told
         mark = "*" if row.is_current else " " if row.can_go_back else "-"
-        when = _when(now - timedelta(seconds=told.age_seconds), now)
+        when = _when(now - timedelta(seconds=generation.age_seconds), now)
         table.append(
-            (mark, str(told.generation), when, printable(told.author), told.digest.hex()[:8])
+            (
+                mark,
+                str(generation.generation),
+                when,
+                printable(generation.author),
+                generation.digest.hex()[:8],
+            )
         )
-    widths = [max(len(row[at]) for row in table) for at in range(5)]
+    widths = [max(len(row[column]) for row in table) for column in range(5)]
     heads = ["  ".join(map(str.ljust, cells, widths)) for cells in table]
     lines = [f"{heads[0]}  files"]
     for head, row in zip(heads[1:], rows, strict=True):
@@ -165,8 +171,8 @@ def _files(row: Row, num_names: int, num_hosts: int) -> str:
     names = row.files[:num_names]
     files = counted(num_changed, "file") if num_changed else "no file: links, modes or folders"
     if names:
-        rest = num_changed - len(names)
-        more = f" and {rest:,} more" if rest > 0 else ""
+        num_more = num_changed - len(names)
+        more = f" and {num_more:,} more" if num_more > 0 else ""
         files += f": {', '.join(map(printable, names))}{more}"
     if row.is_taken_back:
         files += " (taken back)"

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from monarch.cli.large_files import LargeFiles, NotSent
+from monarch.cli.large_files import NotSent
 from monarch.cli.own_output import files_of_our_processes, patterns_of
 from monarch.cli.project import Project, find_job, noted_job
 from monarch.cli.sync.hot_files import HotFiles, is_code
@@ -24,7 +24,7 @@ from monarch.cli.sync.other_users import OtherUsers
 from monarch.cli.sync.output import Output, listed
 from monarch.cli.sync.project_edits import SETTLE_SECONDS, ProjectEdits
 from monarch.cli.sync.push_news import PushNews, Retrying
-from monarch.cli.sync.pusher import Pusher
+from monarch.cli.sync.pusher import Pusher, PushOptions
 from monarch.cli.terminal.interrupts import at_once_from_here
 from monarch.cli.terminal.keys import Keys
 from monarch.errors import MonarchError
@@ -43,42 +43,43 @@ class Watching:
     """One ``monarch sync --watch``, from the first push until Ctrl-C."""
 
     def __init__(
-        self,
-        project: Project,
-        pusher: Pusher,
-        output: Output,
-        *,
-        large: LargeFiles,
-        best_effort: bool = False,
-        allow_empty: bool = False,
-        env: bool = False,
-        keys: Keys | None = None,
-        tells_runs: bool = True,
+        self, project: Project, pusher: Pusher, output: Output, options: PushOptions, keys: Keys
     ) -> None:
-        self._here = Path.cwd()
+        #: The folder in which the command was started.
+        self._start = Path.cwd()
         self._output = output
-        self._large = large
-        self._is_best_effort = best_effort
-        self._may_empty = allow_empty
-        self._is_env_wanted = env  # with the first push that comes through
+        #: The options of the next push; packages go along until a push has come through.
+        self._options = options
+        #: The project file, and what people do to it.
         self._edits = ProjectEdits(project, output)
+        #: What is pushed: the project's workspace, without output and hot files.
         self._workspace = self._edits.workspace
+        #: Which folder each path was when it was seen first.
         self._identities = Identities()
+        #: ``None`` while there is no allocation.
         self._pusher: Pusher | None = pusher
+        #: ``None`` while a folder is gone.
         self._following: _WatcherThread | None = None
-        self._others = OtherUsers(output, self._wake, tells_runs=tells_runs)
-        self._keys = keys or Keys()
-        self._keys.on_press = self._wake
+        #: What others do with the allocation. A program that pipes keys reports runs itself.
+        self._others = OtherUsers(output, self._wake, tells_runs=not keys.is_piped)
+        self._keys = keys
+        keys.on_press = self._wake
         self._commands = KeyCommands(
-            self._keys, output, self._others, self._push_all, best_effort=best_effort
+            keys, output, self._others, self._push_all, best_effort=options.best_effort
         )
+        #: Whether saves may not have been pushed, so that the next push looks at everything.
         self._is_behind = False
+        #: Which pushes are reported.
         self._news = PushNews()
+        #: When the last push ended, by the monotonic clock.
         self._pushed_at = 0.0
         self._hot_files = HotFiles(self._workspace)
-        self._outputs: set[Path] = set()  # files that processes of ours write
+        #: Files that processes of ours write.
+        self._outputs: set[Path] = set()
         self._retrying = Retrying()
+        #: The error that was reported last; "" after a push that came through.
         self._failure = ""
+        #: The reported reason why saves are polled for; "" if the system tells them.
         self._polls_because = ""
         self._is_pushing = False
 
@@ -87,7 +88,7 @@ class Watching:
         try:
             self._missing()  # From here on they are known.
             self._push_all()
-            self._large.asks = False  # From here on, keys are for the watch.
+            self._options.large.asks = False  # From here on, keys are for the watch.
             if self._pusher is not None:
                 self._pusher.ends_at_once = False  # The watch says itself how it ends.
                 self._others.listen(self._pusher)
@@ -161,8 +162,9 @@ class Watching:
                     "output",
                     f"{printable(path.name)} is written by a monarch process (pid "
                     f"{writers[file]}): it is output, not code, and left out",
-                    file=str(path), pid=writers[file],
-                )  # fmt: skip
+                    file=str(path),
+                    pid=writers[file],
+                )
         return touched - self._outputs
 
     def _is_save(self, path: Path) -> bool:
@@ -185,15 +187,7 @@ class Watching:
         assert self._pusher is not None
         self._is_pushing = True
         try:
-            report = self._pusher.push(
-                self._workspace,
-                touched,
-                self._output,
-                large=self._large,
-                best_effort=self._is_best_effort,
-                allow_empty=self._may_empty,
-                env=self._is_env_wanted,
-            )
+            report = self._pusher.push(self._workspace, touched, self._output, self._options)
         except WorkspaceMissing:
             self._is_behind = True
             self._lose_folder()
@@ -207,7 +201,7 @@ class Watching:
         else:
             # An interrupt of the report does not interrupt the push.
             self._is_pushing = self._is_behind = False
-            self._failure, self._is_env_wanted = "", False
+            self._failure, self._options = "", self._options._replace(env=False)
             self._tell(report, is_first)
         self._is_pushing, self._pushed_at = False, time.monotonic()
 
@@ -228,23 +222,25 @@ class Watching:
             self._output.note("retrying", self._retrying.text)
 
     def _tell_hot_files(self, report: SyncReport) -> None:
-        found = self._hot_files.pushed(report.changed_files, time.monotonic())
-        if found is None:
+        hot = self._hot_files.pushed(report.changed_files, time.monotonic())
+        if hot is None:
             return
-        if found.is_sure:
-            self._workspace = self._workspace.ignoring([found.pattern])
-        name = printable(found.pattern.strip("/"))
+        if hot.is_sure:
+            self._workspace = self._workspace.ignoring([hot.pattern])
+        name = printable(hot.pattern.strip("/"))
         text = (
             f"{name} is written by a program, as it seems, and left out from here on. To leave it "
             "out of later pushes, too, add the line"
-            if found.is_sure
+            if hot.is_sure
             else f"{name} was pushed again. If a training writes it, leave it out: add the line"
         )
         self._output.note(
             "restless",
-            f"{text}\n    {printable(found.pattern)}\nto {printable(str(found.file))}",
-            pattern=found.pattern, file=str(found.file), left_out=found.is_sure,
-        )  # fmt: skip
+            f"{text}\n    {printable(hot.pattern)}\nto {printable(str(hot.file))}",
+            pattern=hot.pattern,
+            file=str(hot.file),
+            left_out=hot.is_sure,
+        )
 
     def _tell_failure(self, error: str) -> None:
         if error != self._failure:
@@ -254,9 +250,10 @@ class Watching:
     def _tell_slowness(self, polls_because: str) -> None:
         if polls_because and polls_because != self._polls_because:
             self._output.note(
-                "polling", f"{polls_because}; so it is looked at again and again, and a save may "
-                "take a moment to be seen",
-            )  # fmt: skip
+                "polling",
+                f"{polls_because}; so it is looked at again and again, and a save may take a "
+                "moment to be seen",
+            )
         self._polls_because = polls_because
 
     def _tell_end(self) -> None:
@@ -307,10 +304,10 @@ class Watching:
         if not missing:
             return  # Replaced rather than gone: the next step follows the new one.
         gone = [error.folder for error in missing]
-        what = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
+        state = "is gone" if not any(map(os.path.isdir, gone)) else missing[0].reason
         self._output.note(
             "folder-lost",
-            f"{listed(gone)} {what}; hosts keep what they have. Waiting for it to come back",
+            f"{listed(gone)} {state}; hosts keep what they have. Waiting for it to come back",
             folders=gone,
         )
 
@@ -320,7 +317,7 @@ class Watching:
             return
         # The working directory may be the folder that was away: paths relative to it are invalid.
         with contextlib.suppress(OSError):
-            os.chdir(self._here)
+            os.chdir(self._start)
         if self._follow_if_there():
             self._look_at_allocation(is_idle=True)
             self._is_behind = True
@@ -343,40 +340,31 @@ class Watching:
         if pusher is not None and not is_idle:
             return False
         job = find_job()
-        if pusher is None:
-            if job is None:
-                return False
+        if job is not None and (pusher is None or job.urls() != pusher.job.urls()):
             self._pusher = Pusher(job)
             self._pusher.ends_at_once = False
-            self._output.note("allocation", "the allocation is up again")
+            what = "another allocation is up" if pusher else "the allocation is up again"
+            self._output.note("allocation", what)
             self._others.listen(self._pusher)
             return True
-        if job is not None and job.urls() != pusher.job.urls():
-            self._pusher = Pusher(job)
-            self._pusher.ends_at_once = False
-            self._output.note("allocation", "another allocation is up")
-            self._others.listen(self._pusher)
-            return True
-        # Its state file may have been deleted: the allocation runs all the same.
-        if job is None and not pusher.job.is_running() and not self._goes_on_with_some(pusher):
+        if pusher is None or job is not None:
+            return False
+        goes_on_with_some = self._options.best_effort and bool(pusher.answering())
+        # The state file may have been deleted: the allocation runs all the same.
+        if not pusher.job.is_running() and not goes_on_with_some:
             self._pusher = None
             self._others.close()
-            left = noted_job()
-            why = left.why_ended() if left is not None else ""
-            what = (
-                f"hosts of the allocation have ended:\n{why}\n"
-                if why
-                else ("the allocation has ended. ")
-            )
+            job_left = noted_job()
+            reason = job_left.why_ended() if job_left is not None else ""
+            text = "the allocation has ended. "
+            if reason:
+                text = f"hosts of the allocation have ended:\n{reason}\n"
             self._output.note(
                 "allocation-lost",
-                f"{what}What you save is pushed as soon as there is one again: `monarch apply`. "
+                f"{text}What you save is pushed as soon as there is one again: `monarch apply`. "
                 "A run that holds on it brings its hosts up by itself",
             )
         return False
-
-    def _goes_on_with_some(self, pusher: Pusher) -> bool:
-        return self._is_best_effort and bool(pusher.answering())
 
 
 class _WatcherThread:
@@ -384,7 +372,7 @@ class _WatcherThread:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._found: queue.SimpleQueue[AbstractSet[Path] | Exception | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[AbstractSet[Path] | Exception | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-watch", daemon=True)
         self._thread.start()
 
@@ -402,12 +390,12 @@ class _WatcherThread:
         if a folder is gone, and any other error that has ended the watch.
         """
         try:
-            found = self._found.get(timeout=timeout_seconds)
+            item = self._items.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
-        touched = self._checked(found)
-        while not self._found.empty():
-            more = self._checked(self._found.get())
+        touched = self._checked(item)
+        while not self._items.empty():
+            more = self._checked(self._items.get())
             if touched is None or more is None:
                 touched = more if touched is None else touched
             else:
@@ -416,19 +404,19 @@ class _WatcherThread:
 
     def wake(self) -> None:
         """Make `next` return, from any thread, so that its caller checks for other changes."""
-        self._found.put(None)
+        self._items.put(None)
 
-    def _checked(self, found: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def _checked(self, item: AbstractSet[Path] | Exception | None) -> AbstractSet[Path] | None:
+        if isinstance(item, Exception):
+            raise item
+        return item
 
     def _run(self) -> None:
         try:
             for touched in self._watcher:
-                self._found.put(touched)
-        except Exception as error:  # the waiting thread is to hear of it, whatever it is
-            self._found.put(error)
+                self._items.put(touched)
+        except Exception as error:  # `next` raises it on the thread that waits.
+            self._items.put(error)
 
     def close(self) -> None:
         self._watcher.close()

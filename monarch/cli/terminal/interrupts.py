@@ -57,22 +57,22 @@ def stop_on_interrupt(records: Sequence[Stoppable]) -> Iterator[None]:
         return
     from monarch.runtime.ends.late_thread import run_aside
 
-    before = signal.getsignal(signal.SIGINT)
+    handler_before = signal.getsignal(signal.SIGINT)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        then = ""
+        hint = ""
         if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, before)
-            then = "; Ctrl-C again stops at once"
+            signal.signal(signal.SIGINT, handler_before)
+            hint = "; Ctrl-C again stops at once"
         elif records[0].is_stopping:
             return
         for record in records:
             record.stop()
         # On another thread: this one may be in the middle of a line, and must not begin a second.
-        what = "what was learned is saved after this step"
+        effect = "what was learned is saved after this step"
         if not any(record.can_save for record in records):
-            what = "there are no ranks to save anything of, and the last checkpoint stays"
-        text = f"stopping: {what}{then}"
+            effect = "there are no ranks to save anything of, and the last checkpoint stays"
+        text = f"stopping: {effect}{hint}"
         run_aside(lambda: records[0].message(text), name="monarch-stopping")
 
     with _handling((signal.SIGINT, *_REQUESTS), on_signal):
@@ -111,8 +111,8 @@ def interrupt_kept() -> Iterator[None]:
 
     Some libraries are imported inside a `try` that catches every exception.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before):
+    handler_before = signal.getsignal(signal.SIGINT)
+    if not callable(handler_before):
         yield
         return
     is_pressed = False
@@ -120,7 +120,7 @@ def interrupt_kept() -> Iterator[None]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal is_pressed
         is_pressed = True
-        before(number, frame)
+        handler_before(number, frame)
 
     with _handling((signal.SIGINT,), on_signal):
         yield
@@ -136,17 +136,17 @@ def _handling(
 
     SIGINT always; others if they would end the program.
     """
-    before: dict[int, Any] = {}
+    handlers_before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in numbers}
-    for number, was in before.items():
-        if number == signal.SIGINT or was is signal.SIG_DFL:
+        handlers_before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler_before in handlers_before.items():
+        if number == signal.SIGINT or handler_before is signal.SIG_DFL:
             signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, was in before.items():
-            signal.signal(number, was)
+        for number, handler_before in handlers_before.items():
+            signal.signal(number, handler_before)
 
 
 @contextmanager
@@ -157,34 +157,28 @@ def asked_to_end() -> Iterator[None]:
     signal's number, as in shells; a further signal ends it at once. Under ``nohup``, SIGHUP stays
     ignored.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    asked: list[int] = []
+    received: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        received.append(number)
         pressed = signal.getsignal(signal.SIGINT)
-        if len(asked) == 1:
+        if len(received) == 1:
             if not callable(pressed):
                 raise KeyboardInterrupt
             pressed(number, frame)
 
-    before = {number: signal.getsignal(number) for number in _REQUESTS}
-    for number, handler in before.items():
-        if handler is signal.SIG_DFL:
-            signal.signal(number, on_signal)
     try:
-        yield
+        with _handling(_REQUESTS, on_signal):
+            yield
     except (KeyboardInterrupt, SystemExit, OSError):  # A closed terminal cannot be written to.
-        if not asked:
+        if not received:
             raise
     finally:
-        for number, handler in before.items():
-            is_ours = bool(asked) and handler is signal.SIG_DFL
-            signal.signal(number, _leaving(128 + asked[0]) if is_ours else handler)
-    if asked:
-        sys.exit(128 + asked[0])
+        for number in _REQUESTS if received else ():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, _leaving(128 + received[0]))
+    if received:
+        sys.exit(128 + received[0])
 
 
 @contextmanager
@@ -197,9 +191,9 @@ def left_at_once() -> Iterator[None]:
         yield
 
 
-def _leave_saying(line: bytes) -> None:
+def _leave_saying(message: bytes) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, line)
+        os.write(2, message)
     _leaving(130)(signal.SIGINT, None)
 
 

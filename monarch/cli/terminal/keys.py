@@ -22,8 +22,8 @@ from typing import Any
 
 _LOOK_SECONDS = 0.2
 _SEQUENCE = re.compile(r"\x1b(\[[\d;?]*[ -/]*[@-~]|O.|.)?")  # arrows and the like
-_before: list[Any] | None = None  # how the terminal is set when keys are not heard
-_heard: Keys | None = None  # the one that hears those of the terminal now
+_settings: list[Any] | None = None  # of the terminal, to restore; None: unchanged
+_reader: Keys | None = None  # reads the terminal now
 
 
 class Keys:
@@ -34,18 +34,16 @@ class Keys:
     writes them to our standard input.
     """
 
-    def __init__(
-        self, on_press: Callable[[], object] = lambda: None, *, is_piped: bool = False
-    ) -> None:
-        self.on_press = on_press
+    def __init__(self, *, is_piped: bool = False) -> None:
+        self.on_press: Callable[[], object] = lambda: None
         self.is_piped = is_piped
-        self._found: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._pressed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._over = threading.Event()
 
     def take(self) -> str:
         """Return the next key; "" if none was pressed."""
         with contextlib.suppress(queue.Empty):
-            return self._found.get_nowait()
+            return self._pressed.get_nowait()
         return ""
 
     @contextmanager
@@ -59,9 +57,9 @@ class Keys:
         if not _is_ours():
             yield False
             return
-        global _heard
+        global _reader
         _set()
-        _heard = self
+        _reader = self
         resumed = signal.signal(signal.SIGCONT, _on_resume)
         thread = threading.Thread(target=self._run, name="monarch-keys", daemon=True)
         thread.start()
@@ -69,7 +67,7 @@ class Keys:
             yield True
         finally:
             self._over.set()
-            _heard = None
+            _reader = None
             signal.signal(signal.SIGCONT, resumed)
             restore_terminal()
             thread.join(2 * _LOOK_SECONDS)
@@ -88,7 +86,7 @@ class Keys:
             if not text:
                 return
             for key in _SEQUENCE.sub("", text):
-                self._found.put(key)
+                self._pressed.put(key)
             self.on_press()
 
 
@@ -98,28 +96,28 @@ def keys_here() -> Iterator[Keys]:
 
     That is so in ``monarch dev``.
     """
-    heard = _heard
-    if heard is None:
+    reader = _reader
+    if reader is None:
         keys = Keys()
         with keys.listen():
             yield keys
         return
-    before, heard.on_press = heard.on_press, lambda: None
+    on_press_before, reader.on_press = reader.on_press, lambda: None
     try:
-        while heard.take():
+        while reader.take():
             pass  # Pressed before the question.
-        yield heard
+        yield reader
     finally:
-        heard.on_press = before
+        reader.on_press = on_press_before
 
 
 def restore_terminal() -> None:
     """Restore the terminal's settings, for an exit that does not return through `listen`."""
-    global _before
-    before, _before = _before, None
-    if before is not None and _is_foreground():
+    global _settings
+    settings, _settings = _settings, None
+    if settings is not None and _is_foreground():
         with contextlib.suppress(termios.error):
-            termios.tcsetattr(0, termios.TCSADRAIN, before)
+            termios.tcsetattr(0, termios.TCSADRAIN, settings)
 
 
 def _is_ours() -> bool:
@@ -139,17 +137,17 @@ def _is_foreground() -> bool:
 
 
 def _set() -> None:
-    global _before
+    global _settings
     try:
-        _before = termios.tcgetattr(0)
+        _settings = termios.tcgetattr(0)
         changed = termios.tcgetattr(0)
         changed[3] &= ~(termios.ICANON | termios.ECHO)  # Ctrl-C and Ctrl-Z stay what they are.
         termios.tcsetattr(0, termios.TCSADRAIN, changed)
     except termios.error:
-        _before = None
+        _settings = None
 
 
 def _on_resume(number: int, frame: FrameType | None) -> None:
     """Set the terminal again after Ctrl-Z and ``fg``, since the shell has changed it."""
-    if _before is not None and _is_foreground():
+    if _settings is not None and _is_foreground():
         _set()

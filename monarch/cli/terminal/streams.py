@@ -40,7 +40,7 @@ class WatchedStdout:
         self._out = sys.stdout
 
     def __enter__(self) -> WatchedStdout:
-        with contextlib.suppress(AttributeError):  # Not everything that takes text can be told.
+        with contextlib.suppress(AttributeError):  # A replacement of stdout may not allow it.
             for name in _WAYS_OUT:
                 setattr(self._out, name, self._noting(getattr(self._out, name)))
         return self

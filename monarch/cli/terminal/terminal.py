@@ -14,7 +14,28 @@ import click
 from monarch_sync.words import clipped, plain, wrapped
 
 _GLYPHS = "✓✗→×…"
+_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow")
 _ERASE = "\r\x1b[K"
+
+
+class LabelledLines:
+    """Prints lines after a label each; each label has its own colour, if the output has colours.
+
+    ``form`` shows a label, as ``{} | `` does; "" shows none.
+    """
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._terminal = Terminal()
+        self._colours: dict[str, str] = {}
+
+    def print(self, *lines: tuple[str, str]) -> None:
+        """Print pairs of a label and a text."""
+        for label, text in lines:
+            colour = self._colours.setdefault(label, _COLOURS[len(self._colours) % len(_COLOURS)])
+            self._terminal.line(self._form.format(label), colour, end="")
+            # A file or a pipe gets the bytes that were printed.
+            self._terminal.line(text, is_exact=self._terminal.width is None)
 
 
 class Terminal:
@@ -48,29 +69,34 @@ class Terminal:
         self.line(wrapped(text, width) if width else text, colour, dim=dim)
 
     def line(
-        self, text: str, colour: str | None = None, *, dim: bool = False, is_exact: bool = False,
+        self,
+        text: str,
+        colour: str | None = None,
+        *,
+        dim: bool = False,
+        is_exact: bool = False,
         end: str = "\n",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Print a text, of one line or more.
 
         Characters that could steer a terminal are escaped, unless the text should stay exactly as
         it is.
         """
-        shown = self._encodable(text if is_exact else plain(text))
+        output = self._encodable(text if is_exact else plain(text))
         if self._has_colour and (colour or dim):
-            shown = click.style(shown, fg=colour, dim=dim or None)
+            output = click.style(output, fg=colour, dim=dim or None)
         with self._lock:
-            self._write(self._erased() + shown + end)
+            self._write(self._erased() + output + end)
 
     def change(self, text: str) -> None:
         """Show a text for the moment, in place of the last one; "" for none."""
         if not self.is_live:
             return
         width = self.width or 80
-        shown = clipped(self._encodable(plain(text)), width - 1, "..." if self.ascii_only else "…")
+        output = clipped(self._encodable(plain(text)), width - 1, "..." if self.ascii_only else "…")
         with self._lock:
-            self._write(self._erased() + shown)
-            self._changing = shown
+            self._write(self._erased() + output)
+            self._changing = output
 
     def _erased(self) -> str:
         """Return the characters that erase the changing line."""

@@ -59,11 +59,15 @@ def options() -> list[click.Option]:
     """Return the options ``--quiet`` and ``--verbose``."""
     return [
         click.Option(
-            [f"--{name}", f"-{name[0]}"], is_flag=True, expose_value=False, callback=_note,
-            is_eager=True, help=text,
+            [f"--{name}", f"-{name[0]}"],
+            is_flag=True,
+            expose_value=False,
+            callback=_note,
+            is_eager=True,
+            help=text,
         )
         for name, text in (
             (_QUIET, "say only what went wrong, and what was asked for"),
             (_VERBOSE, "say more"),
         )
-    ]  # fmt: skip
+    ]
