@@ -79,8 +79,8 @@ class Recipe:
     def function(self, name: str) -> Callable[..., Any] | None:
         """Return an optional function of the recipe (``plan``, ``check``, ``prepare``), or
         ``None``."""
-        found = getattr(self.module, name, None)
-        return found if callable(found) else None
+        function = getattr(self.module, name, None)
+        return function if callable(function) else None
 
     @property
     def roles(self) -> dict[str, int]:
@@ -98,19 +98,18 @@ def find_recipe(wanted: str) -> Recipe:
 
     It is a built-in one, a file, a folder, a module, or ``module:name``. Raises ``JobError``.
     """
-    place, _, attribute = wanted.partition(":")
-    module = _load_module(place)
+    source, _, attribute = wanted.partition(":")
+    module = _load_module(source)
     entry = getattr(module, attribute or "run", None)
     if entry is None and attribute:
-        raise JobError(f"{place} has no {attribute!r}")
-    name = attribute if inspect.isclass(entry) else Path(place).stem.rpartition(".")[2]
+        raise JobError(f"{source} has no {attribute!r}")
     if inspect.isclass(entry):
-        return _of_class(name or place, wanted, module, entry)
+        return _of_class(attribute or source, wanted, module, entry)
     parameters = _parameters(entry) if callable(entry) else []
     if len(parameters) < 3 or not is_config(parameters[0][1]):
         raise JobError(f"{wanted} is no recipe: it needs a function {_SHAPE}")
     return Recipe(
-        name=name,
+        name=Path(source).stem.rpartition(".")[2],
         wanted=wanted,
         module=module,
         config_class=parameters[0][1],
@@ -121,9 +120,9 @@ def find_recipe(wanted: str) -> Recipe:
 
 
 def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Recipe:
-    made = _parameters(cls.__init__)[1:]
+    init = _parameters(cls.__init__)[1:]
     runs = _parameters(cls.run)[1:] if callable(getattr(cls, "run", None)) else []
-    if len(made) != 1 or not is_config(made[0][1]) or len(runs) < 2:
+    if len(init) != 1 or not is_config(init[0][1]) or len(runs) < 2:
         raise JobError(
             f"{wanted} is no recipe: a class needs `__init__(self, config: YourConfig)` and "
             "`run(self, procs: ProcMesh, record: Record)`"
@@ -132,7 +131,7 @@ def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Rec
         name=name,
         wanted=wanted,
         module=module,
-        config_class=made[0][1],
+        config_class=init[0][1],
         takes_hosts=runs[0][1] is HostMesh,
         is_cooperative=runs[1][1] is Record,
         _call=lambda config, mesh, record: cls(config).run(mesh, record),
@@ -152,9 +151,9 @@ def _parameters(function: Any) -> list[tuple[str, Any]]:
 
 
 def _load_module(name: str) -> ModuleType:
-    known = built_in_recipes()
+    built_in = built_in_recipes()
     path = Path(name)
-    if path.suffix == ".py" or (name not in known and is_package(path)):
+    if path.suffix == ".py" or (name not in built_in and is_package(path)):
         if not path.exists():
             raise ConfigError(f"there is no file {name}{_meant(name, _files_beside(path))}")
         path = path.resolve()
@@ -168,7 +167,7 @@ def _load_module(name: str) -> ModuleType:
             )
         return module
     try:
-        return importlib.import_module(known.get(name, name))
+        return importlib.import_module(built_in.get(name, name))
     except ModuleNotFoundError as error:
         if error.name not in (name, name.partition(".")[0]):
             extra = _EXTRAS.get(name, "train")
@@ -177,14 +176,14 @@ def _load_module(name: str) -> ModuleType:
                 f"pip install 'monarch-loop[{extra}]'"
             ) from None
         whole = name.partition("-")[0]
-        if whole in known:
+        if whole in built_in:
             raise JobError(
                 f"{name} is no recipe to run, but one to prepare: `monarch recipe prepare {name}` "
                 f"makes a folder to `monarch run {whole}` in"
             ) from None
         raise ConfigError(
-            f"there is no recipe {name!r}{_meant(name, known)} Built in: {', '.join(known)}; or "
-            "give a Python file, a folder with an __init__.py, or a module"
+            f"there is no recipe {name!r}{_meant(name, built_in)} Built in: {', '.join(built_in)}; "
+            "or give a Python file, a folder with an __init__.py, or a module"
         ) from None
 
 
@@ -195,6 +194,6 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 def _files_beside(path: Path) -> list[str]:
     try:
-        return [str(each) for each in path.parent.glob("*.py")]
+        return [str(file) for file in path.parent.glob("*.py")]
     except OSError:
         return []

@@ -43,7 +43,9 @@ def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, An
     ``steps`` are those of `RunFolder.metrics`.
     """
     last = steps[-1] if steps else {}
-    of = f" of {last['num_steps']}" if "num_steps" in last else ""
-    rows = [("recipe", recipe or "-"), ("status", status), ("step", f"{last.get('step', 0)}{of}")]
+    step = f"{last.get('step', 0)}"
+    if "num_steps" in last:
+        step += f" of {last['num_steps']}"
+    rows = [("recipe", recipe or "-"), ("status", status), ("step", step)]
     rows += [(key, f"{last_measured(steps, key):.4g}") for key in names_measured(steps)]
     return html.table(name, (), rows)

@@ -41,16 +41,12 @@ class Rollout:
     @property
     def made_by(self) -> str:
         """Return the versions of the policy and the code, in words."""
-        known = [
-            f"{word} {number}"
-            for word, number in (
-                ("policy", self.version),
-                ("made by", self.generation),
-                ("judged by", self.reward_generation),
-            )
-            if number is not None
-        ]
-        return ", ".join(known)
+        versions = {
+            "policy": self.version,
+            "made by": self.generation,
+            "judged by": self.reward_generation,
+        }
+        return ", ".join(f"{name} {n}" for name, n in versions.items() if n is not None)
 
 
 def last_rollouts(folder: Path, most: int) -> list[Rollout]:

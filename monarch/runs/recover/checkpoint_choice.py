@@ -53,10 +53,8 @@ def checkpoint_named(
             key=key,
         ) from None
     if is_best:
-        return _newest(
-            run.checkpoint_dir / BEST, steps, f"{run.name} (extras.keep_best keeps one)", key,
-            what="best checkpoint",
-        )  # fmt: skip
+        owner = f"{run.name} (extras.keep_best keeps one)"
+        return _newest(run.checkpoint_dir / BEST, steps, owner, key, noun="best checkpoint")
     if (elsewhere := run.saved_elsewhere) is not None:
         return elsewhere[0]
     return _newest(run.checkpoint_dir, steps, run.name, key)
@@ -67,9 +65,9 @@ def find_run_but(name: str, own: Path | None, base: Path = RUNS) -> RunFolder:
     run = find_run(name, base)
     if own is None or run.path.resolve() != own.resolve():
         return run
-    others = [each for each in runs_in(base) if each.path.resolve() != own.resolve()]
-    for other in reversed(others):
-        if name == "latest" or other.name.startswith(name):
+    for other in reversed(runs_in(base)):
+        matches = name == "latest" or other.name.startswith(name)
+        if matches and other.path.resolve() != own.resolve():
             return other
     raise JobError(f"there is no other run {name!r} in {base}")
 
@@ -129,9 +127,10 @@ def _file(path: Path, key: str) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _newest(folder: Path, steps: str, whose: str, key: str, *, what: str = "checkpoint") -> Path:
-    inside = [path for path in folder.glob(steps) if not leads_out(path, folder)]
-    found = sorted(inside, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    if not found:
-        raise ConfigError(f"finds no {what} of {whose}", key=key)
-    return Path(os.path.abspath(found[-1]))
+def _newest(folder: Path, steps: str, owner: str, key: str, *, noun: str = "checkpoint") -> Path:
+    """Return the newest checkpoint in a folder; ``owner`` and ``noun`` are for the error."""
+    checkpoints = [path for path in folder.glob(steps) if not leads_out(path, folder)]
+    if not checkpoints:
+        raise ConfigError(f"finds no {noun} of {owner}", key=key)
+    newest = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return Path(os.path.abspath(newest))
