@@ -8,8 +8,6 @@ in the copy has the run's status at the last look.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.runs.record.folder import DETACHED, REMOTE, RUNS, RunFolder, read_json
@@ -35,12 +33,12 @@ class DetachedRun(NamedTuple):
         return cls(note["uid"], note["url"], note["folder"]) if "uid" in note else None
 
 
-def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
+def note_detached(folder: RunFolder) -> None:
     """Write into a detached run's folder which program of which host it is, before it begins.
 
     A program that is not detached removes that note.
     """
-    uid, _, url = environ.get(PROGRAM_VARIABLE, "").partition(" ")
+    uid, _, url = os.environ.get(PROGRAM_VARIABLE, "").partition(" ")
     if uid:
         about = {"uid": uid, "url": url, "folder": str(folder.path.absolute())}
         folder.write_json(DETACHED, about)
@@ -48,9 +46,9 @@ def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) ->
         (folder.path / DETACHED).unlink(missing_ok=True)  # It goes on in a terminal now.
 
 
-def copies_of_running(base: Path = RUNS) -> list[RunFolder]:
+def copies_of_running() -> list[RunFolder]:
     """Return the local copies of runs that were running elsewhere at the last look."""
-    copies = [RunFolder(path.parent) for path in sorted(base.glob(f"*/{REMOTE}"))]
+    copies = [RunFolder(path.parent) for path in sorted(RUNS.glob(f"*/{REMOTE}"))]
     return [run for run in copies if read_json(run.path / REMOTE).get("is_running")]
 
 

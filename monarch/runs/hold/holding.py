@@ -549,13 +549,12 @@ class Holding:
                 return False
             # After this, calls have ended too that were sent to a rank and had not begun there.
             self._actors.initialized.get(timeout=self.come_back_seconds)
-            errors = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3)
-            unkept = trials.unkept.call().get(timeout=_ANSWER_SECONDS).values()
-            self._unkept = list(dict.fromkeys(itertools.chain.from_iterable(unkept)))
+            restored = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3).values()
         except (MonarchError, ActorError, TimeoutError):
             self._end_ranks()
             return False
-        return not any(errors.values())
+        self._unkept = list(dict.fromkeys(text for _, unkept in restored for text in unkept))
+        return not any(error for error, _ in restored)
 
     def _end_ranks(self) -> None:
         """End all ranks, because a rank is stuck: a push of the fix would wait for it without

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint
@@ -87,20 +87,14 @@ class TrialReport:
 class _Call:
     """A call of an endpoint."""
 
-    method: str
-    generation: int
-    #: The generation with which the endpoint last succeeded.
-    good: int | None
+    #: The report on the call, without what is known only at a look at it.
+    report: TrialReport
     #: The id of the thread that runs the call.
     thread: int
     started: float = field(default_factory=time.monotonic)
     is_running: bool = True
     is_interrupted: bool = False
     has_failed: bool = False
-    error: str = ""
-    traceback: str = ""
-    file: str = ""
-    line: int = 0
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -138,8 +132,6 @@ class Trial(Actor):
         self._is_whole = False
         #: Why there is no copy.
         self._why_not_kept = ""
-        #: Descriptions of objects that the last ``restore`` could not restore.
-        self._unkept: list[str] = []
         self._has_owner = bool(memory)
         self._memory = StateMemory(memory, str(self.rank))
         ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "1")
@@ -220,7 +212,8 @@ class Trial(Actor):
         start, good = self._good_for(name)
         # Some actors work on another thread than this one.
         thread = getattr(instance, "__thread__", threading.get_ident)()
-        call = _Call(name, generation, good, thread)
+        report = TrialReport(self.rank, name, generation, good, life=self._life)
+        call = _Call(report, thread)
         # Only code that was loaded since then may leave weights half changed: a push of a log or a
         # data file costs no copy.
         is_whole = process.current().gate.code_generation > good
@@ -245,8 +238,8 @@ class Trial(Actor):
         return call
 
     def _note_good(self, call: _Call) -> None:
-        self._good.setdefault("", call.generation)
-        self._good[call.method] = call.generation
+        self._good.setdefault("", call.report.generation)
+        self._good[call.report.method] = call.report.generation
 
     def _good_for(self, name: str) -> tuple[int, int]:
         """Return the run's first generation, and the one with which this endpoint last
@@ -381,26 +374,14 @@ class Trial(Actor):
         call = self._last_call
         if call is None:
             return TrialReport(self.rank, life=self._life)
-        file, line, is_waiting = call.file, call.line, False
-        is_inside = call.is_running and not call.error
+        report = replace(call.report, is_running=call.is_running)
+        is_inside = report.is_running and not report.error
         frame = sys._current_frames().get(call.thread) if is_inside else None
-        if frame is not None:
-            frames = traceback.extract_stack(frame)
-            file, line = users_place(frames)
-            is_waiting = waits_for_others(frames)
-        return TrialReport(
-            rank=self.rank,
-            method=call.method,
-            generation=call.generation,
-            good=call.good,
-            is_running=call.is_running,
-            is_waiting=is_waiting,
-            error=call.error,
-            traceback=call.traceback,
-            file=file,
-            line=line,
-            life=self._life,
-        )
+        if frame is None:
+            return report
+        frames = traceback.extract_stack(frame)
+        file, line = users_place(frames)
+        return replace(report, file=file, line=line, is_waiting=waits_for_others(frames))
 
     @endpoint
     def connections(self) -> list[Connection]:
@@ -450,32 +431,31 @@ class Trial(Actor):
                 _raise_in(call.thread, None)
 
     @endpoint
-    def restore(self) -> str:
-        """Restore the state from before the last call; return why that failed, or ""."""
+    def restore(self) -> tuple[str, list[str]]:
+        """Restore the state from before the last call.
+
+        Return why that failed, or "", and descriptions of objects that were neither restored nor
+        compared.
+        """
         call = self._last_call
         if call is None:
-            return ""
+            return "", []
         call.has_failed = True  # so that the next call does not count it as a success
         if self._put_back is None:
-            return self._why_not_kept or "no copy of the state was made"
+            return self._why_not_kept or "no copy of the state was made", []
         gc.collect()  # Graphs with hooks that the failed call left behind must go first.
         try:
-            is_same_code = process.current().generation == call.generation
-            self._unkept = self._put_back(is_same_code=is_same_code)
-            self._is_restored = True
+            is_same_code = process.current().generation == call.report.generation
+            unkept = self._put_back(is_same_code=is_same_code)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+            return f"{type(error).__name__}: {error}", []
+        self._is_restored = True
+        return "", unkept
 
     @endpoint
     def has_averaged(self) -> bool:
         """Whether DDP has finished all averages of gradients that it has begun in this process."""
         return has_averaged()
-
-    @endpoint
-    def unkept(self) -> list[str]:
-        """Return descriptions of what the last ``restore`` neither restored nor compared."""
-        return self._unkept
 
 
 def _fixable(error: BaseException) -> BaseException:
@@ -491,13 +471,13 @@ def _fixable(error: BaseException) -> BaseException:
 def _note(call: _Call, error: BaseException) -> None:
     """Record the text of an error, not the error itself: its frames keep tensors and graphs with
     hooks."""
-    call.error = in_words(error)
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
         frames = frames.tb_next
     lines = traceback.format_exception(type(error), error, frames, limit=-_MAX_FRAMES)
-    call.traceback = "".join(lines).rstrip()
-    call.file, call.line = place_of(error)
+    text = "".join(lines).rstrip()
+    file, line = place_of(error)
+    call.report = replace(call.report, error=in_words(error), traceback=text, file=file, line=line)
 
 
 class PlacedError(MonarchError):

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from monarch.runs.record.measured import int_or_none
+
 _FAILURES = ("held", "failed_edit")
 
 
@@ -91,7 +93,7 @@ class _GenerationTree:
         if index is None:
             index = self._add(number, event)
         node = self._nodes[index]
-        node.state, node.step = "good", _int(event.get("step"))
+        node.state, node.step = "good", int_or_none(event.get("step"))
         node.files = [str(file) for file in event.get("files") or ()]
         node.diff = str(event.get("diff") or "")
         node.seconds = event.get("save_to_step_seconds")
@@ -121,7 +123,3 @@ class _GenerationTree:
             node.depth = parent.depth + (0 if goes_on else 1)
             with_child.add(node.parent)
         return self._nodes
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

@@ -10,7 +10,7 @@ from monarch.runs.page.generations import generation_tree
 from monarch.runs.page.run_error import Locate, end_of, hold_of, nowhere
 from monarch.runs.page.thinning import points_of, seconds_left, step_seconds, thinned
 from monarch.runs.record.folder import RunFolder, shell_line
-from monarch.runs.record.measured import last_measured, names_measured
+from monarch.runs.record.measured import int_or_none, last_measured, names_measured
 from monarch.runs.record.rollouts import last_rollouts
 from monarch.runs.record.summary import figures, worth_telling
 
@@ -42,7 +42,7 @@ def run_data(
     events = run.events()
     pace = step_seconds(steps, events)
     last = steps[-1] if steps else {}
-    step, num_steps = _int(last.get("step")), _int(last.get("num_steps"))
+    step, num_steps = int_or_none(last.get("step")) or 0, int_or_none(last.get("num_steps")) or 0
     turns = [event for event in events if event["kind"] in _TURNS]
     turn: Mapping[str, Any] = turns[-1] if turns else {}
     status = status_of(run, steps, turn)
@@ -148,10 +148,10 @@ def _marks(
             newest = steps[index]["step"]
             index += 1
         if event["kind"] in _MARKS:
-            step = event.get("step")
+            step = int_or_none(event.get("step"))
             marks.append(
                 {
-                    "step": step if isinstance(step, int) else newest,
+                    "step": newest if step is None else step,
                     "kind": _MARKS[event["kind"]],
                     "text": event["text"],
                     "generation": event.get("generation"),
@@ -164,7 +164,3 @@ def _saved(events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the last checkpoint, or ``None``."""
     last = next((event for event in reversed(events) if event["kind"] == "saved"), None)
     return last and {"step": last.get("step"), "path": str(last.get("path") or "")}
-
-
-def _int(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -13,6 +13,7 @@ from monarch.config import settings
 from monarch.observe.kept_files import read_kept
 from monarch.runs.record.error_lines import error_in
 from monarch.runs.record.folder import TRACEBACK, RunFolder
+from monarch.runs.record.measured import int_or_none
 from monarch.runs.record.places import in_short
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)')
@@ -42,11 +43,11 @@ def hold_of(event: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
     )
     return {
         **error,
-        "ranks": [rank for rank in _list(event.get("ranks")) if isinstance(rank, int)],
+        "ranks": [rank for rank in _list(event.get("ranks")) if int_or_none(rank) is not None],
         "doing": str(event.get("doing") or ""),
         "generation": generation,
         "good": good,
-        "can_roll_back": _int(good) < _int(generation),
+        "can_roll_back": (int_or_none(good) or 0) < (int_or_none(generation) or 0),
         "choices": [str(key) for key in _list(event.get("choices"))],
         "since": event.get("time", 0.0),
         "advice": "\n".join(
@@ -71,7 +72,7 @@ def end_of(run: RunFolder, event: Mapping[str, Any], locate: Locate) -> dict[str
 
 
 def _error(error: str, file: str, line: Any, *, traceback: str, locate: Locate) -> dict[str, Any]:
-    number = line if isinstance(line, int) else 0
+    number = int_or_none(line) or 0
     source = _raised(traceback, file, number)
     located = locate(file) if file else None
     return {
@@ -117,10 +118,6 @@ def editor_link(path: Path, line: int) -> str:
     if not _SCHEME.match(form):
         return ""  # It is turned off by "", and a link without a scheme could run a script.
     return form.replace("{path}", quote(str(path))).replace("{line}", str(max(1, line)))
-
-
-def _int(value: Any) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _list(value: Any) -> list[Any]:

@@ -25,12 +25,12 @@ def points_of(steps: Sequence[Mapping[str, Any]], name: str) -> Points:
     ]
 
 
-def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """Return at most about ``most`` points: the lowest and highest of each stretch, the first and
-    last."""
-    if len(points) <= most:
+def thinned(points: Points) -> Points:
+    """Return about ``MOST_POINTS`` points at most: the lowest and highest of each stretch, the
+    first and last."""
+    if len(points) <= MOST_POINTS:
         return points
-    size = math.ceil(len(points) / (most // 2))
+    size = math.ceil(len(points) / (MOST_POINTS // 2))
     chosen = {points[0], points[-1]}
     for start in range(0, len(points), size):
         stretch = points[start : start + size]

@@ -104,42 +104,40 @@ def find_recipe(wanted: str) -> Recipe:
     if entry is None and attribute:
         raise JobError(f"{source} has no {attribute!r}")
     if inspect.isclass(entry):
-        return _of_class(attribute or source, wanted, module, entry)
-    parameters = _parameters(entry) if callable(entry) else []
-    if len(parameters) < 3 or not is_config(parameters[0][1]):
-        raise JobError(f"{wanted} is no recipe: it needs a function {_SHAPE}")
-    return Recipe(
-        name=Path(source).stem.rpartition(".")[2],
-        wanted=wanted,
-        module=module,
-        config_class=parameters[0][1],
-        takes_hosts=parameters[1][1] is HostMesh,
-        is_cooperative=parameters[2][1] is Record,
-        _call=typing.cast(Callable[..., Any], entry),
-    )
-
-
-def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Recipe:
-    init = _parameters(cls.__init__)[1:]
-    runs = _parameters(cls.run)[1:] if callable(getattr(cls, "run", None)) else []
-    if len(init) != 1 or not is_config(init[0][1]) or len(runs) < 2:
-        raise JobError(
-            f"{wanted} is no recipe: a class needs `__init__(self, config: YourConfig)` and "
+        name = attribute or source
+        init = _parameter_types(entry.__init__)[1:]
+        types = [*init, *_parameter_types(getattr(entry, "run", None))[1:]]
+        is_recipe, call = len(init) == 1, _call_of_class(entry)
+        shape = (
+            "a class needs `__init__(self, config: YourConfig)` and "
             "`run(self, procs: ProcMesh, record: Record)`"
         )
+    else:
+        name = Path(source).stem.rpartition(".")[2]
+        types = _parameter_types(entry)
+        is_recipe, call = callable(entry), typing.cast(Callable[..., Any], entry)
+        shape = f"it needs a function {_SHAPE}"
+    if not is_recipe or len(types) < 3 or not is_config(types[0]):
+        raise JobError(f"{wanted} is no recipe: {shape}")
     return Recipe(
         name=name,
         wanted=wanted,
         module=module,
-        config_class=init[0][1],
-        takes_hosts=runs[0][1] is HostMesh,
-        is_cooperative=runs[1][1] is Record,
-        _call=lambda config, mesh, record: cls(config).run(mesh, record),
+        config_class=types[0],
+        takes_hosts=types[1] is HostMesh,
+        is_cooperative=types[2] is Record,
+        _call=call,
     )
 
 
-def _parameters(function: Any) -> list[tuple[str, Any]]:
-    """Return the names and types of a function's positional parameters."""
+def _call_of_class(cls: type[Any]) -> Callable[..., Any]:
+    return lambda config, mesh, record: cls(config).run(mesh, record)
+
+
+def _parameter_types(function: Any) -> list[Any]:
+    """Return the types of a function's positional parameters; an empty list if it is none."""
+    if not callable(function):
+        return []
     hints = typing.get_type_hints(function)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -147,7 +145,7 @@ def _parameters(function: Any) -> list[tuple[str, Any]]:
         return []
     kinds = inspect.Parameter
     positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    return [(p.name, hints.get(p.name)) for p in parameters if p.kind in positional]
+    return [hints.get(p.name) for p in parameters if p.kind in positional]
 
 
 def _load_module(name: str) -> ModuleType:

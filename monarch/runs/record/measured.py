@@ -37,6 +37,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def int_or_none(value: Any) -> int | None:
+    """Return the value if it is an integer; rows may have anything."""
+    return value if isinstance(value, int) and is_number(value) else None
+
+
 def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, Any]]) -> str:
     """Return the HTML with which a notebook shows a run, without links or scripts.
 

@@ -21,17 +21,13 @@ _STYLE = (
     ".grid{stroke:#e5e7eb}</style>"
 )
 _LEVELS = "▁▂▃▄▅▆▇█"
+_NUM_ROWS = 6  # of a chart as text
 
 
 def svg_chart(
-    lines: Mapping[str, Series],
-    x_name: str = "step",
-    *,
-    y_name: str = "",
-    title: str = "",
-    is_log: bool = False,
+    lines: Mapping[str, Series], *, y_name: str = "", title: str = "", is_log: bool = False
 ) -> str:
-    """Return a chart with a line for each name.
+    """Return a chart over the steps with a line for each name.
 
     Values that are no finite numbers are left out, and, if ``is_log``, those not above zero.
     """
@@ -70,9 +66,7 @@ def svg_chart(
                 f'<text x="{at_x(x):.1f}" y="{_HEIGHT - _BOTTOM + 16}" '
                 f'text-anchor="middle">{x:.6g}</text>'
             )
-    parts.append(
-        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
-    )
+    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">step</text>')
     if y_name:
         middle = (_TOP + _HEIGHT - _BOTTOM) / 2
         parts.append(
@@ -112,12 +106,10 @@ def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
     return "".join(_LEVELS[round((mean - low) / ((high - low) or 1) * top)] for mean in means)
 
 
-def text_plot(
-    line: Series, width: int, height: int = 6, *, is_log: bool = False, x_name: str = "step"
-) -> list[str]:
-    """Return the line as ``height`` rows of block characters, each column the mean of its part.
+def text_plot(line: Series, width: int, *, is_log: bool = False) -> list[str]:
+    """Return the line as rows of block characters, each column the mean of its part.
 
-    The highest and lowest values are at the left, the first and last ``x`` below.
+    The highest and lowest values are at the left, the first and last step below.
     """
     points = _finite(line, is_log=is_log)
     if not points:
@@ -129,12 +121,12 @@ def text_plot(
     low, high = min(means), max(means)
     full = len(_LEVELS)
     # At least one eighth, so that each column is seen.
-    heights = [1 + round((y - low) / ((high - low) or 1) * (height * full - 1)) for y in means]
-    labels = {0: f"{unscale(high):.4g}", height - 1: f"{unscale(low):.4g}"}
+    heights = [1 + round((y - low) / ((high - low) or 1) * (_NUM_ROWS * full - 1)) for y in means]
+    labels = {0: f"{unscale(high):.4g}", _NUM_ROWS - 1: f"{unscale(low):.4g}"}
     indent = max(map(len, labels.values()))
     rows = []
-    for row in range(height):
-        base = (height - 1 - row) * full
+    for row in range(_NUM_ROWS):
+        base = (_NUM_ROWS - 1 - row) * full
         cells = "".join(
             _LEVELS[min(full, above) - 1] if (above := number - base) > 0 else " "
             for number in heights
@@ -142,7 +134,7 @@ def text_plot(
         axis = "┤" if row in labels else "│"
         rows.append(f"{labels.get(row, ''):>{indent}} {axis}{cells}".rstrip())
     first, last = f"{points[0][0]:.6g}", f"{points[-1][0]:.6g}"
-    below = f"{x_name} {first}"
+    below = f"step {first}"
     rows.append(f"{'':>{indent}} └{'─' * columns}")
     rows.append(f"{'':>{indent}}  {below}{last:>{max(len(last) + 1, columns - len(below))}}")
     return rows

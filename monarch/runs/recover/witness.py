@@ -259,7 +259,7 @@ def _read(path: str) -> str:
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
-    """Ask all ranks for their stacks; one that does not answer in time has the GIL, or is
+    """Ask all ranks for their stacks; a rank that does not answer in time has the GIL, or is
     stopped."""
     flat = witnesses.flatten("rank")
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
