@@ -115,12 +115,11 @@ def test_a_task_of_the_users_is_still_found(tmp_path: Path) -> None:
 
 def test_what_is_sent_to_a_login_drops_the_folder_first() -> None:
     from monarch.job.bundle.bundle_offer import python_arguments
-    from monarch.job.doctor import probe_session
     from monarch.job.kinds import login_session
     from monarch.net import gateway
 
     texts = [
-        login_session._REMOTE, probe_session._REMOTE, gateway._PROGRAM,
+        login_session._REMOTE, gateway._PROGRAM,
         python_arguments("monarch.runtime.entry.pod_task", 1)[-1],
     ]  # fmt: skip
     assert all(ALONE in text and text.index(ALONE) == text.index("import") for text in texts)

@@ -38,8 +38,9 @@ def current_context() -> str:
 
 def all_contexts() -> list[str]:
     """Return the names of all contexts; the default context always exists."""
-    made = [one.name for one in _contexts().glob("*") if one.is_dir()]
-    return sorted({DEFAULT_CONTEXT, *made})
+    return sorted(
+        {DEFAULT_CONTEXT, *(path.name for path in _contexts().glob("*") if path.is_dir())}
+    )
 
 
 def state_of(name: str) -> Path:
@@ -87,15 +88,13 @@ def remove_context(name: str) -> str:
     _check_known(name)
     if name == DEFAULT_CONTEXT:
         raise JobError("the default context stays; `monarch kill` ends its allocation")
-    now = current_context()
-    if now == name:
-        now = DEFAULT_CONTEXT
-        use_context(now)
+    if current_context() == name:
+        use_context(DEFAULT_CONTEXT)
     folder = _contexts() / name
-    for kept in (STATE, f"ended_{STATE}", SPEC):
-        (folder / kept).unlink(missing_ok=True)
+    for file in (STATE, f"ended_{STATE}", SPEC):
+        (folder / file).unlink(missing_ok=True)
     folder.rmdir()
-    return now
+    return current_context()
 
 
 def _contexts() -> Path:
@@ -103,6 +102,6 @@ def _contexts() -> Path:
 
 
 def _check_known(name: str) -> None:
-    known = all_contexts()
-    if name not in known:
-        raise JobError(f"there is no context {name!r}; there are: {', '.join(known)}")
+    contexts = all_contexts()
+    if name not in contexts:
+        raise JobError(f"there is no context {name!r}; there are: {', '.join(contexts)}")

@@ -20,8 +20,8 @@ def note_end(state_file: Path, apply_id: str | None, ending: dict[str, str] | No
 def how_ended(state_file: Path, apply_id: str | None) -> dict[str, str]:
     """Return ``how`` the job was ended, and ``by`` which command; empty if that is not known."""
     try:
-        noted = json.loads(_note(state_file).read_text())
-        return dict(noted["ending"]) if noted["apply_id"] == apply_id else {}
+        note = json.loads(_note(state_file).read_text())
+        return dict(note["ending"]) if note["apply_id"] == apply_id else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

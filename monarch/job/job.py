@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import inspect
+import itertools
 import json
 import logging
 import os
@@ -64,7 +65,7 @@ class JobTrait(ABC):
 
     kind: ClassVar[str]
     apply_id: str | None = None
-    """The allocation's own name, a fresh one for each; ``None`` before it is brought up."""
+    """The allocation's own name, new for each allocation; ``None`` before the job is applied."""
     _kinds: ClassVar[dict[str, type[JobTrait]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -75,14 +76,17 @@ class JobTrait(ABC):
 
     def __init__(self) -> None:
         self.apply_id = None
-        # How the job is ended and by whom, while it is being ended, for programs that still run on
-        # it.
+        #: How the job is ended and by whom, while it is being ended, for programs that run on it.
         self.ending: dict[str, str] | None = None
-        # The project file that it was made by; "" for a job of a program.
+        #: The project file that it was made by; "" for a job of a program.
         self.project_file = ""
+        #: The applied job: this one, or an earlier one that was found; ``None`` if it is not up.
         self._running: JobTrait | None = None
+        #: The record that keeps its state; ``None`` if it is not kept.
         self._state_path: Path | None = None
+        #: The settings of `enable_telemetry`.
         self._telemetry: TelemetryConfig | None = None
+        #: The mounts to open, and those that are open on the allocation ``_mounted_for``.
         self._mount_specs: list[MountSpec] = []
         self._mounts: list[list[RemoteMount | GatherMount]] = []
         self._mounted_for: str | None = None
@@ -148,8 +152,7 @@ class JobTrait(ABC):
         raise JobError(f"a {self.kind} job cannot bring a single host up again")
 
     def take_ways(self, now: JobTrait) -> None:  # noqa: B027  (most have none)
-        """Use the commands of ``now``, the job as its author defines it today, to reach the
-        hosts."""
+        """Reach the hosts by the commands of ``now``, the job as its author defines it today."""
 
     def why_ended(self) -> str:
         """Return the last output of hosts that have ended, as far as it is known."""
@@ -161,8 +164,8 @@ class JobTrait(ABC):
 
     def _to_data(self) -> dict[str, Any]:
         """Return the JSON data from which ``_from_data`` makes the job again."""
-        kept = {name: value for name, value in vars(self).items() if name not in _NOT_KEPT}
-        for name, value in kept.items():
+        attributes = {name: value for name, value in vars(self).items() if name not in _NOT_KEPT}
+        for name, value in attributes.items():
             try:
                 json.dumps(value)
             except (TypeError, ValueError):
@@ -171,7 +174,7 @@ class JobTrait(ABC):
                     f"{type(value).__name__}: give the class `_to_data` and `_from_data`, or do "
                     "without keeping it: state(cached_path=None)"
                 ) from None
-        return {"attributes": kept}
+        return {"attributes": attributes}
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> JobTrait:
@@ -228,10 +231,10 @@ class JobTrait(ABC):
             raise RuntimeError("the job does not run yet: call `state()` before `profile()`")
         return MeshProfile(visit_hosts, on_trace_ready)
 
-    def _check_telemetry(self, what: str) -> None:
+    def _check_telemetry(self, method: str) -> None:
         if self._telemetry is None:
             raise RuntimeError(
-                f"{what} needs telemetry: call `enable_telemetry()` before `state()`"
+                f"{method} needs telemetry: call `enable_telemetry()` before `state()`"
             )
 
     @property
@@ -250,7 +253,7 @@ class JobTrait(ABC):
         self.apply_id = str(uuid.uuid4())
         try:
             self._begin(client_script)
-            # Nobody could find an allocation that is only half made, to end it.
+            # Nobody could find, and end, an allocation that is only half made.
             with Uninterrupted():
                 self._create(client_script)
                 self._running = self
@@ -260,15 +263,15 @@ class JobTrait(ABC):
         except BaseException as error:
             try:
                 self.kill()
-            except JobError as left:
-                raise JobError(f"{str(error) or 'interrupted'}\n{left}") from error
+            except JobError as not_ended:
+                raise JobError(f"{str(error) or 'interrupted'}\n{not_ended}") from error
             raise
 
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         """Return the job's hosts, ready to spawn on.
 
         In this order: the allocation that this object runs already; the one whose state
-        ``cached_path`` names, if it still runs and fits (otherwise its rest is killed); else a new
+        ``cached_path`` names, if it still runs and fits (otherwise it is ended); else a new
         allocation. Its state is kept in your own state folder, for that path in that very folder; a
         file at the path has no effect. ``None`` keeps no state. Raises ``JobError`` for a state
         that cannot be trusted; a damaged state is replaced.
@@ -278,17 +281,17 @@ class JobTrait(ABC):
                 return self._served(self._running._state())
             self.kill()
         path = Path(cached_path) if cached_path is not None else None
-        cached = None
+        earlier = None
         if path is not None and has_state(path):
             with contextlib.suppress(_Damaged):
-                cached = job_load(path)
-        if cached is not None:
-            if cached.is_running() and cached.can_run(self):
-                self._running = cached
-                self._state_path = cached._state_path
-                with told_if_long(cached._waits_for):
-                    return self._served(cached._state())
-            _end_left(cached)
+                earlier = job_load(path)
+        if earlier is not None:
+            if earlier.is_running() and earlier.can_run(self):
+                self._running = earlier
+                self._state_path = earlier._state_path
+                with told_if_long(earlier._waits_for):
+                    return self._served(earlier._state())
+            _end_earlier(earlier)
         with told_if_long(self._waits_for):
             self._bring_up(None, path)
             try:
@@ -298,7 +301,7 @@ class JobTrait(ABC):
                 raise
 
     def _waits_for(self) -> str:
-        """Return, in words, what a caller waits for while the hosts start."""
+        """Return a description of what a caller waits for while the hosts start."""
         return f"the hosts of a {self.kind} job"
 
     def remote_mount(
@@ -315,13 +318,13 @@ class JobTrait(ABC):
         starts the procs.
         """
         path = Path(source).expanduser().resolve()
-        place = mntpoint or str(path)
+        mount_point = mntpoint or str(path)
         has_python = python_exe is not None and (path / python_exe).exists()
         self._mount_specs.append(
             MountSpec(
-                lambda hosts: _opened(RemoteMount(hosts, path, place)),
+                lambda hosts: _opened(RemoteMount(hosts, path, mount_point)),
                 tuple(meshes) if meshes is not None else None,
-                os.path.join(place, python_exe or "") if has_python else "",
+                os.path.join(mount_point, python_exe or "") if has_python else "",
             )
         )
 
@@ -356,8 +359,8 @@ class JobTrait(ABC):
 
     def _unmount(self) -> None:
         mounts, self._mounts, self._mounted_for = self._mounts, [], None
-        for mount in (one for several in mounts for one in several):
-            with contextlib.suppress(SupervisionError):  # Its hosts may have gone.
+        for mount in itertools.chain.from_iterable(mounts):
+            with contextlib.suppress(SupervisionError):  # Its hosts may be gone.
                 mount.close()
 
     def _served(self, state: JobState) -> JobState:
@@ -378,10 +381,10 @@ class JobTrait(ABC):
         job, path = self._running or self, self._state_path
         self._unmount()
         with Uninterrupted():
-            if path is not None and not _tells_of(path, job):
+            if path is not None and not _is_record_of(job, path):
                 path = None
             if path is not None:
-                # First: a program on it sees its hosts end, and looks here for the reason.
+                # First: a program on it sees its hosts end, and reads the reason there.
                 job.ending = {"how": how, "by": who_am_i()}
                 with contextlib.suppress(OSError):
                     job.dump(path)
@@ -390,7 +393,7 @@ class JobTrait(ABC):
             except JobError:
                 if path is not None:
                     with contextlib.suppress(OSError):
-                        job.dump(path)  # The rest of it can still be ended by that.
+                        job.dump(path)  # With that, the remaining hosts can still be ended.
                 raise
             if path is not None and how == "ended":
                 note_end(path, job.apply_id, job.ending)
@@ -403,8 +406,8 @@ class JobTrait(ABC):
         allocation."""
         with contextlib.suppress(OSError, JobError):
             if self._state_path is not None:
-                noted = job_load(self._state_path)
-                return noted if noted.apply_id == self.apply_id else None
+                job = job_load(self._state_path)
+                return job if job.apply_id == self.apply_id else None
         return None
 
     def dumps(self) -> bytes:
@@ -412,22 +415,20 @@ class JobTrait(ABC):
         return sign(_PURPOSE, self._fields())
 
     def _fields(self) -> dict[str, Any]:
+        bases = [base for base in type(self).__mro__[1:] if issubclass(base, JobTrait)]
         fields = {
-            "version": _VERSION, "kind": self.kind, "bases": self._bases(),
-            "apply_id": self.apply_id, **self._to_data(),
-        }  # fmt: skip
+            "version": _VERSION,
+            "kind": self.kind,
+            # Nearest first, for programs that know only those.
+            "bases": [base.kind for base in bases if not inspect.isabstract(base)],
+            "apply_id": self.apply_id,
+            **self._to_data(),
+        }
         if self.project_file:
             fields["project_file"] = self.project_file
         if self.ending is not None:
             fields["ending"] = self.ending
         return fields
-
-    @classmethod
-    def _bases(cls) -> list[str]:
-        """Return the kinds of its base classes, nearest first, for programs that know only
-        those."""
-        jobs = [base for base in cls.__mro__[1:] if issubclass(base, JobTrait)]
-        return [base.kind for base in jobs if not inspect.isabstract(base)]
 
     def dump(self, filename: str | os.PathLike[str]) -> None:
         """Keep the state in your own state folder, for this path in this very folder.
@@ -441,9 +442,8 @@ class JobTrait(ABC):
         write_note(Path(filename), record, about)
 
 
-def _tells_of(record: Path, job: JobTrait) -> bool:
-    """Whether the record is still this job's: another program may have written a new job's
-    there."""
+def _is_record_of(job: JobTrait, record: Path) -> bool:
+    """Whether the record is still this job's: another program may have replaced it."""
     with contextlib.suppress(OSError, JobError):
         return job_loads(read_private(record)).apply_id == job.apply_id
     return False
@@ -539,14 +539,15 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
     return job
 
 
-def _end_left(job: JobTrait) -> None:
-    """End an allocation that does not fit; a failure is logged, and does not keep the program from
-    its hosts."""
+def _end_earlier(job: JobTrait) -> None:
+    """End an earlier program's allocation. A failure is logged; the program gets its hosts."""
     try:
         job._end("replaced")
     except Exception:
         _log.warning(
             "could not end the %s job of an earlier program (%s): a new one takes its place, and "
             "what is left of it may go on running",
-            job.kind, job._state_path, exc_info=True,
-        )  # fmt: skip
+            job.kind,
+            job._state_path,
+            exc_info=True,
+        )

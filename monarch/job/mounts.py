@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +39,9 @@ class MountSource:
         path = Path(folder).expanduser().resolve()
         self._workspace = Workspace(editable=False).with_folders([Folder(path, "", False)])
         self._scanner = Scanner(self._workspace)
+        #: ``None`` before the first look.
         self._watcher: Watcher | None = None
+        #: The last scan; ``None`` before the first.
         self._manifest: Manifest | None = None
 
     def look(self) -> bool:
@@ -116,10 +119,10 @@ class _FarCopy(Actor):
     def open(self, folder: str, source: str, machine: str) -> int:
         """Open the copy and return its generation; -1 if the folder is the source itself."""
         if machine == machine_id():
-            here, there = os.path.realpath(folder), os.path.realpath(source)
-            if here == there:
+            target, origin = os.path.realpath(folder), os.path.realpath(source)
+            if target == origin:
                 return -1
-            if os.path.commonpath([here, there]) in (here, there):
+            if os.path.commonpath([target, origin]) in (target, origin):
                 raise ValueError(
                     f"{folder} and {source} are on one machine, and one is inside the other: mount "
                     "it elsewhere"
@@ -189,46 +192,61 @@ def subfolder(point: Point) -> str:
     return "_".join(f"{label}_{index}" for label, index in point.items())
 
 
-class _Mount:
-    """A thread that keeps folders equal until ``close``."""
+class _Mount(ABC):
+    """A thread that keeps folders equal until ``close``; ``title`` names them in the log."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, title: str) -> None:
+        self._title = title
+        #: The procs with the remote ends; ``None`` unless they run.
+        self._procs: Any = None
         self._is_closed = threading.Event()
+        #: Held while changes are transferred.
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="monarch-mount", daemon=True)
 
-    def _follow(self, bring: Callable[[], None]) -> None:
-        thread = threading.Thread(
-            target=self._run, args=(bring,), name="monarch-mount", daemon=True
-        )
-        self._thread = thread
-        thread.start()
+    @abstractmethod
+    def _transfer(self) -> None:
+        """Transfer all changes."""
 
-    def _run(self, bring: Callable[[], None]) -> None:
-        told = ""
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the transfer of changes. The copies stay."""
+
+    def refresh(self) -> None:
+        """Transfer changes now. Raises ``SyncError`` and ``ActorError``."""
+        with self._lock:
+            self._transfer()
+
+    def _run(self) -> None:
+        logged = ""
         while not self._is_closed.wait(_LOOK_SECONDS):
             try:
                 with self._lock:
                     if not self._is_closed.is_set():
-                        bring()
-                told = ""
+                        self._transfer()
+                logged = ""
             except SupervisionError as error:
                 if not self._is_closed.is_set():
-                    _log.warning("%s is kept equal no more: %s", self._what, error)
+                    _log.warning("%s is kept equal no more: %s", self._title, error)
                 return
             except Exception as error:
-                if str(error) != told:  # It is tried again, and told once.
-                    _log.warning("%s is behind: %s", self._what, error)
-                told = str(error)
+                if str(error) != logged:  # It is tried again, and logged once.
+                    _log.warning("%s is behind: %s", self._title, error)
+                logged = str(error)
 
-    def _end(self) -> bool:
-        """End the thread; return False if it was ended already."""
-        was_closed = self._is_closed.is_set()
+    def _end(self) -> None:
+        """End the thread."""
         self._is_closed.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
-        return not was_closed
+
+    def _stop_procs(self) -> None:
+        if self._procs is not None:
+            self._procs.stop().get()
+            self._procs = None
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class RemoteMount(_Mount):
@@ -242,8 +260,9 @@ class RemoteMount(_Mount):
         self.mntpoint = os.path.abspath(mntpoint or sourcepath)
         super().__init__(f"the mount of {self.sourcepath} at {self.mntpoint}")
         self._hosts = host_mesh
+        #: ``None`` before ``open``.
         self._source: MountSource | None = None
-        self._procs: Any = None
+        #: The remote ends, each with what is known of the copy, and its first generation.
         self._copies: list[tuple[Any, HostView, int]] = []
 
     def open(self) -> None:
@@ -258,58 +277,47 @@ class RemoteMount(_Mount):
             raise ValueError(f"{self.sourcepath} is no folder that can be mounted")
         self._procs = self._hosts.spawn_procs(name="mount")
         try:
-            far = self._procs.spawn("mount", _FarCopy)
+            copies = self._procs.spawn("mount", _FarCopy)
             # Hosts that are one machine have one folder.
-            firsts: dict[str, Point] = {}
-            for point, machine in far.machine.call().get().items():
-                firsts.setdefault(machine, point)
-            for point in firsts.values():
-                one = far.slice(**point)
-                generation = one.open.call_one(self.mntpoint, self.sourcepath, machine_id()).get()
+            points: dict[str, Point] = {}
+            for point, machine in copies.machine.call().get().items():
+                points.setdefault(machine, point)
+            for point in points.values():
+                copy = copies.slice(**point)
+                generation = copy.open.call_one(self.mntpoint, self.sourcepath, machine_id()).get()
                 if generation >= 0:
-                    self._copies.append((one, HostView(), generation))
+                    self._copies.append((copy, HostView(), generation))
             self._source = MountSource(self.sourcepath)
-            self._bring()
+            self._transfer()
         except BaseException:
             self.close()
             raise
-        self._follow(self._bring)
+        self._thread.start()
 
-    def refresh(self) -> None:
-        """Send changes now. Raises the same errors as ``open``."""
-        with self._lock:
-            self._bring()
-
-    def _bring(self) -> None:
+    def _transfer(self) -> None:
         source = self._source
         assert source is not None, "the mount is not open"
         source.look()
-        for far, view, found in self._copies:
-            push = source.push(view, max(view.generation, found) + 1)
-            if push is not None:
-                _carry(push, far)
+        for copy, view, first_generation in self._copies:
+            push = source.push(view, max(view.generation, first_generation) + 1)
+            if push is None:
+                continue
+            step: PushMessage | Staged = push.first()
+            while isinstance(step, PushMessage):
+                step = push.receive(decode(copy.handle.call_one(*_packed(step)).get()))
+            push.committed(decode(copy.commit.call_one(push.generation).get()))
 
     def close(self) -> None:
         """Stop sending changes. The copies stay."""
-        if self._end() and self._source is not None:
+        was_closed = self._is_closed.is_set()
+        self._end()
+        if not was_closed and self._source is not None:
             self._source.close()
-        if self._procs is not None:
-            self._procs.stop().get()
-            self._procs = None
+        self._stop_procs()
 
     def __enter__(self) -> RemoteMount:
         self.open()
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _carry(push: Push, far: Any) -> None:
-    step: PushMessage | Staged = push.first()
-    while isinstance(step, PushMessage):
-        step = push.receive(decode(far.handle.call_one(*_packed(step)).get()))
-    push.committed(decode(far.commit.call_one(push.generation).get()))
 
 
 class GatherMount(_Mount):
@@ -326,32 +334,28 @@ class GatherMount(_Mount):
         self.local_mount_point = os.path.abspath(local_mount_point)
         if not remote_mount_point.startswith("/"):
             raise ValueError(f"{remote_mount_point!r} is no absolute path of a host")
-        self._procs: Any = host_mesh.spawn_procs(name="gather")
+        self._procs = host_mesh.spawn_procs(name="gather")
+        #: The remote sources, each with its local copy.
         self._copies: list[tuple[Any, MountCopy]] = []
         try:
-            far = self._procs.spawn("gather", _FarSource, remote_mount_point)
-            for point in far.where.call().get().values():
+            sources = self._procs.spawn("gather", _FarSource, remote_mount_point)
+            for point in sources.where.call().get().values():
                 folder = os.path.join(self.local_mount_point, subfolder(point))
-                self._copies.append((far.slice(**point), MountCopy(folder)))
-            self._bring()
+                self._copies.append((sources.slice(**point), MountCopy(folder)))
+            self._transfer()
         except BaseException:
             self.close()
             raise
-        self._follow(self._bring)
+        self._thread.start()
 
-    def refresh(self) -> None:
-        """Fetch changes now."""
-        with self._lock:
-            self._bring()
-
-    def _bring(self) -> None:
-        for far, copy in self._copies:
-            part = far.begin.call_one(copy.generation + 1).get()
+    def _transfer(self) -> None:
+        for source, copy in self._copies:
+            part = source.begin.call_one(copy.generation + 1).get()
             if part is None:
                 continue
             while part is not None:
-                part = far.receive.call_one(copy.handle(*part)).get()
-            far.committed.call_one(copy.commit(copy.generation + 1)).get()
+                part = source.receive.call_one(copy.handle(*part)).get()
+            source.committed.call_one(copy.commit(copy.generation + 1)).get()
 
     def close(self) -> None:
         """Stop fetching changes. The copies stay."""
@@ -359,15 +363,10 @@ class GatherMount(_Mount):
         for _, copy in self._copies:
             copy.close()
         self._copies.clear()
-        if self._procs is not None:
-            self._procs.stop().get()
-            self._procs = None
+        self._stop_procs()
 
     def __enter__(self) -> GatherMount:
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def remotemount(host_mesh: HostMesh, sourcepath: str, mntpoint: str | None = None) -> RemoteMount:

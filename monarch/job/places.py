@@ -64,7 +64,8 @@ class Place(NamedTuple):
 
     @property
     def digest(self) -> str:
-        # Without the device, whose number may change when the machine is restarted.
+        """Return the name of the folder's records. It does not depend on the device, whose number
+        may change when the machine is restarted."""
         text = json.dumps([self.machine, self.path, self.inode, self.birth])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -130,23 +131,23 @@ def project_records(folder: Path) -> Path:
     exact = _projects() / place.digest
     if exact.exists():
         return exact
-    for known, before in _known_places():
-        if place.is_same_elsewhere(before):
-            if before.path != place.path and not _leads_to(before.path, place):
+    for records, earlier in _known_places():
+        if place.is_same_elsewhere(earlier):
+            if earlier.path != place.path and not _leads_to(earlier.path, place):
                 with contextlib.suppress(OSError):
-                    _write_place(known, place)
-            return known
+                    _write_place(records, place)
+            return records
     return exact
 
 
 def make_project_records(folder: Path) -> Path:
     """Return ``project_records(folder)``, and make it if needed."""
     state_folder()
-    made = project_records(folder)
-    if not (made / _PLACE).exists():
+    records = project_records(folder)
+    if not (records / _PLACE).exists():
         _forget_gone()
-        _write_place(made, Place.of(folder))
-    return made
+        _write_place(records, Place.of(folder))
+    return records
 
 
 def context_in_use(records: Path) -> str:
@@ -181,18 +182,18 @@ def left_behind(folder: Path) -> Iterator[Left]:
     one before it was moved.
     """
     try:
-        here = Place.of(folder)
+        place = Place.of(folder)
     except OSError:
         return
-    mine = project_records(folder)
-    for known, before in _known_places():
-        is_alike = before.path == here.path or (
-            not (before.birth and here.birth)
-            and (before.device, before.inode) == (here.device, here.inode)
+    own_records = project_records(folder)
+    for records, earlier in _known_places():
+        is_alike = earlier.path == place.path or (
+            not (earlier.birth and place.birth)
+            and (earlier.device, earlier.inode) == (place.device, place.inode)
         )
-        if known != mine and is_alike:
-            for record in _states_among(known):
-                yield Left(record, before)
+        if records != own_records and is_alike:
+            for record in _states_among(records):
+                yield Left(record, earlier)
 
 
 def states_in(folder: Path) -> list[Path]:
@@ -205,9 +206,7 @@ def _states_among(records: Path) -> list[Path]:
 
 
 def _is_of_project(path: Path) -> bool:
-    """Return whether a path is that of a project's state file, as commands of the project use
-    it.
-    """
+    """Whether a path is that of a project's state file, which commands in the project use."""
     return path.name == STATE and path.parent.name == OUR_FOLDER
 
 
@@ -219,9 +218,9 @@ def _folder_of(path: Path) -> Path:
 
 
 def _is_record(path: Path) -> bool:
-    # By its name: a link in a project leads nowhere.
-    named = Path(os.path.abspath(path))
-    return named.is_relative_to(_projects()) or named.is_relative_to(os.path.realpath(_projects()))
+    # Links are not followed: one in a project does not make its target a record.
+    whole = Path(os.path.abspath(path))
+    return whole.is_relative_to(_projects()) or whole.is_relative_to(os.path.realpath(_projects()))
 
 
 def _projects() -> Path:
@@ -247,7 +246,7 @@ def _write_place(folder: Path, place: Place) -> None:
 
 
 def _leads_to(path: str, place: Place) -> bool:
-    """Whether the folder is also at that path, as through a mount."""
+    """Whether the folder is also at that path, for example by a mount."""
     try:
         status = os.stat(path)
     except OSError:
@@ -285,7 +284,7 @@ def _birth(path: str) -> int:
     A later file that gets the same inode has another birth time.
     """
     status = os.stat(path)
-    birth = getattr(status, "st_birthtime", None)  # Not on Linux.
+    birth = getattr(status, "st_birthtime", None)  # Linux has none.
     if birth is not None:
         return int(birth * 1e9)
     answer = ctypes.create_string_buffer(256)
@@ -295,6 +294,6 @@ def _birth(path: str) -> int:
         return 0
     if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
         return 0
-    (known,) = struct.unpack_from("=I", answer, 0)
+    (valid_fields,) = struct.unpack_from("=I", answer, 0)
     seconds, nanoseconds = struct.unpack_from("=qI", answer, _BTIME_AT)
-    return int(seconds * 10**9 + nanoseconds) if known & _STATX_BTIME else 0
+    return int(seconds * 10**9 + nanoseconds) if valid_fields & _STATX_BTIME else 0

@@ -36,10 +36,10 @@ class MeshAdminConfig:
     admin_addr: str | None = None
 
 
-def warn_of_missing(what: str) -> None:
-    """Warn, at the program's own line, that it does not get ``what``."""
+def warn_of_missing(service: str) -> None:
+    """Warn, at the program's own line, that it does not get ``service``."""
     warnings.warn(
-        f"this release has no {what}: the job runs without. `monarch status` shows hosts and "
+        f"this release has no {service}: the job runs without. `monarch status` shows hosts and "
         "procs; metrics and spans go to OpenTelemetry where it is installed",
         stacklevel=3,
     )
@@ -50,13 +50,14 @@ def start_dashboard(job: str, port: int) -> str:
 
     Returns the URL of its page. Raises ``JobError`` if it cannot be started.
     """
+    arguments = [*module_arguments("monarch.cli.main"), "dashboard", "--stdin", "--port", str(port)]
     page = subprocess.Popen(
-        [
-            sys.executable, *module_arguments("monarch.cli.main"), "dashboard", "--stdin",
-            "--port", str(port),
-        ],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert page.stdin is not None
     assert page.stdout is not None
     assert page.stderr is not None

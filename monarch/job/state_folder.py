@@ -92,7 +92,7 @@ def read_private(path: Path) -> bytes:
     """
     check_state_folder()
     with open(path, "rb") as file:
-        # Of the file that is read, whatever is put at the path meanwhile.
+        # The status of the open file: another one may be put at the path meanwhile.
         status = os.fstat(file.fileno())
         data = file.read()
     if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -105,10 +105,9 @@ def read_private(path: Path) -> bytes:
 
 def sign(purpose: str, fields: Mapping[str, Any]) -> bytes:
     """Return the fields as signed JSON. A signature for one ``purpose`` is invalid for another."""
-    plain = json.loads(json.dumps(fields))  # As it will be read: tuples are lists.
-    return json.dumps(
-        plain | {SIGNATURE: _signature(_made_key(), purpose, plain)}, indent=2
-    ).encode()
+    plain = json.loads(json.dumps(fields))  # as a reader gets them: tuples become lists
+    signature = _signature(_made_key(), purpose, plain)
+    return json.dumps(plain | {SIGNATURE: signature}, indent=2).encode()
 
 
 def verified(purpose: str, data: bytes) -> dict[str, Any]:
@@ -124,11 +123,8 @@ def verified(purpose: str, data: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("not an object")
     signature, key = fields.pop(SIGNATURE, None), _known_key()
-    if (
-        not isinstance(signature, str)
-        or key is None
-        or not hmac.compare_digest(signature.encode(), _signature(key, purpose, fields).encode())
-    ):
+    expected = "" if key is None else _signature(key, purpose, fields)
+    if not expected or not hmac.compare_digest(str(signature).encode(), expected.encode()):
         raise NotSigned(
             "it was not written by your monarch on this machine, or was changed since, so it has "
             "no effect"
@@ -159,16 +155,16 @@ def _made_key() -> bytes:
     if key is not None:
         return key
     folder = state_folder()
-    path, made = folder / _KEY, folder / f".{_KEY}.{secrets.token_hex(8)}"
-    write_private(made, secrets.token_bytes(_KEY_BYTES))
+    path, new_path = folder / _KEY, folder / f".{_KEY}.{secrets.token_hex(8)}"
+    write_private(new_path, secrets.token_bytes(_KEY_BYTES))
     try:
-        os.link(made, path)  # Of two programs at once, the first one's key is for both.
+        os.link(new_path, path)  # Two programs at once both use the key of the first.
     except FileExistsError:
         pass
-    except OSError:  # A file system without hard links.
+    except OSError:  # The file system has no hard links.
         if not path.exists():
-            os.replace(made, path)
-    made.unlink(missing_ok=True)
+            os.replace(new_path, path)
+    new_path.unlink(missing_ok=True)
     key = _known_key()
     assert key is not None
     return key

@@ -16,7 +16,7 @@ _shown_elsewhere = 0
 
 @contextmanager
 def shown_elsewhere() -> Iterator[None]:
-    """Print no waiting messages within, since the wait is shown in another way, as by a spinner."""
+    """Print no waiting messages in the block, as the wait is shown otherwise, by a spinner."""
     global _shown_elsewhere
     _shown_elsewhere += 1
     try:
@@ -27,8 +27,8 @@ def shown_elsewhere() -> Iterator[None]:
 
 @contextmanager
 def told_if_long(what: Callable[[], str], seconds: float = _FIRST_SECONDS) -> Iterator[None]:
-    """Print on standard error that ``what`` is waited for, if the block takes longer than
-    ``seconds``.
+    """Print on standard error what the program waits for, if the block takes longer than
+    ``seconds``; ``what`` returns its description.
 
     The message is repeated each time that the wait has doubled, or after another minute.
     """

@@ -30,12 +30,14 @@ _DOING = "the start"
 
 @dataclass(frozen=True)
 class TrainingAttempt:
-    """One attempt of a training, with its ``procs`` on ``hosts``: after a loss there may be other
-    hosts, or fewer, than at the start. Call ``step_made`` with each step that all
-    ranks have made, and pass ``saving`` the checkpoints. ``num_restarts`` counts the restarts of
-    the run; ``saved_step`` is the step of the last checkpoint that earlier attempts saved.
-    ``memory`` has the copies of earlier ranks' state in the hosts' memory: a recipe passes it to
-    its ``Holding``, and asks it for the ``newest`` copies."""
+    """One attempt of a training, with its ``procs`` on ``hosts``.
+
+    After a loss there may be other hosts, or fewer, than at the start. Call ``step_made`` with each
+    step that all ranks have made, and pass ``saving`` the checkpoints. ``num_restarts`` counts the
+    restarts of the run; ``saved_step`` is the step of the last checkpoint that earlier attempts
+    saved. ``memory`` has the copies of earlier ranks' state in the hosts' memory: a recipe passes
+    it to its ``Holding``, and asks it for the ``newest`` copies.
+    """
 
     procs: ProcMesh
     hosts: HostMesh
@@ -63,7 +65,7 @@ def with_attempts(
     max_restarts: int,
     has_shards: bool = False,
 ) -> T:
-    """Return the result of ``train``, which is started again in new procs whenever a rank dies or
+    """Return the result of ``train``, which is restarted in new procs whenever a rank dies or
     hangs. It continues from copies in the hosts' memory, if ``train`` uses them, or from the
     last checkpoint.
 
@@ -85,11 +87,11 @@ def with_attempts(
         saving = Saving(record, restarts, saved_step)
         num_ranks = len(hosts) * procs_per_host
         memory = memory_of(lambda: saving.saved_step)
-        held = HoldReport(record, hosts)
+        report = HoldReport(record, hosts)
 
-        def made(step: int) -> None:
+        def all_made(step: int) -> None:
             step_made(step)
-            held.over(f"step {step}", process.current().generation)
+            report.over(f"step {step}", process.current().generation)
 
         again = f"restart {restarts.num_counted} of {restarts.most}: "
         record.phase(
@@ -103,13 +105,18 @@ def with_attempts(
                 procs_to_lose(hosts, procs_per_host, name, preload) as procs,
             ):
                 tried = TrainingAttempt(
-                    procs, hosts, saving, made,
-                    num_restarts=restarts.num_in_all, saved_step=saved_step,
-                    memory=memory, is_first=is_first,
-                )  # fmt: skip
+                    procs,
+                    hosts,
+                    saving,
+                    all_made,
+                    num_restarts=restarts.num_in_all,
+                    saved_step=saved_step,
+                    memory=memory,
+                    is_first=is_first,
+                )
                 return train(tried)
         except NotMade as error:
-            _hold(error, generation, record, held)
+            _hold(error, generation, record, report)
             raise BeginAgain(error.error) from error
         finally:
             saved_step, is_first = saving.saved_step, False
@@ -127,13 +134,13 @@ def with_attempts(
         memory_of(lambda: None).forget()
 
 
-def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> None:
+def _hold(error: NotMade, generation: int, record: Record, report: HoldReport) -> None:
     """Wait for newer code than this generation, if an edit or a person may fix the error; else
     raise it."""
     edits = record.edits
     if not edits.is_edited(process.current().generation):
         is_for_a_person = edits.policy == "hold" and not edits.has_worked
-        if not (is_for_a_person and held.is_watched()):
+        if not (is_for_a_person and report.is_watched()):
             raise error
     failure = Failure(
         doing=_DOING,
@@ -146,5 +153,5 @@ def _hold(error: NotMade, generation: int, record: Record, held: HoldReport) -> 
         details=str(error),
         older=edits.older(generation),
     )
-    held.answer(failure, edits, in_place=False)
-    held.wait(failure, in_place=False)
+    report.answer(failure, edits, in_place=False)
+    report.wait(failure, in_place=False)

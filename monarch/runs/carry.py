@@ -29,17 +29,17 @@ def run_of(base: str, uid: str) -> str:
 def main(base: str, uid: str) -> None:
     """Write the archive; it is empty if there is no such run."""
     base = os.path.expanduser(base)
-    known = json.loads(sys.stdin.read() or "{}")
+    sent = json.loads(sys.stdin.read() or "{}")
     name = run_of(base, uid)
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|gz") as archive:
         for folder, folders, files in os.walk(os.path.join(base, name)) if name else ():
-            folders[:] = [one for one in folders if one != "checkpoints"]
-            for one in sorted(files):
-                path = os.path.join(folder, one)
+            folders[:] = [name for name in folders if name != "checkpoints"]
+            for file in sorted(files):
+                path = os.path.join(folder, file)
                 inside = os.path.relpath(path, base)
                 with contextlib.suppress(OSError):
                     status = os.lstat(path)
-                    is_known = known.get(inside) == [status.st_size, int(status.st_mtime)]
+                    is_known = sent.get(inside) == [status.st_size, int(status.st_mtime)]
                     if not is_known and status.st_size <= _MAX_BYTES and os.path.isfile(path):
                         archive.add(path, inside, recursive=False)
 

@@ -8,13 +8,11 @@ in the copy has the run's status at the last look.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from monarch.runs.record.folder import DETACHED, REMOTE, RUNS, RunFolder, read_json
 
-# The program of the host that a run is the client in, and the URL of its agent.
+# The host's program that is the run's client, and the URL of the host's agent.
 PROGRAM_VARIABLE = "MONARCH_DETACHED"
 # Set if the run's client is on another machine than its author: the hosts have the code.
 THERE_VARIABLE = "MONARCH_DETACHED_THERE"
@@ -31,16 +29,16 @@ class DetachedRun(NamedTuple):
     @classmethod
     def of(cls, run: RunFolder) -> DetachedRun | None:
         """Return how a run was detached; ``None`` if it was not."""
-        told = read_json(run.path / DETACHED)
-        return cls(told["uid"], told["url"], told["folder"]) if "uid" in told else None
+        note = read_json(run.path / DETACHED)
+        return cls(note["uid"], note["url"], note["folder"]) if "uid" in note else None
 
 
-def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) -> None:
+def note_detached(folder: RunFolder) -> None:
     """Write into a detached run's folder which program of which host it is, before it begins.
 
     A program that is not detached removes that note.
     """
-    uid, _, url = environ.get(PROGRAM_VARIABLE, "").partition(" ")
+    uid, _, url = os.environ.get(PROGRAM_VARIABLE, "").partition(" ")
     if uid:
         about = {"uid": uid, "url": url, "folder": str(folder.path.absolute())}
         folder.write_json(DETACHED, about)
@@ -48,13 +46,12 @@ def note_detached(folder: RunFolder, environ: Mapping[str, str] = os.environ) ->
         (folder.path / DETACHED).unlink(missing_ok=True)  # It goes on in a terminal now.
 
 
-def copies_of_running(base: Path = RUNS) -> list[RunFolder]:
+def copies_of_running() -> list[RunFolder]:
     """Return the local copies of runs that were running elsewhere at the last look."""
-    found = [RunFolder(path.parent) for path in sorted(base.glob(f"*/{REMOTE}"))]
-    return [run for run in found if read_json(run.path / REMOTE).get("is_running")]
+    copies = [RunFolder(path.parent) for path in sorted(RUNS.glob(f"*/{REMOTE}"))]
+    return [run for run in copies if read_json(run.path / REMOTE).get("is_running")]
 
 
 def note_remote(run: RunFolder, *, is_running: bool, **about: Any) -> None:
     """Record, in a copy of a run folder, whether the run is still running by its host's account."""
-    told = read_json(run.path / REMOTE) | about | {"is_running": is_running}
-    run.write_json(REMOTE, told)
+    run.write_json(REMOTE, read_json(run.path / REMOTE) | about | {"is_running": is_running})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from monarch.runs.record.error_text import in_words
 from monarch.runs.record.folder import TRACEBACK, RunFolder, shell_line
@@ -29,20 +28,20 @@ def end_text(
     status, step = run.status, _last_step(run)
     after = f" after step {step}" if step else ""
     lines = [in_words(why) if isinstance(why, BaseException) else why or f"{status}{after}"]
-    saved, there = _last_saved(run), run.saved_elsewhere
+    saved, elsewhere = _last_saved(run), run.saved_elsewhere
     if run.is_of_script:
         pass  # It keeps its own checkpoints.
     elif saved is not None:
         lines += _checkpoint_lines(saved, "", width)
-    elif there is not None:
-        lines += _checkpoint_lines(there, " on the disk of its host", width)
+    elif elsewhere is not None:
+        lines += _checkpoint_lines(elsewhere, " on the disk of its host", width)
     elif status != "finished":
         lines.append(
             f"its checkpoints are in {shown(run.checkpoint_dir)}"
             if run.has_checkpoint
             else "there is no checkpoint yet"
         )
-    newest = saved or there
+    newest = saved or elsewhere
     lost_from = 1 if newest is None else newest[1] + 1
     is_known = newest is not None or not run.has_checkpoint
     if status != "finished" and is_known and step >= lost_from and not run.is_of_script:
@@ -50,14 +49,14 @@ def end_text(
         lines.append(f"{lost} in no checkpoint, and will be made again")
     if status != "finished" and run.command:
         command = ["monarch", "dev", *run.command[2:]] if is_dev else run.command
-        wants_hosts = isinstance(why, AllocationLost) and not is_dev
-        first = "monarch apply, then " if wants_hosts else ""
-        to = "go on" if run.has_checkpoint else "begin again"
-        line = f"to {to}: {first}{shell_line(command)}"
+        needs_hosts = isinstance(why, AllocationLost) and not is_dev
+        start = "to go on: " if run.has_checkpoint else "to begin again: "
+        start += "monarch apply, then " if needs_hosts else ""
+        line = f"{start}{shell_line(command)}"
         if width is None or len(line) <= width:
             lines.append(line)
         else:
-            lines += [f"to {to}: {first}".rstrip(), *_folded(command, width)]
+            lines += [start.rstrip(), *_folded(command, width)]
     if run.has_traceback:
         lines.append(f"the whole traceback: {run.path / TRACEBACK}, or --traceback")
     lines.append(f"all about it is in {run.path}")
@@ -77,25 +76,23 @@ def _last_step(run: RunFolder) -> int:
 def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
     """Return the newest recorded checkpoint that still exists, and its step."""
     for event in reversed(run.events()):
-        if event["kind"] == "saved" and _is_there(event):
-            return shown(Path(event["path"])), event["step"]
+        if event["kind"] == "saved" and "step" in event:
+            path = Path(event.get("path") or "-")
+            if path.exists():
+                return shown(path), event["step"]
     return None
 
 
-def _checkpoint_lines(saved: tuple[Path, int], where: str, width: int | None) -> Iterator[str]:
+def _checkpoint_lines(saved: tuple[Path, int], host: str, width: int | None) -> Iterator[str]:
     """Yield one or two lines about a checkpoint; the path is never broken, so that it can be
     copied."""
     path, step = saved
-    line = f"the last checkpoint is {path}{where}, after step {step}"
+    line = f"the last checkpoint is {path}{host}, after step {step}"
     if width is None or len(line) <= width:
         yield line
     else:
-        yield f"the last checkpoint, after step {step}, is{where}"
+        yield f"the last checkpoint, after step {step}, is{host}"
         yield f"  {path}"
-
-
-def _is_there(event: dict[str, Any]) -> bool:
-    return "step" in event and Path(event.get("path") or "-").exists()
 
 
 def _folded(words: Sequence[str], width: int) -> Iterator[str]:

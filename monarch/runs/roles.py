@@ -43,28 +43,26 @@ def chosen_roles(
                 '"eval": 1}, and takes them by record.meshes_of(procs) (docs/roles.md)'
             )
         return {}
-    wanted, where = (project, "[roles] of monarch.toml")
+    sizes, origin = project, "[roles] of monarch.toml"
     if option is not None:
-        wanted, where = read_roles(option), "--roles"
-    for name in wanted:
+        sizes, origin = read_roles(option), "--roles"
+    for name in sizes:
         if name not in own:
             close = difflib.get_close_matches(name, own, 1)
-            meant = f" Did you mean {close[0]!r}?" if close else ""
-            raise JobError(f"{where}: {recipe} has the roles {', '.join(own)}, no {name!r}.{meant}")
-    return {**own, **wanted}
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise JobError(f"{origin}: {recipe} has the roles {', '.join(own)}, no {name!r}.{hint}")
+    return {**own, **sizes}
 
 
 def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
     """Return how many procs each host has for all roles together. Raises ``JobError``."""
     total = sum(sizes.values())
-    each, rest = divmod(total, num_hosts)
-    if rest:
-        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    if total % num_hosts:
         raise JobError(
-            f"the roles {said} are {total} procs, which {num_hosts} hosts cannot have in equal "
-            f"numbers: make them a multiple of {num_hosts}, or take fewer --hosts"
+            f"the roles {_listed(sizes)} are {total} procs, which {num_hosts} hosts cannot have in "
+            f"equal numbers: make them a multiple of {num_hosts}, or take fewer --hosts"
         )
-    return each
+    return total // num_hosts
 
 
 def meshes_of(procs: ProcMesh, sizes: Mapping[str, int]) -> dict[str, ProcMesh]:
@@ -74,10 +72,13 @@ def meshes_of(procs: ProcMesh, sizes: Mapping[str, int]) -> dict[str, ProcMesh]:
     """
     total = sum(sizes.values())
     if total > len(procs):
-        said = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        raise JobError(f"the roles {said} take {total} procs, and there are {len(procs)}")
-    row, meshes, first = procs.flatten("rank"), {}, 0
+        raise JobError(f"the roles {_listed(sizes)} take {total} procs, and there are {len(procs)}")
+    ranks, meshes, first = procs.flatten("rank"), {}, 0
     for name, size in sizes.items():
-        meshes[name] = row.slice(rank=slice(first, first + size))
+        meshes[name] = ranks.slice(rank=slice(first, first + size))
         first += size
     return meshes
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())

@@ -67,7 +67,7 @@ class RunLock:
 
     def __del__(self) -> None:
         if self._file is not None:
-            os.close(self._file)  # Where Ctrl-C came before the maker of it could keep it.
+            os.close(self._file)  # Ctrl-C came before its maker could keep it.
 
 
 @dataclass
@@ -99,11 +99,11 @@ class RunSession:
 
     def __enter__(self) -> RunSession:
         with writing_in(self.folder.path):
-            self._claim = RunLock(self.folder.path)
+            self._lock = RunLock(self.folder.path)
             try:
                 self._begin()
             except BaseException:
-                self._claim.close()
+                self._lock.close()
                 raise
         self._keeping = keeping_all()
         self._keeping.__enter__()
@@ -114,9 +114,13 @@ class RunSession:
         self.record.config_file = self._live_config()
         pid = os.getpid()
         self.record.note(
-            "begun", "begun", pid=pid, started=process_start(pid), generation=self.generation,
+            "begun",
+            "begun",
+            pid=pid,
+            started=process_start(pid),
+            generation=self.generation,
             digest=self.code.digest if self.code else "",
-        )  # fmt: skip
+        )
         return self
 
     def _begin(self) -> None:
@@ -143,31 +147,29 @@ class RunSession:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        where: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        status = "finished"
-        if isinstance(error, KeyboardInterrupt) or (error is None and self.record.is_stopping):
-            status = "stopped"
+        if isinstance(error, KeyboardInterrupt):
+            status, reason = "stopped", str(error)
         elif error is not None:
-            status = "failed"
+            status, reason = "failed", in_words(error)
+        else:
+            status, reason = "stopped" if self.record.is_stopping else "finished", ""
         is_lost = isinstance(error, RunLost)
-        why = "" if error is None else str(error)
-        if not isinstance(error, KeyboardInterrupt) and error is not None:
-            why = in_words(error)
-        text = f"{status}: {why}" if why else status
+        text = f"{status}: {reason}" if reason else status
         outcome = _plain(self.outcome)
         try:
             self.record.note("ended", text, status=status, outcome=outcome, is_lost=is_lost)
             self.record.close()
-            # The outcome of the run counts, whether or not it can be written down.
+            # The run does not fail because these cannot be written.
             if self.record.telemetry is not None:
-                with self._telling(TELEMETRY):
+                with self._showing_errors(TELEMETRY):
                     self.record.telemetry.write()
-            with self._telling("report.html"):
+            with self._showing_errors("report.html"):
                 write_report(self.folder)
-        finally:  # Also where Ctrl-C comes again: the folder is free for the next program.
+        finally:  # Also if Ctrl-C comes again, so that the next program can use the folder.
             self._keeping.__exit__(None, None, None)
-            self._claim.close()
+            self._lock.close()
 
     def discard(self) -> None:
         """Remove the folder of a run that never began."""
@@ -176,24 +178,20 @@ class RunSession:
     def _live_config(self) -> LiveConfig[Any]:
         """Return the live config of the run's own file, and of the file that the person gave."""
         cls, config = type(self.loaded.config), self.loaded.config
-
-        def of_run() -> Any:
-            return load_config(cls, self.folder.config_path).config
-
-        def of_person() -> Any:
-            return load_config(cls, self.config_file, self.overrides, self.environment).config
-
-        files = {self.folder.config_path: of_run}
-        if self.config_file is not None:
-            files[self.config_file] = of_person
+        own_file, person_file = self.folder.config_path, self.config_file
+        files = {own_file: lambda: load_config(cls, own_file).config}
+        if person_file is not None:
+            files[person_file] = lambda: (
+                load_config(cls, person_file, self.overrides, self.environment).config
+            )
         return LiveConfig(config, files, self._keep_config)
 
     def _keep_config(self, config: Any) -> None:
-        with self._telling("config.toml"):
+        with self._showing_errors("config.toml"):
             self._write_config(config)
 
     @contextmanager
-    def _telling(self, name: str) -> Iterator[None]:
+    def _showing_errors(self, name: str) -> Iterator[None]:
         """Show errors of the operating system within, and continue."""
         try:
             yield

@@ -22,9 +22,9 @@ class SPMDActor(Actor):
     def get_host_port(
         self, use_ipaddr: AddrType | None = None, peers: tuple[str, ...] | None = None
     ) -> tuple[str, int]:
-        """An address of this machine, and a TCP port that is free there now.
+        """Return an address of this machine, and a TCP port that is free there.
 
-        ``peers`` are the machines that are to reach it: with none of them it is on loopback.
+        ``peers`` are the machines that must reach it; without any it is on loopback.
         """
         port = free_port()
         if use_ipaddr is not None:
@@ -35,7 +35,7 @@ class SPMDActor(Actor):
     def setup_env(self, addr: str, port: int, choose_interface: bool = False) -> None:
         """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and their relatives.
 
-        With ``choose_interface`` gloo and NCCL listen where ``addr`` is reached, and only there.
+        With ``choose_interface`` gloo and NCCL listen only at the interface towards ``addr``.
         """
         os.environ.update(_environment(addr, port))
         if choose_interface:
@@ -109,7 +109,7 @@ def _steps(
     master_port: int | None,
     use_ipaddr: AddrType | None,
 ) -> Generator[Future[Any], Any, None]:
-    """The calls that it takes, one after the other; its driver sends back the answers."""
+    """Yield the calls of the set-up, one after the other; the caller sends back each answer."""
     if (master_addr is None) != (master_port is None):
         raise AssertionError("give both of master_addr and master_port, or neither")
     actors = proc_mesh.spawn("spmd", SPMDActor)
@@ -130,9 +130,9 @@ async def setup_torch_elastic_env_async(
 ) -> None:
     """Give every proc of the mesh the environment of ``torch.distributed``'s ``env://``.
 
-    Without ``master_addr`` and ``master_port`` the proc at rank 0 says where it can be reached: on
-    loopback where all procs are on one machine. torch's store, which ``init_process_group`` opens
-    there, listens on all interfaces all the same, and lets in every client.
+    Without ``master_addr`` and ``master_port`` the proc at rank 0 chooses an address of its host:
+    loopback if all procs are on one machine. torch's store, which ``init_process_group`` opens
+    there, listens on all interfaces all the same, and accepts every client.
     """
     steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)
     with contextlib.suppress(StopIteration):
@@ -147,7 +147,7 @@ def setup_torch_elastic_env(
     master_port: int | None = None,
     use_ipaddr: AddrType | None = None,
 ) -> None:
-    """``setup_torch_elastic_env_async`` for code that is not async."""
+    """Do the same as ``setup_torch_elastic_env_async``, for code that is not async."""
     steps = _steps(proc_mesh, master_addr, master_port, use_ipaddr)
     with contextlib.suppress(StopIteration):
         answer = None

@@ -1,7 +1,7 @@
-"""``monarch.step``: the place in a script's loop where new code may come in.
+"""``monarch.step``: the place in a script's loop at which new code may be loaded.
 
-The script has a thread of its own, and stops there; the actor that drives it lets it go on. Outside
-of ``monarch run``, under torchrun or plain Python, ``step()`` does nothing.
+The script has a thread of its own, and waits there until its actor lets it continue. Outside of
+``monarch run``, under torchrun or plain Python, ``step()`` does nothing.
 """
 
 from __future__ import annotations
@@ -15,38 +15,41 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.1
-_GPU_EVERY = 10  # steps between two looks at numbers on a GPU
+_GPU_EVERY = 10  # how many steps pass until numbers on a GPU are read again
 
 
 class ScriptThread:
     """A script on a thread of its own, which waits at each ``step()`` for its driver."""
 
     def __init__(self, main: Callable[[], object]) -> None:
-        self._main = main
-        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether to make the step
-        self._answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._work: Callable[[], Any] | None = None
-        self._result: Any = None
+        #: The figures that the script gave ``step``.
         self.figures: dict[str, float] = {}
-        self.num_steps = 0  # that were made
+        #: How many steps the script has made.
+        self.num_steps = 0
         self.is_ended = False
+        #: The function that the script gave ``step``, with its arguments; ``None`` without one.
+        self.work: Callable[[], Any] | None = None
+        self._main = main
+        #: From the driver to the script: whether to call the function, or to continue.
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        #: From the script to the driver: the error that was raised, or ``None``.
+        self._answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        #: The result of the function.
+        self._result: Any = None
         self._thread = threading.Thread(target=self._run, name="script", daemon=True)
 
     @property
     def ident(self) -> int:
-        """The number of its thread; of this one before that has begun."""
+        """Return the id of the script's thread; before it has begun, of the current thread."""
         return self._thread.ident or threading.get_ident()
 
-    @property
-    def work(self) -> Callable[[], Any] | None:
-        """The function that the script has given ``step`` to call, with its arguments."""
-        return self._work
-
-    # In the driver's thread
+    # Called in the driver's thread
 
     def go_on(self) -> bool:
-        """Let the script go on to its next ``step``, or its end; whether it is at a step. Raises
-        what the script has raised."""
+        """Let the script continue to its next ``step``, or its end; return whether it is at a step.
+
+        Raises the script's own error.
+        """
         if self.is_ended:
             return False
         if self._thread.ident is None:
@@ -57,9 +60,9 @@ class ScriptThread:
         return not self.is_ended
 
     def make_step(self) -> dict[str, float]:
-        """Have the script's thread call the function that the script gave ``step``, if it gave
-        one, and return the figures of its result. It may be made again where it raised."""
-        if self.is_ended or self._work is None:
+        """Call the function that the script gave ``step``, if any, in the script's thread; return
+        the figures of its result. If it raised, it may be called again."""
+        if self.is_ended or self.work is None:
             return {}
         self._orders.put(True)
         self._answer()
@@ -70,12 +73,12 @@ class ScriptThread:
             try:
                 error = self._answers.get(timeout=_LOOK_SECONDS)
             except queue.Empty:
-                continue  # So that this thread can be interrupted, too.
+                continue  # The wait is short, so that this thread can be interrupted, too.
             if error is not None:
                 raise error
             return
 
-    # In the script's thread
+    # Called in the script's thread
 
     def _run(self) -> None:
         global _script
@@ -83,29 +86,30 @@ class ScriptThread:
         error: BaseException | None = None
         try:
             self._main()
-        except BaseException as raised:  # SystemExit, too: it is the script's, not the actor's
+        except BaseException as raised:  # also SystemExit, which must not end the actor
             error = raised
         self.is_ended = True
         _script = None
         self._answers.put(error)
 
     def arrive(self, work: Callable[[], T] | None, figures: dict[str, float]) -> T | None:
-        """The script is at a step: wait until it may go on, and return what ``work`` returned."""
+        """Wait at a step until the driver lets the script continue; return the result of ``work``,
+        which is called when the driver says so."""
         if threading.get_ident() != self._thread.ident:
             return work() if work is not None else None  # Another thread of the script's.
-        self._work, self._result, self.figures = work, None, figures
+        self.work, self._result, self.figures = work, None, figures
         self._answers.put(None)
         while self._orders.get():
             error: BaseException | None = None
             try:
-                self._result = self._work() if self._work is not None else None
+                self._result = self.work() if self.work is not None else None
             except BaseException as raised:
                 error = raised
             self._answers.put(error)
             del error  # Its frames hold tensors.
         self.num_steps += 1
         result: T | None = self._result
-        self._work = self._result = None
+        self.work = self._result = None
         return result
 
 
@@ -142,8 +146,8 @@ def step(function: Callable[..., T] | None = None, /, *args: Any, **kwargs: Any)
 
 
 def _figures_of(result: Any, *, is_due: bool) -> dict[str, float]:
-    """The numbers in what a step has returned; ``is_due``: those that a GPU has to be waited for,
-    too."""
+    """Return the numbers in a step's result by name; those on a GPU only if they are due, as
+    reading them waits for the GPU."""
     named = result if isinstance(result, dict) else {"loss": result}
     return {
         name: _number(value)
@@ -166,12 +170,11 @@ def _is_on_gpu(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    """A tensor's may be part of a graph."""
     return float(value.detach() if hasattr(value, "detach") else value)
 
 
 class _Work:
-    """A call to be made. The function is looked up anew where its module has another one by now."""
+    """A function with its arguments. Each call uses the function that its module has by then."""
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -181,11 +184,8 @@ class _Work:
         self.kwargs = kwargs
 
     def __call__(self) -> Any:
-        return self._newest()(*self.args, **self.kwargs)
-
-    def _newest(self) -> Callable[..., Any]:
-        function = self.function
-        name = getattr(function, "__qualname__", "")
-        module = sys.modules.get(getattr(function, "__module__", "") or "")
-        found = getattr(module, name, function) if name.isidentifier() else function
-        return found if callable(found) else function
+        name = getattr(self.function, "__qualname__", "")
+        module = sys.modules.get(getattr(self.function, "__module__", "") or "")
+        newest = getattr(module, name, None) if name.isidentifier() else None
+        function = newest if callable(newest) else self.function
+        return function(*self.args, **self.kwargs)

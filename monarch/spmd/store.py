@@ -1,7 +1,7 @@
 """A mesh of hosts from within a job that ``torchrun`` has started.
 
-One rank a machine starts a host agent there, all tell their addresses through the store that the
-ranks share, and rank 0 becomes the client.
+One rank of each machine starts a host agent there, and writes its address into the store that the
+ranks share. Rank 0 becomes the client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NETS = ("tcp", "metatls", "metatls-hostname")  # as Monarch knows them
 
 
 class StoreLike(Protocol):
-    """The methods used of a ``torch.distributed.Store``: ``get`` waits until a key is there."""
+    """The part of ``torch.distributed.Store`` that is used: ``get`` waits until the key exists."""
 
     def set(self, key: str, value: str) -> None: ...
 
@@ -40,19 +40,25 @@ def host_mesh_from_store(
     world_size: int | None = None,
     local_world_size: int | None = None,
 ) -> HostMesh | None:
-    """The machines of this job as a mesh, on rank 0; ``None`` on all other ranks.
+    """Return the machines of this job as a mesh, on rank 0; ``None`` on all other ranks.
 
-    To be called by every rank. Values that are not given are read from the environment that
-    torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE). ``transport`` is "ipc", for one
-    machine, or "tcp", which takes an explicit ``monarch_port`` and, beyond one machine, the same
+    Every rank must call it. Values that are not given are read from the environment that torchrun
+    sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE). ``transport`` is "ipc", for one machine,
+    or "tcp", which needs an explicit ``monarch_port`` and, for several machines, the same
     MONARCH_JOB_SECRET in the environment of all ranks. The agents end with the rank that started
     them. Raises ``RuntimeError`` for a variable that is missing, ``ValueError`` for sizes that do
     not fit, another transport, or a missing port.
     """
     urls = worker_urls_from_store(
-        store, monarch_port=monarch_port, name=name, transport=transport, rank=rank,
-        local_rank=local_rank, world_size=world_size, local_world_size=local_world_size,
-    )  # fmt: skip
+        store,
+        monarch_port=monarch_port,
+        name=name,
+        transport=transport,
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        local_world_size=local_world_size,
+    )
     return None if urls is None else attach_to_workers(name=name, workers=urls)
 
 
@@ -67,8 +73,10 @@ def worker_urls_from_store(
     world_size: int | None,
     local_world_size: int | None,
 ) -> list[str] | None:
-    """Where the host agents of all machines listen, on rank 0. As ``host_mesh_from_store``, and
-    nothing is attached to yet."""
+    """Return the URLs of the host agents of all machines, on rank 0; ``None`` on other ranks.
+
+    The same as ``host_mesh_from_store``, but it does not attach to them.
+    """
     rank = _given_or_env(rank, "RANK")
     local_rank = _given_or_env(local_rank, "LOCAL_RANK")
     world_size = _given_or_env(world_size, "WORLD_SIZE")
@@ -99,12 +107,12 @@ def _given_or_env(value: int | None, variable: str) -> int:
 
 
 def worker_key(host: int) -> str:
-    """Where the store has the address of a machine's host agent."""
+    """Return the key at which the store has the address of a machine's host agent."""
     return f"monarch/worker/{host}"
 
 
 def _worker_url(transport: str, port: int, name: str) -> str:
-    """Where the agent of this machine is to listen, and how others reach it."""
+    """Return the URL for this machine's agent: at which others reach it, and it listens."""
     if transport == "ipc":
         directory = new_directory(new_uid())
         atexit.register(remove_directory, directory)
@@ -121,7 +129,7 @@ def _worker_url(transport: str, port: int, name: str) -> str:
 def start_worker(
     transport: str = "ipc", *, monarch_port: int = 0, name: str = "monarch_worker"
 ) -> tuple[str, int]:
-    """Start a host agent that ends with us: its address for clients, and its process id."""
+    """Start a host agent that ends with this process; return its address and its pid."""
     url = _worker_url(transport, monarch_port, name)
     agent = start_agent(url, name, ends_with_us=True)
     _workers.append(agent)

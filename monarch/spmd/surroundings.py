@@ -13,7 +13,7 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def hosts_beyond(mesh: ProcMesh | HostMesh) -> tuple[str, ...]:
-    """The names that the hosts of a mesh are known by; none where one machine has all of them."""
+    """Return the names at which the hosts of a mesh are reached; none if all are one machine."""
     urls = set(_urls(mesh))
     if len(urls) < 2:
         return ()
@@ -22,14 +22,16 @@ def hosts_beyond(mesh: ProcMesh | HostMesh) -> tuple[str, ...]:
 
 
 def shares_files(mesh: ProcMesh | HostMesh) -> bool:
-    """Whether all procs of a mesh see the same files, as the same user: one host has all of them,
-    or all hosts are reached through Unix sockets."""
+    """Whether all procs of a mesh see the same files, as the same user.
+
+    They do if they are on one host, or all hosts are reached through Unix sockets.
+    """
     urls = set(_urls(mesh))
     return len(urls) == 1 or not any(url.startswith("tcp://") for url in urls)
 
 
 def _urls(mesh: ProcMesh | HostMesh) -> Iterable[str]:
-    """One for each host; of a host in the client's own program, which may have none, its uid."""
+    """Return a URL of each host; its uid if it has none, as a host in the client's own program."""
     if isinstance(mesh, HostMesh):
         hosts = [(host.address.urls, host.address.uid) for host in mesh._hosts]
     else:
@@ -38,10 +40,10 @@ def _urls(mesh: ProcMesh | HostMesh) -> Iterable[str]:
 
 
 def use_interface(address: str) -> None:
-    """Have gloo and NCCL of this process listen where that address is reached, and only there.
+    """Make gloo and NCCL of this process listen only at the interface towards an address.
 
-    On loopback they are reached from this machine alone. By themselves gloo takes what the host's
-    name stands for, NCCL the first that it finds. Variables that the user has set stay.
+    On loopback they are reached from this machine alone. By default gloo uses the address of the
+    host's name, and NCCL the first interface that it finds. Variables that the user has set stay.
     """
     name = interface_towards(address)
     if name is not None:

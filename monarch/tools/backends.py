@@ -1,9 +1,8 @@
-"""Which backend a process group of torch.distributed takes: all that make one ask here.
+"""Chooses the backend of a process group of torch.distributed.
 
-NCCL needs a GPU for each rank, and refuses two ranks on one ("Duplicate GPU detected"), parts of a
-GPU (MIG) included: it tells GPUs apart by their place on the bus. So ranks say which GPU they have
-when they meet, and all take the same backend. Where NCCL carries what is on GPUs, gloo carries what
-is on CPUs.
+NCCL needs a GPU for each rank, and refuses two ranks on one GPU ("Duplicate GPU detected"), or on
+parts of it (MIG), since it tells GPUs apart by their place on the bus. So ranks exchange which GPU
+they have, and all use the same backend. With NCCL for tensors on GPUs, gloo is for those on CPUs.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 
@@ -20,35 +19,28 @@ ON_CPUS = "gloo"
 _NO_GPU = "cpu"
 
 
-class Store(Protocol):
-    """What is used of torch's stores."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-
-
 def gpu_of(device: torch.device | str | int | None) -> str:
-    """The name of a device's GPU, which no other GPU has, on whatever machine; "cpu" for a CPU.
+    """Return a name of a device's GPU that no GPU of any machine shares; "cpu" for a CPU.
 
-    Parts of one GPU have one name. The numbers that CUDA_VISIBLE_DEVICES gives do not matter.
+    Parts of one GPU have the same name. It does not depend on CUDA_VISIBLE_DEVICES.
     """
     if device is None:
         return _NO_GPU
-    place_here = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if place_here.type != "cuda":
+    gpu = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if gpu.type != "cuda":
         return _NO_GPU
-    about = torch.cuda.get_device_properties(place_here)
-    place = [getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    if None not in place:
-        return f"{_kernel()} {':'.join(f'{number:x}' for number in place)}"
-    # Older versions of torch do not say where on the bus it is.
-    name = getattr(about, "uuid", None) or place_here.index or torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(gpu)
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    if None not in numbers:
+        return f"{_kernel()} {':'.join(f'{number:x}' for number in numbers)}"
+    # Older versions of torch do not give its place on the bus.
+    name = getattr(properties, "uuid", None) or gpu.index or torch.cuda.current_device()
     return f"{_kernel()} {name}"
 
 
 @functools.cache
 def _kernel() -> str:
-    """The machine, which containers on it have in common."""
+    """Return an id of the machine, which all containers on it share."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -57,13 +49,14 @@ def _kernel() -> str:
 
 
 def backend_for(gpus: Sequence[str]) -> str:
-    """The backend of a group whose ranks have these GPUs, as ``gpu_of`` names them."""
-    has_own = _NO_GPU not in gpus and len(set(gpus)) == len(gpus)
-    return ON_GPUS if has_own and gpus else ON_CPUS
+    """Return the backend of a group whose ranks have these GPUs, as ``gpu_of`` names them."""
+    are_distinct = _NO_GPU not in gpus and len(set(gpus)) == len(gpus)
+    return ON_GPUS if are_distinct and gpus else ON_CPUS
 
 
 def why_not_nccl(gpus: Sequence[str]) -> str:
-    """For people, where ranks that have GPUs do without NCCL; "" where they do not."""
+    """Return, for people, why ranks that have GPUs do not use NCCL; "" if they use it, or have
+    none."""
     on_gpus = [gpu for gpu in gpus if gpu != _NO_GPU]
     if not on_gpus or backend_for(gpus) == ON_GPUS:
         return ""
@@ -80,13 +73,16 @@ def why_not_nccl(gpus: Sequence[str]) -> str:
 
 
 def agree_on_backend(
-    store: Store, rank: int, num_ranks: int, device: torch.device | str | int | None
+    store: Any, rank: int, num_ranks: int, device: torch.device | str | int | None
 ) -> tuple[str, str]:
-    """The backend that all ranks take, and ``why_not_nccl``. All of them call it, at a store that
-    is theirs alone, before they make their group; ``device`` is what this rank computes on."""
+    """Return the backend that all ranks use, and ``why_not_nccl``.
+
+    All ranks call it before they make their group, with a store of torch that nobody else uses, and
+    the device on which they compute.
+    """
     store.set(f"gpu of {rank}", gpu_of(device))
     if rank == 0:
         gpus = [store.get(f"gpu of {other}").decode() for other in range(num_ranks)]
         store.set("backend", f"{backend_for(gpus)}\n{why_not_nccl(gpus)}")
-    backend, _, why = store.get("backend").decode().partition("\n")
-    return backend, why
+    backend, _, reason = store.get("backend").decode().partition("\n")
+    return backend, reason

@@ -15,7 +15,7 @@ import pytest
 from monarch.job.doctor import findings
 from monarch.job.doctor.examination import Examination
 from monarch.job.doctor.findings import Finding, of_all, of_host
-from monarch.job.doctor.probe_session import ProbeSession, probe_here
+from monarch.job.doctor.probe_session import ScriptSession, probe_here
 from tests.cli.command_folder import CommandFolder
 from tests.job.fakes.kube_server import KubeServer
 from tests.job.kinds import FAKES, use_fake_sdks
@@ -304,7 +304,7 @@ def test_hosts_that_differ() -> None:
 def test_hosts_that_do_not_reach_each_other() -> None:
     told = healthy()
 
-    def fake(name: str, reached: dict[str, Any]) -> ProbeSession:
+    def fake(name: str, reached: dict[str, Any]) -> ScriptSession:
         addresses = [["eth0", f"10.0.0.{name[-1]}"]]
         answers = {
             "look": told | {"addresses": addresses, "time": time.time()},
@@ -315,7 +315,7 @@ def test_hosts_that_do_not_reach_each_other() -> None:
         def write(line: bytes) -> None:
             session.take(b"mark " + json.dumps(answers[json.loads(line)["do"]]).encode() + b"\n")
 
-        session = ProbeSession("mark ", write, str, lambda: None)
+        session = ScriptSession("mark ", write, str, lambda: None)
         return session
 
     examination = Examination(5.0)
@@ -332,8 +332,8 @@ def test_hosts_that_do_not_reach_each_other() -> None:
 
 
 def test_a_host_that_says_nothing_is_given_up() -> None:
-    def silent() -> ProbeSession:
-        return ProbeSession("mark ", lambda line: None, str, lambda: None)
+    def silent() -> ScriptSession:
+        return ScriptSession("mark ", lambda line: None, str, lambda: None)
 
     examination = Examination(0.2)
     examination.run({"gpu1": silent, "gpu2": probe_here}, {})

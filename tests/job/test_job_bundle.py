@@ -20,9 +20,9 @@ from monarch.actor import Actor, endpoint, shutdown_context
 from monarch.errors import JobError
 from monarch.job import JobTrait, SlurmJob, SSHJob
 from monarch.job.bundle import bundle_offer
-from monarch.job.bundle.bundle import Bundle, bundle_for, known_bundles
+from monarch.job.bundle.bundle import Bundle, bundle_for, bundle_line, known_bundles
+from monarch.job.kinds import login_session
 from monarch.job.kinds.kubernetes import ImageSpec, KubeConfig, KubernetesJob
-from monarch.job.kinds.login_session import LoginSession
 from monarch.runtime.hosts import bundle_place
 from monarch.runtime.process import is_bootstrapped
 from monarch.runtime.workspace.packages.python_here import platforms, python_tag
@@ -61,20 +61,13 @@ def mark() -> Iterator[str]:
 def sent(monkeypatch: pytest.MonkeyPatch, made: Path, tmp_path: Path) -> Iterator[list[str]]:
     """The kinds of Python that bundles were sent for. Logins have a home of their own."""
     found: list[str] = []
-    bring = LoginSession._bring_bundle
 
-    def noted(login: LoginSession, wanted: dict[str, object]) -> None:
-        found.append(str(wanted["tag"]))
-        bring(login, wanted)
+    def noted_line(request: dict[str, object]) -> tuple[str, str]:
+        found.append(str(request["tag"]))
+        return bundle_line(request)
 
-    monkeypatch.setattr(LoginSession, "_bring_bundle", noted)
-    line_for = bundle_offer._line_for
-
-    def noted_line(wish: dict[str, object]) -> tuple[bytes, str]:
-        found.append(str(wish["tag"]))
-        return line_for(wish)
-
-    monkeypatch.setattr(bundle_offer, "_line_for", noted_line)
+    monkeypatch.setattr(login_session, "bundle_line", noted_line)
+    monkeypatch.setattr(bundle_offer, "bundle_line", noted_line)
     monkeypatch.setenv("PATH", f"{FAKES}:{os.environ['PATH']}")
     yield found
     if is_bootstrapped():

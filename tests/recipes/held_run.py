@@ -69,7 +69,7 @@ def learning_rate_at(config, step, num_steps):
 
 LOSS = "    return functional.cross_entropy(logits, labels)\n"
 # To be put before a task: its hosts have a megabyte free.
-NO_ROOM = "from monarch.runs.hold import copy_room\n\ncopy_room._available = lambda path: 1e6\n"
+NO_ROOM = "from monarch.runs.hold import copy_room\n\ncopy_room.available_bytes = lambda: 1e6\n"
 
 
 class HeldRun:

@@ -124,7 +124,7 @@ def test_an_optimizer_waits_at_its_door_for_the_copy(
     stepping = threading.Thread(target=trainer.optimizer.step)
     stepping.start()
     assert trainer.copy is not None
-    wait_for(lambda: trainer.copy and trainer.copy._is_past_door, 60.0, "it is at the door")
+    wait_for(lambda: trainer.copy and trainer.copy._has_stepped, 60.0, "it is at the door")
     assert torch.equal(next(trainer.model.parameters()), before[0])
     gate.set()
     stepping.join(60.0)

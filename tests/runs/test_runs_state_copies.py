@@ -153,6 +153,22 @@ def test_what_was_seen_by_samples_is_not_said_to_be_as_it_was() -> None:
     assert "are as they were; not put back, or not compared: a lock" in but_for("", ["a lock"])
 
 
+def test_large_gradients_that_a_failed_call_has_not_touched_do_not_stop_a_restore() -> None:
+    actor = SimpleNamespace(weight=torch.zeros(17 << 20, requires_grad=True), num_steps=0)
+    actor.bias = torch.zeros(2, requires_grad=True)
+    actor.weight.grad = torch.zeros_like(actor.weight)
+    put_back = watch(actor)
+    assert put_back is not None
+    actor.num_steps = 1
+    actor.bias.grad = torch.ones(2)
+    put_back()
+    assert actor.num_steps == 0
+    assert actor.bias.grad is None
+    actor.weight.grad = None
+    with pytest.raises(Changed, match="gradients have changed"):
+        put_back()
+
+
 def test_a_large_array_is_compared_by_samples_where_calls_are_short() -> None:
     """As a data set that a module of the user's has as a global: it costs a hold nothing."""
     numpy = pytest.importorskip("numpy")

@@ -9,6 +9,7 @@ code and each kind of Python.
 
 from __future__ import annotations
 
+import base64
 import functools
 import gzip
 import hashlib
@@ -20,10 +21,10 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from monarch.errors import JobError
 from monarch.runtime.workspace.packages.cache import cache_folder
@@ -40,7 +41,7 @@ _INDEX = "index.json"
 _MAX_STATES = 6
 _making = threading.Lock()
 
-# pip asks its own Python what depends on the version of Python: these are for an older one.
+# pip tests markers with its own version of Python; older versions need these too.
 _OF_OLDER_PYTHONS = ("exceptiongroup", "typing-extensions")
 
 
@@ -54,13 +55,27 @@ class Bundle(NamedTuple):
 def known_bundles() -> dict[str, str]:
     """Return the digests of the bundles that exist for the current state of our code, by kind of
     Python."""
-    state = _state()
+    return {str(tag): str(digest) for tag, digest in _index().get(_state(), {}).items()}
+
+
+def _index() -> dict[str, dict[str, str]]:
+    """Return the digests of all bundles, by state of our code and kind of Python."""
     try:
         index = json.loads((_folder() / _INDEX).read_bytes())
     except (OSError, ValueError):
         return {}
-    found = index.get(state, {}) if isinstance(index, dict) else {}
-    return {str(tag): str(digest) for tag, digest in found.items()}
+    return index if isinstance(index, dict) else {}
+
+
+def bundle_line(request: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the line with which a host's ``request`` for a bundle is answered, and "". If no
+    bundle fits its Python, the line has the error, which is returned as well."""
+    try:
+        bundle = bundle_for(str(request["tag"]), list(map(str, request["platforms"])))
+    except JobError as error:
+        return f"bundle-error {json.dumps(str(error))}", str(error)
+    data = base64.b64encode(bundle.path.read_bytes()).decode()
+    return f"bundle {bundle.digest} {data}", ""
 
 
 def bundle_for(tag: str, platforms: Sequence[str]) -> Bundle:
@@ -84,54 +99,50 @@ def _folder() -> Path:
 @functools.cache
 def _state() -> str:
     """Return the digest of our code as it is imported here; an edit of any file changes it."""
-    known = hashlib.sha256(f"{__version__} {_dependencies()}".encode())
+    digest = hashlib.sha256(f"{__version__} {_dependencies()}".encode())
     for name, path in _our_files():
         status = path.stat()
-        known.update(f"{name} {path} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return known.hexdigest()
+        digest.update(f"{name} {path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def _our_files() -> list[tuple[str, Path]]:
-    found = []
+    files = []
     for package in _OURS:
         spec = importlib.util.find_spec(package)
         for root in spec.submodule_search_locations or () if spec is not None else ():
             for path in Path(root).rglob("*"):
                 if path.is_file() and "__pycache__" not in path.parts:
-                    found.append((f"{package}/{path.relative_to(root).as_posix()}", path))
-    return sorted(found)
+                    files.append((f"{package}/{path.relative_to(root).as_posix()}", path))
+    return sorted(files)
 
 
 @functools.cache
 def _dependencies() -> tuple[str, ...]:
     """Return our base dependencies, as the package's metadata lists them."""
-    return tuple(one for one in metadata.requires(_NAME) or () if "extra ==" not in one)
+    return tuple(x for x in metadata.requires(_NAME) or () if "extra ==" not in x)
 
 
 def _make(tag: str, platforms: Sequence[str]) -> str:
-    with tempfile.TemporaryDirectory(prefix="monarch-bundle-") as folder:
-        place = Path(folder)
-        if not (tag == python_tag() and _takes_ours(platforms)):
-            _unpack_wheels(tag, platforms, place)
-            files = [(path.relative_to(place).as_posix(), path) for path in place.rglob("*")]
-        else:
+    with tempfile.TemporaryDirectory(prefix="monarch-bundle-") as name:
+        folder = Path(name)
+        if tag == python_tag() and _takes_ours(platforms):
             files = list(_installed_files())
-        made = _archive(sorted((name, path) for name, path in [*files, *_our_files()]
-                               if path.is_file()))  # fmt: skip
-    digest = hashlib.sha256(made).hexdigest()[:32]
+        else:
+            _unpack_wheels(tag, platforms, folder)
+            files = [(path.relative_to(folder).as_posix(), path) for path in folder.rglob("*")]
+        archive = _archive(sorted(x for x in [*files, *_our_files()] if x[1].is_file()))
+    digest = hashlib.sha256(archive).hexdigest()[:32]
     _folder().mkdir(parents=True, exist_ok=True)
-    write_whole(_folder() / f"{digest}.tar.gz", made)
-    try:
-        index = json.loads((_folder() / _INDEX).read_bytes())
-    except (OSError, ValueError):
-        index = {}
-    # The oldest are forgotten: each edit of a checkout makes another.
-    now = index.pop(_state(), {}) | {tag: digest}
-    index = dict([*index.items(), (_state(), now)][-_MAX_STATES:])
+    write_whole(_folder() / f"{digest}.tar.gz", archive)
+    index = _index()
+    # The oldest states are dropped: each edit of a checkout makes another one.
+    digests = index.pop(_state(), {}) | {tag: digest}
+    index = dict([*index.items(), (_state(), digests)][-_MAX_STATES:])
     write_whole(_folder() / _INDEX, json.dumps(index).encode())
-    wanted = {one for digests in index.values() for one in digests.values()}
+    indexed = {digest for digests in index.values() for digest in digests.values()}
     for path in _folder().glob("*.tar.gz"):
-        if path.name.removesuffix(".tar.gz") not in wanted:
+        if path.name.removesuffix(".tar.gz") not in indexed:
             path.unlink(missing_ok=True)
     return digest
 
@@ -142,7 +153,8 @@ def _archive(files: Sequence[tuple[str, Path]]) -> bytes:
     out = io.BytesIO()
     about = f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: {__version__}\n"
     entries = "[monarch.recipes]\n" + "".join(
-        f"{one.name} = {one.value}\n" for one in metadata.entry_points(group="monarch.recipes")
+        f"{point.name} = {point.value}\n"
+        for point in metadata.entry_points(group="monarch.recipes")
     )
     info = f"{_NAME.replace('-', '_')}-{__version__}.dist-info"
     with (
@@ -162,38 +174,40 @@ def _archive(files: Sequence[tuple[str, Path]]) -> bytes:
 
 def _takes_ours(platforms: Sequence[str]) -> bool:
     """Whether the packages that are installed here would also run on these platforms."""
-    for found in _closure():
-        tags = re.findall(r"^Tag: (\S+)", found.read_text("WHEEL") or "", re.MULTILINE)
+    for distribution in _closure():
+        wheel = distribution.read_text("WHEEL") or ""
+        tags = re.findall(r"^Tag: (\S+)", wheel, re.MULTILINE)
         if not tags or not any(_fits(tag, platforms) for tag in tags):
             return False
     return True
 
 
 def _fits(tag: str, platforms: Sequence[str]) -> bool:
-    return any(one == "any" or one in platforms for one in tag.rsplit("-", 1)[-1].split("."))
+    return any(name == "any" or name in platforms for name in tag.rsplit("-", 1)[-1].split("."))
 
 
 @functools.cache
 def _closure() -> tuple[metadata.Distribution, ...]:
     """Return the installed distributions that monarch needs, directly or not. Raises
     ``JobError``."""
-    found: dict[str, metadata.Distribution] = {}
-    wanted = list(_dependencies())
-    while wanted:
-        requirement = wanted.pop()
+    distributions: dict[str, metadata.Distribution] = {}
+    requirements = list(_dependencies())
+    while requirements:
+        requirement = requirements.pop()
         name = normalized(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
-        if name in found or not _is_for(requirement, sys.version_info[:2]):
+        if name in distributions or not _is_for(requirement, sys.version_info[:2]):
             continue
         try:
-            one = found[name] = metadata.distribution(name)
+            distributions[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             if ";" in requirement:
-                continue  # Of some other platform.
+                continue  # Its marker may be for another platform.
             raise JobError(
                 f"the package {name} is not installed here, which a host needs"
             ) from None
-        wanted += [other for other in one.requires or () if "extra ==" not in other]
-    return tuple(found.values())
+        further = distributions[name].requires or ()
+        requirements += [x for x in further if "extra ==" not in x]
+    return tuple(distributions.values())
 
 
 def _is_for(requirement: str, version: tuple[int, ...]) -> bool:
@@ -207,27 +221,26 @@ def _is_for(requirement: str, version: tuple[int, ...]) -> bool:
 
 
 def _installed_files() -> Iterator[tuple[str, Path]]:
-    for one in _closure():
-        for file in one.files or ():
+    for distribution in _closure():
+        for file in distribution.files or ():
             if ".." not in file.parts and "__pycache__" not in file.parts:
-                yield file.as_posix(), Path(str(one.locate_file(file)))
+                yield file.as_posix(), Path(str(distribution.locate_file(file)))
 
 
-def _unpack_wheels(tag: str, platforms: Sequence[str], place: Path) -> None:
-    found = re.match(r"cpython-(\d)(\d+) on (?:linux|macosx)", tag)
-    if found is None:
+def _unpack_wheels(tag: str, platforms: Sequence[str], folder: Path) -> None:
+    match = re.match(r"cpython-(\d)(\d+) on (?:linux|macosx)", tag)
+    if match is None:
         raise JobError(f"there are no wheels for {tag}: install monarch there, for a CPython")
-    version = int(found[1]), int(found[2])
-    wanted = [one.partition(";")[0].strip() for one in _dependencies() if _is_for(one, version)]
+    version = int(match[1]), int(match[2])
+    packages = [x.partition(";")[0].strip() for x in _dependencies() if _is_for(x, version)]
     if version < (3, 13):
-        wanted += _OF_OLDER_PYTHONS
+        packages += _OF_OLDER_PYTHONS
     try:
-        wheels = build(
-            Needs((), tuple(wanted), (), ""), [HostPython("it", tag, {}, platforms)], cache_folder()
-        )
+        needs = Needs((), tuple(packages), (), "")
+        wheels = build(needs, [HostPython("it", tag, {}, platforms)], cache_folder())
         assert wheels is not None
         for wheel in wheels.glob("*.whl"):
-            unpack(str(wheel), str(place))
+            unpack(str(wheel), str(folder))
     except EnvironmentFailed as error:
         last = next((line for line in error.lines.splitlines()[::-1] if line.strip()), "")
         raise JobError(

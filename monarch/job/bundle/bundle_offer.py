@@ -15,11 +15,10 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from monarch.errors import JobError
-from monarch.job.bundle.bundle import bundle_for, known_bundles
+from monarch.job.bundle.bundle import bundle_line, known_bundles
 from monarch.net.gateway import Gateway
 from monarch.python_start import ALONE
 from monarch.runtime.hosts import bundle_place, bundle_seeker
@@ -37,7 +36,7 @@ _BEGIN = (
     "is needed'%((sys.executable,)+tuple(sys.version_info[:2])));"
     "exec(zlib.decompress(base64.b64decode('{text}')).decode())"
 )
-_REST = """
+_PROGRAM = """
 import types
 def load(name, text):
     module = sys.modules[name] = types.ModuleType(name)
@@ -55,11 +54,15 @@ def python_arguments(task: str, port: int) -> list[str]:
 
     A Python without our code waits for a bundle first.
     """
-    rest = _REST.format(
-        place=_text_of(bundle_place.__file__), seeker=_text_of(bundle_seeker.__file__),
-        task=task, port=port, version=__version__, known=known_bundles(),
-    )  # fmt: skip
-    text = base64.b64encode(zlib.compress(rest.encode(), 9)).decode()
+    program = _PROGRAM.format(
+        place=_text_of(bundle_place.__file__),
+        seeker=_text_of(bundle_seeker.__file__),
+        task=task,
+        port=port,
+        version=__version__,
+        known=known_bundles(),
+    )
+    text = base64.b64encode(zlib.compress(program.encode(), 9)).decode()
     return ["-u", "-c", _BEGIN.format(text=text)]
 
 
@@ -80,30 +83,21 @@ def bring_bundles(urls: Sequence[str], secret: bytes, gateway: Gateway | None) -
 def _bring(url: str, secret: bytes, gateway: Gateway | None) -> bool:
     try:
         with contextlib.closing(_connected(url, gateway)) as host:
-            # An agent speaks first, too: ZeroMQ's first byte is another one.
+            # An agent sends first, too, but ZeroMQ's first byte differs.
             if host.recv(1) != GREETING[:1]:
                 return False
             host.settimeout(_SEND_SECONDS)
-            with host.makefile("rb") as said:
-                nonce, wish = said.readline().removeprefix(GREETING[1:]).split(b" ", 1)
-                line, problem = _line_for(json.loads(wish))
+            with host.makefile("rb") as replies:
+                nonce, request = replies.readline().removeprefix(GREETING[1:]).split(b" ", 1)
+                text, problem = bundle_line(json.loads(request))
+                line = text.encode()
                 host.sendall(proof(secret, nonce, line) + b" " + line + b"\n")
-                answer = json.loads(said.readline() or b"{}")
+                answer = json.loads(replies.readline() or b"{}")
     except (OSError, ValueError):
-        return False  # It is not up yet, or has ended: the next request to it tells that.
+        return False  # It is not up yet, or has ended; the next request to it shows which.
     if problem or "error" in answer:
         raise JobError(f"the host at {url} cannot be given monarch: {problem or answer['error']}")
     return "done" in answer
-
-
-def _line_for(wish: dict[str, Any]) -> tuple[bytes, str]:
-    """Return the line to send; and if that is no bundle, the reason."""
-    try:
-        bundle = bundle_for(str(wish["tag"]), [str(one) for one in wish["platforms"]])
-    except JobError as error:
-        return f"bundle-error {json.dumps(str(error))}".encode(), str(error)
-    data = base64.b64encode(bundle.path.read_bytes()).decode()
-    return f"bundle {bundle.digest} {data}".encode(), ""
 
 
 def _connected(url: str, gateway: Gateway | None) -> socket.socket:

@@ -3,7 +3,7 @@
 What to open:
 
     probe           the checks on a host, a script for any Python from 3.7 on
-    probe_session   how a probe is started on a host, and answers
+    probe_session   how a probe is started on a host
     clusters        questions to a cluster about a job, before it has a host
     findings        what the answers mean, and how to fix problems
     examination     all hosts together

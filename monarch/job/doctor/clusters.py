@@ -16,7 +16,7 @@ from monarch.job.kinds.lightning import LightningJob, lightning_sdk
 from monarch.job.kinds.ray import RayJob
 from monarch.job.kinds.skypilot import SkyPilotJob, skypilot_sdk
 
-# In which group of the API a resource is, and what a job does with it.
+# The rights that a job needs, by the API group and the name of a resource.
 _RIGHTS = {
     ("", "secrets"): ("create", "delete", "list"),
     ("", "services"): ("create", "delete", "list"),
@@ -25,8 +25,10 @@ _RIGHTS = {
     ("", "events"): ("list",),
     ("", "pods/log"): ("get",),
 }
-_SUFFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "m": 1e-3, "k": 1e3, "M": 1e6,
-             "G": 1e9, "T": 1e12}  # fmt: skip
+_SUFFIXES = {
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
+    "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+}  # fmt: skip
 
 
 def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
@@ -38,26 +40,25 @@ def of_kubernetes(job: KubernetesJob) -> Iterator[Finding]:
             yield Finding("ok", "kubernetes", answers)
             missing = [
                 f"{verb} {resource}"
-                for (group, resource), verbs in _RIGHTS.items() for verb in verbs
+                for (group, resource), verbs in _RIGHTS.items()
+                for verb in verbs
                 if job._made and not api.may(verb, group, resource)
-            ]  # fmt: skip
+            ]
             if missing:
-                yield Finding(
-                    "failure", "kubernetes",
-                    f"you may not {', '.join(missing)} in the namespace {job.namespace}",
-                    "docs/allocations.md lists the rights that a job needs",
-                )  # fmt: skip
+                text = f"you may not {', '.join(missing)} in the namespace {job.namespace}"
+                mend = "docs/allocations.md lists the rights that a job needs"
+                yield Finding("failure", "kubernetes", text, mend)
                 return
             yield from _refused(job, api)
-            yield from _places(job, api)
+            yield from _nodes_too_small(job, api)
             for name, mesh in job._pods.items():
                 if not mesh.template and (num := len(api.pods(mesh.selector))) < mesh.num_hosts:
-                    yield Finding(
-                        "failure", "kubernetes",
+                    text = (
                         f"{name} is to have {mesh.num_hosts} pods, and {num} have the labels "
-                        f"{mesh.selector} in the namespace {job.namespace}",
-                        "make them first, or name an image",
-                    )  # fmt: skip
+                        f"{mesh.selector} in the namespace {job.namespace}"
+                    )
+                    mend = "make them first, or name an image"
+                    yield Finding("failure", "kubernetes", text, mend)
     except JobError as error:
         yield Finding("failure", "kubernetes", str(error))
 
@@ -67,50 +68,49 @@ def _refused(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
     mesh."""
     trial = copy.copy(job)
     trial._allocation, trial._secret = "doctor", bytes(32)
-    orders = trial.render()
-    for order in orders.copy():
-        if order["kind"] == "StatefulSet":
-            name = f"{order['metadata']['name']}-0"
-            pod = copy.deepcopy(order["spec"]["template"])
+    rendered = trial.render()
+    for manifest in rendered.copy():
+        if manifest["kind"] == "StatefulSet":
+            pod = copy.deepcopy(manifest["spec"]["template"])
             pod |= {"apiVersion": "v1", "kind": "Pod"}
-            pod["metadata"]["name"] = name
-            orders.append(pod)
-    refused = []
-    for order in orders:
+            pod["metadata"]["name"] = f"{manifest['metadata']['name']}-0"
+            rendered.append(pod)
+    errors = []
+    for manifest in rendered:
         try:
-            api.create(order, is_trial=True)
+            api.create(manifest, is_trial=True)
         except JobError as error:
-            refused.append(str(error))
-    for words in dict.fromkeys(refused):
-        yield Finding("failure", "kubernetes", f"it would refuse the job: {words}")
-    if orders and not refused:
+            errors.append(str(error))
+    for text in dict.fromkeys(errors):
+        yield Finding("failure", "kubernetes", f"it would refuse the job: {text}")
+    if rendered and not errors:
         yield Finding("ok", "kubernetes", "it would take the job")
 
 
-def _places(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
+def _nodes_too_small(job: KubernetesJob, api: KubeApi) -> Iterator[Finding]:
     """Check whether some node is large enough for each mesh's pods, if this user may see the
     nodes."""
     nodes: list[Mapping[str, Any]] = []
     with contextlib.suppress(JobError):
         nodes = [node["status"].get("allocatable", {}) for node in api.nodes()]
     for name, mesh in job._made.items():
-        wanted = manifests.worker_of(mesh.template).get("resources", {}).get("requests", {})
-        for what, amount in wanted.items():
-            largest = max((_amount(node.get(what, "0")) for node in nodes), default=0.0)
+        requests = manifests.worker_of(mesh.template).get("resources", {}).get("requests", {})
+        for resource, amount in requests.items():
+            largest = max((_amount(node.get(resource, "0")) for node in nodes), default=0.0)
             if nodes and largest < _amount(amount):
-                yield Finding(
-                    "warning", "kubernetes",
-                    f"each pod of {name} wants {what} {amount}, and the largest of its "
-                    f"{len(nodes)} nodes has {largest:g}",
-                    "unless nodes are added when they are wanted, the pods get no place",
-                )  # fmt: skip
+                text = (
+                    f"each pod of {name} wants {resource} {amount}, and the largest of its "
+                    f"{len(nodes)} nodes has {largest:g}"
+                )
+                mend = "unless nodes are added when they are wanted, the pods get no place"
+                yield Finding("warning", "kubernetes", text, mend)
 
 
 def _amount(text: str) -> float:
     """Return a quantity in Kubernetes' notation, such as "64Gi", as a number."""
     for suffix, factor in _SUFFIXES.items():
-        if str(text).endswith(suffix):
-            return float(str(text)[: -len(suffix)]) * factor
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
     return float(text)
 
 
@@ -121,21 +121,18 @@ def of_ray(job: RayJob) -> Iterator[Finding]:
     except JobError as error:
         yield Finding("failure", "ray", str(error))
         return
-    fit = [
-        node for node in nodes
-        if all(node.get(name, 0) >= wanted for name, wanted in job.resources.items())
-    ]  # fmt: skip
-    told = f"it has {len(nodes)} nodes, of which {len(fit)} have {job.resources}"
-    if len(fit) < job.num_hosts:
+    resources = job.resources.items()
+    num_fit = sum(all(node.get(name, 0) >= num for name, num in resources) for node in nodes)
+    text = f"it has {len(nodes)} nodes, of which {num_fit} have {job.resources}"
+    if num_fit < job.num_hosts:
         mend = "more nodes, or less for each host: `resources` in [job.ray]"
-        yield Finding("failure", "ray", f"{told}; the job wants {job.num_hosts}", mend)
+        yield Finding("failure", "ray", f"{text}; the job wants {job.num_hosts}", mend)
     else:
-        yield Finding("ok", "ray", told)
+        yield Finding("ok", "ray", text)
 
 
 def of_cloud(job: LightningJob | SkyPilotJob) -> Iterator[Finding]:
-    """Check whether the cloud's library is installed: other problems are known to the cloud
-    only."""
+    """Check whether the cloud's library is installed. Only the cloud knows of other problems."""
     try:
         (lightning_sdk if isinstance(job, LightningJob) else skypilot_sdk)()
     except JobError as error:

@@ -9,11 +9,12 @@ from typing import Any
 
 from monarch.errors import JobError
 from monarch.job.doctor.findings import Finding, of_all, of_host
-from monarch.job.doctor.probe_session import ProbeSession
+from monarch.job.kinds.login_session import ScriptSession
 
 _MOST_AT_ONCE = 64
+_MAX_LINES = 6  # of a login's own error
 
-OpenProbe = Callable[[], ProbeSession]
+OpenProbe = Callable[[], ScriptSession]
 
 
 class Examination:
@@ -32,125 +33,112 @@ class Examination:
         ``mend`` gives, by host, the advice for a host that cannot be reached.
         """
         sessions = self._open(probes, mend)
+        deadline = time.monotonic() + self._seconds
         try:
-            here = {name: one for name, one in sessions.items() if self._look(name, one, mend)}
-            if len(here) > 1:
-                self._reach(here)
+            usable = {
+                name: session
+                for name, session in sessions.items()
+                if self._look(name, session, deadline, mend.get(name, ""))
+            }
+            if len(usable) > 1:
+                self._reach(usable)
             self.findings += of_all(self.told)
         finally:
             with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-                list(pool.map(lambda one: one.close(), sessions.values()))
+                list(pool.map(lambda session: session.close(), sessions.values()))
 
     def _open(
         self, probes: Mapping[str, OpenProbe], mend: Mapping[str, str]
-    ) -> dict[str, ProbeSession]:
-        sessions: dict[str, ProbeSession] = {}
+    ) -> dict[str, ScriptSession]:
+        sessions: dict[str, ScriptSession] = {}
         for name, open_probe in probes.items():
             try:
-                session = sessions[name] = open_probe()
-            except OSError as error:
-                text = f"cannot be reached: {error.strerror or error}"
-                self.findings.append(Finding("failure", name, text, mend.get(name, "")))
+                sessions[name] = open_probe()
             except JobError as error:
                 text = f"cannot be reached: {error}"
                 self.findings.append(Finding("failure", name, text, mend.get(name, "")))
             else:
-                session.order({"do": "look", "port": self._port})
-        self._deadline = time.monotonic() + self._seconds
+                sessions[name].order({"do": "look", "port": self._port})
         return sessions
 
-    def _look(self, name: str, session: ProbeSession, mend: Mapping[str, str]) -> bool:
-        told = session.answer(self._deadline)
+    def _look(self, name: str, session: ScriptSession, deadline: float, mend: str) -> bool:
+        """Record a host's answer and its findings; return whether it can be used further."""
+        told = session.answer(deadline)
         if "error" in told:
-            words = told["error"]
-            if words == "no answer in time":
-                words = f"no answer within {self._seconds:.0f} s"
-            text = f"cannot be looked at: {words}"
-            self.findings.append(
-                Finding("failure", name, text, mend_for(words, mend.get(name, "")))
-            )
+            error = "; ".join(map(str.strip, told["error"].splitlines()[-_MAX_LINES:]))
+            if error == "no answer in time":
+                error = f"no answer within {self._seconds:.0f} s"
+            mend = next((advice for part, advice in _MENDS.items() if part in error), mend)
+            self.findings.append(Finding("failure", name, f"cannot be looked at: {error}", mend))
             return False
         self.told[name] = told
-        # The host looked at its clock at some moment between the question and the
-        # answer.
         skew = 0.0
         if "time" in told:
-            skew = max(told["time"] - session.answered_at, 0.0) or min(
-                told["time"] - session.asked_at, 0.0
-            )
+            # The host read its clock at some moment between the question and the answer.
+            ahead, behind = told["time"] - session.answered_at, told["time"] - session.asked_at
+            skew = max(ahead, 0.0) or min(behind, 0.0)
         self.findings += of_host(name, told, skew, brings_monarch=self._brings_monarch)
         return "time" in told
 
-    def _reach(self, sessions: Mapping[str, ProbeSession]) -> None:
+    def _reach(self, sessions: Mapping[str, ScriptSession]) -> None:
         """Make each host listen at a port, and have the others connect to all of its addresses."""
         deadline = time.monotonic() + self._seconds
         for session in sessions.values():
             session.order({"do": "listen"})
-        ports = {name: one.answer(deadline).get("port", 0) for name, one in sessions.items()}
-        at = {
-            name: [(address, ports[name]) for _, address in self.told[name]["addresses"]]
-            for name in sessions
-            if ports[name]
-        }
-        asked = {name: [a for other in at if other != name for a in at[other]] for name in sessions}
+        targets: dict[str, list[tuple[str, int]]] = {}
         for name, session in sessions.items():
-            session.order({"do": "knock", "at": asked[name]})
-        found = {name: one.answer(deadline).get("reached", {}) for name, one in sessions.items()}
-        self.findings += _of_reach(at, found, {name: self.told[name]["addresses"] for name in at})
+            if port := session.answer(deadline).get("port", 0):
+                targets[name] = [(ip, port) for _, ip in self.told[name]["addresses"]]
+        for name, session in sessions.items():
+            others = [target for other in targets if other != name for target in targets[other]]
+            session.order({"do": "knock", "at": others})
+        reached = {name: x.answer(deadline).get("reached", {}) for name, x in sessions.items()}
+        addresses = {name: self.told[name]["addresses"] for name in targets}
+        self.findings += _of_reach(targets, reached, addresses)
 
 
 def _of_reach(
-    at: Mapping[str, Sequence[tuple[str, int]]],
-    found: Mapping[str, Mapping[str, Any]],
+    targets: Mapping[str, Sequence[tuple[str, int]]],
+    reached: Mapping[str, Mapping[str, Any]],
     addresses: Mapping[str, Sequence[Sequence[str]]],
 ) -> list[Finding]:
-    interfaces = {name: {address: iface for iface, address in addresses[name]} for name in at}
-    findings, good = [], dict.fromkeys(at, "")
-    for name in at:
-        by_address = {
-            address: [other for other in at if other != name
-                      and not isinstance(found[other].get(f"{address}:{port}"), float)]
-            for address, port in at[name]
-        }  # fmt: skip
-        whole = [address for address, cut_off in by_address.items() if not cut_off]
+    """Return the findings about connections between hosts.
+
+    ``targets`` are the addresses and ports of each host; ``reached`` has each host's attempts by
+    "address:port": seconds, or an error; ``addresses`` are pairs of interface and address.
+    """
+    interfaces = {name: {ip: interface for interface, ip in addresses[name]} for name in targets}
+    findings, good = [], []
+    for name in targets:
+        others = [other for other in targets if other != name]
+        cut_off = {
+            ip: [x for x in others if not isinstance(reached[x].get(f"{ip}:{port}"), float)]
+            for ip, port in targets[name]
+        }
+        whole = [ip for ip, hosts in cut_off.items() if not hosts]
         if whole:
-            good[name] = f"{whole[0]} ({interfaces[name][whole[0]]})"
+            good.append(f"{name} at {whole[0]} ({interfaces[name][whole[0]]})")
             continue
-        cut_off = min(by_address.values(), key=len) if by_address else [o for o in at if o != name]
-        tried = ", ".join(by_address) or "no address but loopback"
-        findings.append(
-            Finding(
-                "failure", name,
-                f"{', '.join(cut_off)} cannot connect to it (at {tried})",
-                "open TCP between the hosts (firewall, security group): ranks talk to each other",
-            )
-        )  # fmt: skip
+        hosts = min(cut_off.values(), key=len, default=others)
+        tried = ", ".join(cut_off) or "no address but loopback"
+        text = f"{', '.join(hosts)} cannot connect to it (at {tried})"
+        mend = "open TCP between the hosts (firewall, security group): ranks talk to each other"
+        findings.append(Finding("failure", name, text, mend))
     if not findings:
-        text = ", ".join(f"{name} at {where}" for name, where in good.items())
-        findings.append(Finding("ok", "all hosts", f"reach each other: {text}"))
-    several = {
-        name: [iface for iface, _ in addresses[name]] for name in at if len(addresses[name]) > 1
-    }
-    if several and len(at) > 1:
-        name, names = next(iter(several.items()))
-        findings.append(
-            Finding(
-                "note", name, f"it has several interfaces: {', '.join(names)}",
-                "NCCL and Gloo choose the first that works; name one with NCCL_SOCKET_IFNAME and "
-                "GLOO_SOCKET_IFNAME",
-            )
-        )  # fmt: skip
+        findings.append(Finding("ok", "all hosts", f"reach each other: {', '.join(good)}"))
+    several = [name for name in targets if len(addresses[name]) > 1]
+    if several and len(targets) > 1:
+        names = ", ".join(interface for interface, _ in addresses[several[0]])
+        text = f"it has several interfaces: {names}"
+        mend = (
+            "NCCL and Gloo choose the first that works; name one with NCCL_SOCKET_IFNAME and "
+            "GLOO_SOCKET_IFNAME"
+        )
+        findings.append(Finding("note", several[0], text, mend))
     return findings
 
 
-def mend_for(words: str, otherwise: str) -> str:
-    """Return the advice for an error message of ssh, or ``otherwise``."""
-    for part, mend in _MENDS.items():
-        if part in words:
-            return mend
-    return otherwise
-
-
+# Advice for errors of ssh, by a part of their text.
 _MENDS = {
     "Permission denied": "give the host your public key: `ssh-copy-id HOST`, or name another user "
     "in ~/.ssh/config; ssh cannot ask for a password here",

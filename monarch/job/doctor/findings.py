@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from monarch.version import __version__
@@ -39,65 +39,58 @@ def of_host(
     python = tuple(told.get("python", (0, 0, 0)))
     version = ".".join(map(str, python))
     if python[:2] < _OLDEST_PYTHON:
-        yield Finding(
-            "failure", name, f"Python is {version}, and 3.10 or later is needed",
-            "name another one there with `python` in monarch.toml",
-        )  # fmt: skip
+        text = f"Python is {version}, and 3.10 or later is needed"
+        mend = "name another one there with `python` in monarch.toml"
+        yield Finding("failure", name, text, mend)
     if "time" not in told:
         return
     packages = told["packages"]
     yield from _of_monarch(name, packages, brings_monarch)
     if abs(skew_seconds) > _SKEW_SECONDS:
         ahead = "ahead of" if skew_seconds > 0 else "behind"
-        yield Finding(
-            "warning", name, f"its clock is {abs(skew_seconds):.1f} s {ahead} this machine's: "
-            "times in logs and of files will not fit",
-            "have it follow a time server: `timedatectl set-ntp true`",
-        )  # fmt: skip
+        text = (
+            f"its clock is {abs(skew_seconds):.1f} s {ahead} this machine's: times in logs and of "
+            "files will not fit"
+        )
+        mend = "have it follow a time server: `timedatectl set-ntp true`"
+        yield Finding("warning", name, text, mend)
     yield from _of_folders(name, told["folders"])
     yield from _of_shm(name, told["shm"])
     yield from _of_gpus(name, told["gpus"], packages)
     if told["port"]:
-        yield Finding(
-            "failure", name, f"the host agent's port cannot be listened at: {told['port']}",
-            "a host agent of another job may be there: end it, or choose another `port` (0: any)",
-        )  # fmt: skip
+        text = f"the host agent's port cannot be listened at: {told['port']}"
+        mend = "a host agent of another job may be there: end it, or choose another `port` (0: any)"
+        yield Finding("failure", name, text, mend)
     if 0 < told["files"] < _FEW_FILES:
-        yield Finding(
-            "warning", name, f"a process may have only {told['files']} files open",
-            "raise it with `ulimit -n`, or in /etc/security/limits.conf",
-        )  # fmt: skip
+        text = f"a process may have only {told['files']} files open"
+        mend = "raise it with `ulimit -n`, or in /etc/security/limits.conf"
+        yield Finding("warning", name, text, mend)
 
 
 def _of_monarch(name: str, packages: Mapping[str, str], brings_monarch: bool) -> Iterator[Finding]:
-    there = packages.get("monarch-loop")
-    if there == __version__ or (there is None and brings_monarch):
+    version = packages.get("monarch-loop")
+    if version == __version__ or (version is None and brings_monarch):
         return
-    what = (
-        "monarch is not installed" if there is None else f"monarch is {there}, here {__version__}"
-    )
+    text = f"monarch is {version}, here {__version__}" if version else "monarch is not installed"
     if brings_monarch:
-        yield Finding("note", name, f"{what}: `monarch apply` brings this version along")
+        yield Finding("note", name, f"{text}: `monarch apply` brings this version along")
     else:
-        yield Finding(
-            "failure", name, what,
-            f"install it there: `pip install monarch-loop=={__version__}`",
-        )  # fmt: skip
+        mend = f"install it there: `pip install monarch-loop=={__version__}`"
+        yield Finding("failure", name, text, mend)
 
 
 def _of_folders(name: str, folders: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
-    for what, folder in folders.items():
+    for key, folder in folders.items():
         path, free = folder["path"], int(folder["free"])
-        mend = "make room there" if what == "home" else "make room there, or set TMPDIR"
+        mend = "make room there" if key == "home" else "make room there, or set TMPDIR"
         if folder["problem"]:
             yield Finding("failure", name, f"cannot write to {path}: {folder['problem']}", mend)
         elif 0 <= free < _LITTLE_DISK:
             level: Level = "failure" if free < _NO_DISK else "warning"
             yield Finding(level, name, f"only {byte_size(free)} are free in {path}", mend)
         elif 0 <= int(folder["inodes"]) < _FEW_INODES:
-            yield Finding(
-                "warning", name, f"only {folder['inodes']} more files fit in {path}", mend
-            )
+            text = f"only {folder['inodes']} more files fit in {path}"
+            yield Finding("warning", name, text, mend)
 
 
 def _of_shm(name: str, free: int) -> Iterator[Finding]:
@@ -105,40 +98,31 @@ def _of_shm(name: str, free: int) -> Iterator[Finding]:
         yield Finding("warning", name, "there is no /dev/shm: NCCL and data loaders need it")
     elif free < _LITTLE_SHM:
         level: Level = "failure" if free < _NO_SHM else "warning"
-        yield Finding(
-            level, name, f"only {byte_size(free)} of shared memory (/dev/shm) are free",
-            "of a container: start it with a larger --shm-size, or mount one of medium Memory",
-        )  # fmt: skip
+        text = f"only {byte_size(free)} of shared memory (/dev/shm) are free"
+        mend = "of a container: start it with a larger --shm-size, or mount one of medium Memory"
+        yield Finding(level, name, text, mend)
 
 
 def _of_gpus(name: str, gpus: Mapping[str, Any], packages: Mapping[str, str]) -> Iterator[Finding]:
     if gpus["problem"]:
-        yield Finding(
-            "failure", name, f"the GPUs' driver does not work: {gpus['problem']}",
-            "reload the driver, or reboot the machine",
-        )  # fmt: skip
+        text = f"the GPUs' driver does not work: {gpus['problem']}"
+        yield Finding("failure", name, text, "reload the driver, or reboot the machine")
     elif gpus["devices"] > len(gpus["found"]):
-        yield Finding(
-            "warning", name,
-            f"of {gpus['devices']} GPU devices nvidia-smi shows {len(gpus['found'])}",
-            "look with `nvidia-smi` and `dmesg` there: one may have fallen off the bus",
-        )  # fmt: skip
+        text = f"of {gpus['devices']} GPU devices nvidia-smi shows {len(gpus['found'])}"
+        mend = "look with `nvidia-smi` and `dmesg` there: one may have fallen off the bus"
+        yield Finding("warning", name, text, mend)
     torch = packages.get("torch", "")
     if gpus["found"] and torch.endswith("+cpu"):
-        yield Finding(
-            "warning", name, f"it has GPUs, and torch {torch}, which cannot use them",
-            "install a build of torch for CUDA there",
-        )  # fmt: skip
+        text = f"it has GPUs, and torch {torch}, which cannot use them"
+        yield Finding("warning", name, text, "install a build of torch for CUDA there")
     for number, gpu in enumerate(gpus["found"]):
-        with_others = _share(gpu)
-        if with_others > 0.1:
-            yield Finding(
-                "warning", name, f"GPU {number} is in use: {with_others:.0%} of its memory",
-                "see whose with `nvidia-smi` there",
-            )  # fmt: skip
+        share = _used_share(gpu)
+        if share > 0.1:
+            text = f"GPU {number} is in use: {share:.0%} of its memory"
+            yield Finding("warning", name, text, "see whose with `nvidia-smi` there")
 
 
-def _share(gpu: Mapping[str, str]) -> float:
+def _used_share(gpu: Mapping[str, str]) -> float:
     try:
         return float(gpu["used"]) / float(gpu["memory"])
     except (ValueError, ZeroDivisionError, KeyError):
@@ -147,37 +131,31 @@ def _share(gpu: Mapping[str, str]) -> float:
 
 def of_all(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Yield the differences between hosts that should be equal."""
-    whole = {name: one for name, one in told.items() if "time" in one}
-
-    def of(take: Callable[[Mapping[str, Any]], str]) -> dict[str, str]:
-        return {name: take(one) for name, one in whole.items()}
-
-    for what, values in (
-        ("Python", of(lambda one: ".".join(map(str, one["python"][:2])))),
-        ("torch", of(lambda one: str(one["packages"].get("torch", "none")))),
-        ("NCCL", of(lambda one: _nccl(one["packages"]))),
-        ("the architecture", of(lambda one: str(one["machine"]))),
-        ("the number of GPUs", of(lambda one: str(len(one["gpus"]["found"])))),
-        ("the GPU", of(lambda one: _first(one["gpus"]["found"], "name"))),
-        ("the driver", of(lambda one: _first(one["gpus"]["found"], "driver"))),
-    ):
-        if len(set(values.values())) > 1:
-            by_value: dict[str, list[str]] = {}
-            for name, value in values.items():
-                by_value.setdefault(value, []).append(name)
-            told_by = "; ".join(f"{v} on {', '.join(names)}" for v, names in by_value.items())
-            yield Finding(
-                "warning" if what in _MAY_DIFFER else "failure", "all hosts",
-                f"{what} differs: {told_by}", "install the same on all, or choose others",
-            )  # fmt: skip
+    facts = {name: _facts_of(answer) for name, answer in told.items() if "time" in answer}
+    for fact in next(iter(facts.values()), {}):
+        hosts: dict[str, list[str]] = {}
+        for name in facts:
+            hosts.setdefault(facts[name][fact], []).append(name)
+        if len(hosts) > 1:
+            values = "; ".join(f"{value} on {', '.join(names)}" for value, names in hosts.items())
+            level: Level = "warning" if fact in _MAY_DIFFER else "failure"
+            mend = "install the same on all, or choose others"
+            yield Finding(level, "all hosts", f"{fact} differs: {values}", mend)
 
 
-def _nccl(packages: Mapping[str, str]) -> str:
-    return next((v for name, v in packages.items() if name.startswith("nvidia-nccl")), "none")
-
-
-def _first(gpus: list[Mapping[str, str]], field: str) -> str:
-    return gpus[0][field] if gpus else "none"
+def _facts_of(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return the facts of a host that should be the same on all."""
+    packages, gpus = told["packages"], told["gpus"]["found"]
+    nccl = (version for name, version in packages.items() if name.startswith("nvidia-nccl"))
+    return {
+        "Python": ".".join(map(str, told["python"][:2])),
+        "torch": str(packages.get("torch", "none")),
+        "NCCL": next(nccl, "none"),
+        "the architecture": str(told["machine"]),
+        "the number of GPUs": str(len(gpus)),
+        "the GPU": gpus[0]["name"] if gpus else "none",
+        "the driver": gpus[0]["driver"] if gpus else "none",
+    }
 
 
 def summary(told: Mapping[str, Any]) -> str:
@@ -187,9 +165,10 @@ def summary(told: Mapping[str, Any]) -> str:
     gpus = told["gpus"]["found"]
     parts = [
         f"Python {'.'.join(map(str, told['python']))}",
-        f"{told['cpus']} CPUs", byte_size(told["memory"]),
+        f"{told['cpus']} CPUs",
+        byte_size(told["memory"]),
         f"{len(gpus)} x {gpus[0]['name']} (driver {gpus[0]['driver']})" if gpus else "no GPU",
-    ]  # fmt: skip
+    ]
     if torch := told["packages"].get("torch"):
         parts.append(f"torch {torch}")
     if told["infiniband"]:

@@ -64,7 +64,7 @@ def look(port: int) -> dict[str, Any]:
         "files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "addresses": _addresses(),
         "port": _port_state(port) if port else "",
-        "infiniband": [os.path.basename(one) for one in glob.glob("/sys/class/infiniband/*")],
+        "infiniband": [os.path.basename(path) for path in glob.glob("/sys/class/infiniband/*")],
     }
 
 
@@ -92,7 +92,7 @@ def _free(folder: str) -> int:
 def _folders() -> dict[str, Any]:
     """Return the free bytes and inodes of home and of the temporary folder, or why they cannot be
     written."""
-    found = {}
+    folders = {}
     for name, folder in (("home", os.path.expanduser("~")), ("tmp", tempfile.gettempdir())):
         problem, inodes = "", -1
         try:
@@ -104,79 +104,85 @@ def _folders() -> dict[str, Any]:
                 problem = "permission denied"
         except OSError as error:
             problem = error.strerror or str(error)
-        found[name] = {"path": folder, "free": _free(folder), "problem": problem, "inodes": inodes}
-    return found
+        folders[name] = {
+            "path": folder,
+            "free": _free(folder),
+            "problem": problem,
+            "inodes": inodes,
+        }
+    return folders
 
 
 def _run(command: Sequence[str]) -> tuple[str, str]:
     """Return the output and the error of a command; both are "" if it does not exist."""
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
     except OSError:
         return "", ""
-    try:
-        out, err = process.communicate(timeout=_COMMAND_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         return "", f"{command[0]} does not end"
-    if process.returncode:
-        return "", (err or out).strip() or f"{command[0]} ends with {process.returncode}"
-    return out, ""
+    if result.returncode:
+        error = (result.stderr or result.stdout).strip()
+        return "", error or f"{command[0]} ends with {result.returncode}"
+    return result.stdout, ""
 
 
 def _gpus() -> dict[str, Any]:
     fields = "name,driver_version,memory.total,memory.used,compute_mode"
     out, problem = _run(["nvidia-smi", "--query-gpu=" + fields, "--format=csv,noheader,nounits"])
-    found = []
+    gpus = []
     for line in out.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 5:
             name, driver, memory, used, _ = parts
-            found.append({"name": name, "driver": driver, "memory": memory, "used": used})
+            gpus.append({"name": name, "driver": driver, "memory": memory, "used": used})
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
-    return {"found": found, "problem": problem, "devices": devices}
+    return {"found": gpus, "problem": problem, "devices": devices}
 
 
 def _packages() -> dict[str, str]:
     """Return the versions of monarch, torch and NCCL, from their metadata, without importing
     them."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     try:
         from importlib.metadata import PackageNotFoundError, version
     except ImportError:
-        return found
+        return versions
     for name in ("monarch-loop", "torch", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             pass
         except Exception:
-            found[name] = "?"
-    return found
+            versions[name] = "?"
+    return versions
 
 
 def _addresses() -> list[list[str]]:
     """Return pairs (interface, IPv4 address), without loopback."""
     out, _ = _run(["ip", "-o", "-4", "addr", "show", "up"])
-    found = []
+    addresses = []
     for line in out.splitlines():
         parts = line.split()
         if len(parts) > 3 and parts[2] == "inet":
             address = parts[3].split("/")[0]
             if not address.startswith("127."):
-                found.append([parts[1], address])
-    if not found:
+                addresses.append([parts[1], address])
+    if not addresses:
         try:
             address = socket.gethostbyname(socket.gethostname())
             if not address.startswith("127."):
-                found.append(["?", address])
+                addresses.append(["?", address])
         except OSError:
             pass
-    return found
+    return addresses
 
 
 def _port_state(port: int) -> str:
@@ -202,23 +208,22 @@ def _listen(listeners: list[socket.socket]) -> dict[str, Any]:
 
 def _knock(addresses: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Connect to these ports; return, for each, the seconds it took, or why it failed."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def knock(address: str, port: int) -> None:
         began = time.time()
         try:
             socket.create_connection((address, port), _KNOCK_SECONDS).close()
-            found[f"{address}:{port}"] = time.time() - began
+            results[f"{address}:{port}"] = time.time() - began
         except OSError as error:
-            found[f"{address}:{port}"] = str(error.strerror or error)
+            results[f"{address}:{port}"] = str(error.strerror or error)
 
-    threads = [threading.Thread(target=knock, args=(one[0], one[1])) for one in addresses]
+    threads = [threading.Thread(target=knock, args=pair, daemon=True) for pair in addresses]
     for thread in threads:
-        thread.daemon = True
         thread.start()
     for thread in threads:
         thread.join(_KNOCK_SECONDS + 1.0)
-    return found
+    return results
 
 
 if __name__ == "__main__":

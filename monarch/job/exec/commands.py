@@ -29,8 +29,8 @@ _PASSED_ON = ("TERM", "COLORTERM", "LANG", "LC_ALL", "LC_CTYPE", "NO_COLOR")
 def python_or_not(cmd: Sequence[str], *, is_module: bool = False) -> tuple[tuple[str, ...], bool]:
     """Return the arguments, and whether the host's Python runs them: for ``-m module`` and
     ``x.py``."""
-    words = (("-m",) if is_module else ()) + tuple(cmd)
-    return words, bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
+    arguments = (("-m",) if is_module else ()) + tuple(cmd)
+    return arguments, bool(arguments) and (arguments[0] == "-m" or arguments[0].endswith(".py"))
 
 
 def exec_command(
@@ -52,8 +52,7 @@ def exec_command(
     chooses one. Each process has MONARCH_RANK_<dim> and MONARCH_SIZE_<dim>. The processes end with
     this program. Raises ``JobError`` for a point outside the mesh.
     """
-    words = ["sh", "-c", cmd] if isinstance(cmd, str) else list(cmd)
-    arguments, is_python = python_or_not(words)
+    arguments, is_python = python_or_not(["sh", "-c", cmd] if isinstance(cmd, str) else cmd)
     program = Program(arguments, dict(env or {}), workdir or "", None, is_python)
     check_program(program)
     named = [(address, f"host{index}") for index, address in enumerate(_agents(host_mesh))]
@@ -65,16 +64,16 @@ def exec_command(
     folder = None
     if output_dir is not None:
         folder = Path(output_dir) / f"monarch_exec_{uuid.uuid4().hex[:8]}"
-    done: Promise[int | BaseException] = Promise()
+    outcome: Promise[int | BaseException] = Promise()
 
     def run() -> None:
         try:
-            done.set(run_and_show(process.current().node, ranks, program, folder=folder))
+            outcome.set(run_and_show(process.current().node, ranks, program, folder=folder))
         except BaseException as error:
-            done.set(error)
+            outcome.set(error)
 
     run_aside(run, name="monarch-exec")
-    return make_future(done, _value_or_raise)
+    return make_future(outcome, _value_or_raise)
 
 
 def _value_or_raise(value: int | BaseException) -> int:
@@ -126,9 +125,9 @@ def open_shell(
 
 def _agents(mesh: HostMesh) -> list[ProcAddress]:
     """Return the agents of the mesh's hosts; if ours is one, it serves programs from now on."""
-    found = mesh._sync_hosts()
-    _serve_here(found)
-    return found
+    hosts = mesh._sync_hosts()
+    _serve_here(hosts)
+    return hosts
 
 
 def _serve_here(hosts: Sequence[ProcAddress]) -> None:
@@ -193,25 +192,27 @@ class PortForwarder(Actor):
                 "destination and source must have the same shape, or the destination one proc: "
                 f"{dst_proc_mesh.extent} and {src_proc_mesh.extent}"
             )
-        ways = []
+        routes = []
         for rank in range(len(near)):
-            at, of = Point(rank, src_proc_mesh.extent), rank if len(far) > 1 else 0
-            to = Point(of, dst_proc_mesh.extent)
-            port = _checked(dst_port(to) if callable(dst_port) else dst_port)
-            text = src_address(at) if callable(src_address) else src_address
-            ways.append((at, agent_of(far[of]), port, parse_address(text)))
+            far_rank = rank if len(far) > 1 else 0
+            source, target = (
+                Point(rank, src_proc_mesh.extent),
+                Point(far_rank, dst_proc_mesh.extent),
+            )
+            port = _checked(dst_port(target) if callable(dst_port) else dst_port)
+            text = src_address(source) if callable(src_address) else src_address
+            routes.append((source, agent_of(far[far_rank]), port, parse_address(text)))
         # Procs of one host may share an address: each gets some of its connections.
-        binds = Counter(bind for *_, bind in ways if bind[1])
-        _serve_here([host for _, host, _, _ in ways])
+        binds = Counter(bind for *_, bind in routes if bind[1])
+        _serve_here([host for _, host, _, _ in routes])
         listeners = src_proc_mesh.spawn(f"port_listener_{uuid.uuid4().hex[:8]}", _Listener)
         try:
-            asked = [
-                (listeners.slice(**dict(at)) if dict(at) else listeners).listen.call_one(
-                    host, port, bind, binds[bind] > 1
-                )
-                for at, host, port, bind in ways
-            ]
-            return [_text(await one) for one in asked]
+            futures = []
+            for source, host, port, bind in routes:
+                listener = listeners.slice(**dict(source)) if dict(source) else listeners
+                futures.append(listener.listen.call_one(host, port, bind, binds[bind] > 1))
+            addresses = [await future for future in futures]
+            return [f"{address}:{port}" for address, port in addresses]
         except BaseException:
             await listeners.stop()
             raise
@@ -221,10 +222,6 @@ def _checked(port: int) -> int:
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port < 1 << 16:
         raise ValueError(f"{port!r} is no port to lead to: one is from 1 to 65535")
     return port
-
-
-def _text(address: tuple[str, int]) -> str:
-    return f"{address[0]}:{address[1]}"
 
 
 def parse_address(text: str) -> tuple[str, int]:

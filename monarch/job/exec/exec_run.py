@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import re
@@ -74,135 +75,133 @@ class ExecRun:
         folder: Path | None = None,
     ) -> None:
         self.ranks = list(ranks)
+        #: The programs of the ranks, in their order.
+        self.programs = [RemoteProgram(node, rank.host, _ignore) for rank in self.ranks]
         self._folder = folder
-        self._raw: queue.SimpleQueue[tuple[RemoteProgram, int, bytes]] = queue.SimpleQueue()
         self._is_alone = len(self.ranks) == 1
+        #: The output of a single rank that is not shown yet: stream and data.
+        self._raw: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+        #: Prints the lines of several ranks.
         self._printer = LogPrinter(self._printed)
-        self._unshown: dict[Uid, deque[tuple[int, int]]] = {}
+        #: Stream and size of printed data that a program has not been told of, by its uid.
+        self._unshown: dict[Uid, deque[tuple[int, int]]] = {x.uid: deque() for x in self.programs}
+        #: Unfinished lines, by the program's uid and the stream.
         self._buffers: dict[tuple[Uid, int], LineBuffer] = {}
         self._labels: dict[Uid, str] = {}
-        self.programs: list[RemoteProgram] = []
-        width = max(len(str(rank.number)) for rank in self.ranks)
+        self._by_uid = {remote.uid: remote for remote in self.programs}
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        self._by_uid: dict[Uid, RemoteProgram] = {}
-        for rank in self.ranks:
-            one = RemoteProgram(node, rank.host, lambda stream, data: None)
-            one.on_output = self._take(one, rank)
-            self._labels[one.uid] = f"{rank.host_name} {rank.number:>{width}}"
-            self._unshown[one.uid] = deque()
-            self.programs.append(one)
-            self._by_uid[one.uid] = one
         if window_seconds > 0 and not self._is_alone:
-            uids = tuple(one.uid for one in self.programs)
-            self._printer.set_window(LogWindow(uids, "exec", window_seconds))
-        for rank, one in zip(self.ranks, self.programs, strict=True):
-            one.run(
-                program.arguments, env={**rank.env, **program.env}, directory=program.directory,
-                script=program.script, is_python=program.is_python,
-            )  # fmt: skip
-            one.ended.on_set(lambda one=one: self._finish_lines(one))  # type: ignore[misc]
+            self._printer.set_window(LogWindow(tuple(self._by_uid), "exec", window_seconds))
+        width = max(len(str(rank.number)) for rank in self.ranks)
+        for rank, remote in zip(self.ranks, self.programs, strict=True):
+            self._labels[remote.uid] = f"{rank.host_name} {rank.number:>{width}}"
+            remote.on_output = functools.partial(self._take, remote, rank)
+            remote.run(
+                program.arguments,
+                env={**rank.env, **program.env},
+                directory=program.directory,
+                script=program.script,
+                is_python=program.is_python,
+            )
+            remote.ended.on_set(functools.partial(self._finish_lines, remote))
 
-    def _take(self, one: RemoteProgram, rank: Rank) -> Callable[[int, bytes], None]:
-        def take(stream: int, data: bytes) -> None:
-            if self._folder is not None:
-                self._keep(rank.number, stream, data)
-            if self._is_alone:
-                self._raw.put((one, stream, data))
-                return
-            buffer = self._buffers.setdefault((one.uid, stream), LineBuffer())
-            shown = buffer.feed(data, time.monotonic()).shown
-            if shown:
-                self._unshown[one.uid].append((stream, len(data)))
-                self._print(one, stream, shown)
-            else:
-                one.shown(stream, len(data))
+    def _take(self, remote: RemoteProgram, rank: Rank, stream: int, data: bytes) -> None:
+        """Take output of a rank."""
+        if self._folder is not None:
+            path = self._folder / f"rank{rank.number}.{'stdout' if stream == 1 else 'stderr'}"
+            with contextlib.suppress(OSError), open(path, "ab") as file:
+                file.write(data)
+        if self._is_alone:
+            self._raw.put((stream, data))
+            return
+        buffer = self._buffers.setdefault((remote.uid, stream), LineBuffer())
+        lines = buffer.feed(data, time.monotonic()).shown
+        if lines:
+            self._unshown[remote.uid].append((stream, len(data)))
+            self._print(remote, stream, lines)
+        else:
+            remote.shown(stream, len(data))
 
-        return take
-
-    def _keep(self, number: int, stream: int, data: bytes) -> None:
-        assert self._folder is not None
-        name = "stdout" if stream == 1 else "stderr"
-        with (
-            contextlib.suppress(OSError),
-            open(self._folder / f"rank{number}.{name}", "ab") as file,
-        ):
-            file.write(data)
-
-    def _print(self, one: RemoteProgram, stream: int, lines: bytes) -> None:
-        # The printer tells the host of a line when it is printed: here that is the program.
-        log = Log(uid=one.uid, label=self._labels[one.uid], stream=stream, host=one.uid)
-        self._printer.print(log, lines)
+    def _print(self, remote: RemoteProgram, stream: int, lines: bytes) -> None:
+        # The printer reports each printed line to its host: here that is the program.
+        label = self._labels[remote.uid]
+        self._printer.print(Log(uid=remote.uid, label=label, stream=stream, host=remote.uid), lines)
 
     def _printed(self, uid: Uid, num_bytes: int) -> None:
-        waiting = self._unshown[uid]
-        if waiting:
-            self._by_uid[uid].shown(*waiting.popleft())
+        unshown = self._unshown[uid]
+        if unshown:
+            self._by_uid[uid].shown(*unshown.popleft())
 
-    def _finish_lines(self, one: RemoteProgram) -> None:
+    def _finish_lines(self, remote: RemoteProgram) -> None:
         for stream in (1, 2):
-            buffer = self._buffers.pop((one.uid, stream), None)
+            buffer = self._buffers.pop((remote.uid, stream), None)
             last = buffer.end().shown if buffer is not None else b""
             if last:
-                self._print(one, stream, last)
+                self._print(remote, stream, last)
 
     def feed(self, fd: int) -> None:
         """Pass on the data of a file descriptor as standard input, for a single rank."""
 
         def read() -> None:
-            one = self.programs[0]
+            remote = self.programs[0]
             with contextlib.suppress(OSError):
                 while data := os.read(fd, _READ_BYTES):
-                    one.write(data)
-            one.end_input()
+                    remote.write(data)
+            remote.end_input()
 
         threading.Thread(target=read, name="monarch-stdin", daemon=True).start()
 
     def end_input(self) -> None:
         """Close the standard input of all processes."""
-        for one in self.programs:
-            one.end_input()
+        for remote in self.programs:
+            remote.end_input()
 
     def signal(self, number: int) -> None:
         """Send a signal to all processes that still run."""
-        for one in self.programs:
-            if not one.ended.is_set:
-                one.signal(number)
+        for remote in self.programs:
+            if not remote.ended.is_set:
+                remote.signal(number)
 
     def wait(self, write: Callable[[int, bytes], object]) -> list[ProgramEnd]:
         """Wait until all have ended; ``write(stream, data)`` shows the output of a single rank."""
         deadline = time.monotonic() + _START_SECONDS
         while True:
             self.write_some(write)
-            if all(one.ended.is_set for one in self.programs):
+            if all(remote.ended.is_set for remote in self.programs):
                 break
-            late = [one for one in self.programs if not one.started.is_set]
+            late = [remote for remote in self.programs if not remote.started.is_set]
             if late and time.monotonic() > deadline:
-                for one in late:
-                    one.on_over(LOST, f"its host has not answered for {_START_SECONDS:.0f} s")
+                for remote in late:
+                    remote.on_over(LOST, f"its host has not answered for {_START_SECONDS:.0f} s")
         self.write_some(write)
         self._printer.flush()
-        return [one.ended.value for one in self.programs]
+        return [remote.ended.value for remote in self.programs]
 
     def write_some(self, write: Callable[[int, bytes], object]) -> None:
         """Show available output; wait a moment if there is none."""
         if not self._is_alone:
-            left = next((one for one in self.programs if not one.ended.is_set), None)
-            if left is not None:
-                left.ended.wait(_LOOK_SECONDS)
+            running = next((remote for remote in self.programs if not remote.ended.is_set), None)
+            if running is not None:
+                running.ended.wait(_LOOK_SECONDS)
             return
+        remote = self.programs[0]
         with contextlib.suppress(queue.Empty):
             while True:
-                over = self.programs[0].ended.is_set
-                one, stream, data = self._raw.get(timeout=0.0 if over else _LOOK_SECONDS / 5)
+                seconds = 0.0 if remote.ended.is_set else _LOOK_SECONDS / 5
+                stream, data = self._raw.get(timeout=seconds)
                 write(stream, data)
-                one.shown(stream, len(data))
+                remote.shown(stream, len(data))
 
     def close(self) -> None:
         """End the processes that still run."""
-        for one in self.programs:
-            one.leave()
+        for remote in self.programs:
+            remote.leave()
         self._printer.close()
+
+
+def _ignore(stream: int, data: bytes) -> None:
+    """Do nothing, before the output is connected."""
 
 
 def write_through(stream: int, data: bytes) -> None:
@@ -256,12 +255,12 @@ def run_and_show(
 def _status(
     run: ExecRun, ends: Sequence[ProgramEnd], num_pressed: int, tell: Callable[[str], object]
 ) -> int:
-    by_words: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for rank, end in zip(run.ranks, ends, strict=True):
-        words = end.reason or (f"ended with status {end.status}" if end.status else "")
-        if words and (end.reason or len(ends) > 1) and not num_pressed:
-            by_words.setdefault(words, []).append(f"{rank.host_name} {rank.number}")
-    for words, names in by_words.items():
-        shown = ", ".join(names) if len(names) < 9 else f"{', '.join(names[:8])}, ..."
-        tell(f"{shown}: {words}")
+        reason = end.reason or (f"ended with status {end.status}" if end.status else "")
+        if reason and (end.reason or len(ends) > 1) and not num_pressed:
+            by_reason.setdefault(reason, []).append(f"{rank.host_name} {rank.number}")
+    for reason, names in by_reason.items():
+        listed = ", ".join(names) if len(names) < 9 else f"{', '.join(names[:8])}, ..."
+        tell(f"{listed}: {reason}")
     return max(end.status for end in ends)

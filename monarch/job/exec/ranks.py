@@ -35,22 +35,20 @@ class Rank(NamedTuple):
     @property
     def env(self) -> dict[str, str]:
         """Return the environment variables from which the process learns its rank."""
-        found = {"MONARCH_RANK": str(self.number), "MONARCH_SIZE": str(prod(self.sizes.values()))}
+        env = {"MONARCH_RANK": str(self.number), "MONARCH_SIZE": str(prod(self.sizes.values()))}
         for dim, index in self.point.items():
-            found[f"MONARCH_RANK_{dim}"] = str(index)
-            found[f"MONARCH_SIZE_{dim}"] = str(self.sizes[dim])
-        return found
+            env[f"MONARCH_RANK_{dim}"] = str(index)
+            env[f"MONARCH_SIZE_{dim}"] = str(self.sizes[dim])
+        return env
 
 
 def hosts_of(job: JobTrait) -> list[JobHost]:
     """Return the hosts of a job, mesh by mesh, from its state."""
-    found: list[JobHost] = []
-    num: dict[str, int] = {}
+    hosts: list[JobHost] = []
     for host in getattr(job, "hosts", ()):
-        index = num.get(host.mesh, 0)
-        num[host.mesh] = index + 1
-        found.append(JobHost(host.mesh, index, host.name, host.url))
-    return found
+        index = sum(other.mesh == host.mesh for other in hosts)
+        hosts.append(JobHost(host.mesh, index, host.name, host.url))
+    return hosts
 
 
 def chosen(hosts: Sequence[JobHost], mesh: str | None, *, only_one: bool) -> list[JobHost]:
@@ -59,8 +57,8 @@ def chosen(hosts: Sequence[JobHost], mesh: str | None, *, only_one: bool) -> lis
     names = list(dict.fromkeys(host.mesh for host in hosts))
     if mesh is not None and mesh not in names:
         raise JobError(f"there is no mesh {mesh!r} in this allocation; it has: {', '.join(names)}")
-    found = [host for host in hosts if mesh in (None, host.mesh)]
-    return found[:1] if only_one else found
+    of_mesh = [host for host in hosts if mesh in (None, host.mesh)]
+    return of_mesh[:1] if only_one else of_mesh
 
 
 def ranks_on(
@@ -78,28 +76,27 @@ def ranks_on(
         raise JobError(f"{wrong[0]!r} needs at least one process a host")
     sizes = {HOSTS: len(hosts), **per_host}
     extent = Extent(tuple(sizes), tuple(sizes.values()))
-    each = prod(per_host.values())
-    wanted = dict(point or {})
-    for dim, index in wanted.items():
+    chosen_at = point or {}
+    for dim, index in chosen_at.items():
         if dim not in sizes:
             raise JobError(f"there is no dimension {dim!r} here; there are: {', '.join(sizes)}")
         if not 0 <= index < sizes[dim]:
             raise JobError(f"{dim}={index} is not there: {dim} go from 0 to {sizes[dim] - 1}")
-    found = []
+    ranks = []
     for number in range(extent.nelements):
-        at = Point(number, extent)
-        address, name = hosts[number // each]
-        if all(at[dim] == index for dim, index in wanted.items()):
-            found.append(Rank(number, dict(at), sizes, address, name))
-    return found
+        coordinates = dict(Point(number, extent))
+        address, name = hosts[coordinates[HOSTS]]
+        if all(coordinates[dim] == index for dim, index in chosen_at.items()):
+            ranks.append(Rank(number, coordinates, sizes, address, name))
+    return ranks
 
 
 def parse_point(text: str) -> dict[str, int]:
     """Parse ``hosts=1,gpus=0``, or the number of a host. Raises ``JobError``."""
-    found: dict[str, int] = {}
+    point: dict[str, int] = {}
     for part in text.split(","):
         dim, equals, number = part.strip().rpartition("=")
         if not number.isdecimal() or (equals and not dim):
             raise JobError(f"{text!r} is no point: give one as hosts=1 or hosts=1,gpus=0")
-        found[dim or HOSTS] = int(number)
-    return found
+        point[dim or HOSTS] = int(number)
+    return point

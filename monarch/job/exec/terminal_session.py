@@ -24,8 +24,8 @@ from monarch.wire.address import ProcAddress, Uid
 _READ_BYTES = 4096
 _LOOK_SECONDS = 0.05
 _START_SECONDS = 30.0
-# Undoes what full-screen programs set in a terminal, where the program cannot do it itself any
-# more. The other screen, the cursor's keys, a hidden cursor, the mouse, pastes, colours.
+# Resets a terminal after a full-screen program that cannot do it itself any more: the alternate
+# screen, the cursor's keys, a hidden cursor, the mouse, pastes, colours.
 _RESET = b"\x1b[?1049l\x1b[?1l\x1b>\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1006l\x1b[?2004l\x1b[0m"
 
 
@@ -113,7 +113,7 @@ class TerminalSession:
 
     @contextmanager
     def _raw(self) -> Iterator[None]:
-        before = termios.tcgetattr(0)
+        attributes = termios.tcgetattr(0)
 
         def leave(number: int, frame: FrameType | None) -> None:
             raise SystemExit(128 + number)
@@ -128,17 +128,17 @@ class TerminalSession:
             with contextlib.suppress(termios.error, OSError):
                 if not self.program.ended.is_set:
                     _write(_RESET)
-                termios.tcsetattr(0, termios.TCSADRAIN, before)
+                termios.tcsetattr(0, termios.TCSADRAIN, attributes)
 
     @contextmanager
     def _resizing(self) -> Iterator[None]:
-        before = signal.signal(
+        handler = signal.signal(
             signal.SIGWINCH, lambda number, frame: self.program.resize(terminal_size())
         )
         try:
             yield
         finally:
-            signal.signal(signal.SIGWINCH, before)
+            signal.signal(signal.SIGWINCH, handler)
 
 
 def _write(data: bytes) -> None:

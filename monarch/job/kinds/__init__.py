@@ -6,7 +6,7 @@ What to open:
     process                      local processes as hosts, and how lost ones are restarted
     remote                       the common part of hosts on other machines
     login                        hosts that are started by a login
-    login_session, ssh           one login; how ssh is called
+    login_session, ssh           scripts that answer orders, by a login; how ssh is called
     scheduled                    hosts that a scheduler places
     batch                        the job of a client script that its own job has started
     slurm                        jobs on Slurm, and what its states mean

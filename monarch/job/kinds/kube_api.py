@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from monarch.errors import JobError
@@ -22,7 +23,7 @@ from monarch.job.kinds.kube_manifests import (
     Manifest,
 )
 
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 30.0
+_TIMEOUT = 5.0, 30.0  # seconds to connect, and to get an answer
 _END_SECONDS = 1
 _WITHOUT_IMAGE = {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
 _TAIL_LINES = 8
@@ -37,12 +38,12 @@ class KubeConfig:
         config: Mapping[str, Any] | None = None,
         context: str | None = None,
     ) -> None:
-        # Not at the first look at a cluster, as the client library does, but now.
+        # The environment is read now; the client library would do it later.
         if path is None and config is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
             path = os.environ.get("KUBECONFIG") or "~/.kube/config"
-        places = [] if path is None else path.split(os.pathsep)
-        whole = [os.path.abspath(os.path.expanduser(place)) for place in places if place]
-        self.path = os.pathsep.join(whole) or None
+        parts = (path or "").split(os.pathsep)
+        paths = [os.path.abspath(os.path.expanduser(part)) for part in parts if part]
+        self.path = os.pathsep.join(paths) or None
         self.config = None if config is None else dict(config)
         self.context = context
 
@@ -81,10 +82,10 @@ class KubeConfig:
                 "this machine does not reach the pods themselves, and has no `kubectl` on the path "
                 "to go through one of them: install it, or run this in a pod of the cluster"
             )
-        # Plain JSON is YAML, too.
+        # JSON is valid YAML.
         path = self.path if self.config is None else _as_file(json.dumps(self.config))
-        words = ["kubectl"] if path is None else ["env", f"KUBECONFIG={path}", "kubectl"]
-        return [*words, "--context", self.context] if self.context else words
+        command = ["kubectl"] if path is None else ["env", f"KUBECONFIG={path}", "kubectl"]
+        return [*command, "--context", self.context] if self.context else command
 
     def to_data(self) -> dict[str, Any]:
         """Return the settings as JSON data, with the credentials of a mapping, but not those of a
@@ -110,9 +111,10 @@ def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
         "insecure-skip-tls-verify": not configuration.verify_ssl,
     }
     user = {
-        "token": token.removeprefix("Bearer "), "client-certificate": configuration.cert_file,
+        "token": token.removeprefix("Bearer "),
+        "client-certificate": configuration.cert_file,
         "client-key": configuration.key_file,
-    }  # fmt: skip
+    }
     name = "given"
     return {
         "apiVersion": "v1", "kind": "Config", "current-context": name,
@@ -127,12 +129,7 @@ def _as_file(text: str) -> str:
     """Write the text to a file that only its owner may read, until this program ends."""
     with tempfile.NamedTemporaryFile("w", prefix="monarch-kube-", delete=False) as file:
         file.write(text)
-
-    def remove() -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
-
-    atexit.register(remove)
+    atexit.register(Path(file.name).unlink, missing_ok=True)
     return file.name
 
 
@@ -148,45 +145,45 @@ class KubeApi:
                 "a job of kind kubernetes needs Kubernetes' client library: "
                 "pip install 'monarch-loop[kubernetes]'"
             ) from None
-        found = client.Configuration()
-        self.context = ""  # of the file that it is from
+        loaded = client.Configuration()
+        #: The context of the kubeconfig file; "" without a file.
+        self.context = ""
         try:
             if settings.config is not None:
                 config.load_kube_config_from_dict(
-                    settings.config, settings.context, client_configuration=found
+                    settings.config, settings.context, client_configuration=loaded
                 )
             elif settings.path is None:
-                config.load_incluster_config(client_configuration=found)
+                config.load_incluster_config(client_configuration=loaded)
             else:
-                # Others may choose another context in the file while a job of this one runs.
+                # The current context of the file may change while a job of this one runs.
                 context = settings.context or config.list_kube_config_contexts(settings.path)[1]
                 self.context = context if isinstance(context, str) else str(context["name"])
-                config.load_kube_config(settings.path, self.context, client_configuration=found)
+                config.load_kube_config(settings.path, self.context, client_configuration=loaded)
         except (config.ConfigException, OSError, TypeError, ValueError) as error:
             raise JobError(
                 f"cannot use the kubeconfig {settings.path}: {error}. Name one with "
                 "KUBECONFIG, or with `kubeconfig`; inside the cluster none is needed"
             ) from None
-        found.retries = 0
+        loaded.retries = 0
         self.namespace = namespace
-        self.server = found.host
-        api = client.ApiClient(found)
-        self._close = api.close
-        self._core, self._apps = client.CoreV1Api(api), client.AppsV1Api(api)
-        self._custom = client.CustomObjectsApi(api)
-        self._version, self._rights = client.VersionApi(api), client.AuthorizationV1Api(api)
-        self._plain: Callable[[Any], Any] = api.sanitize_for_serialization
+        self.server = loaded.host
+        self._client: Any = client.ApiClient(loaded)
+        #: The client library's objects for groups of requests.
+        self._core = client.CoreV1Api(self._client)
+        self._apps = client.AppsV1Api(self._client)
+        self._custom = client.CustomObjectsApi(self._client)
+        self._version = client.VersionApi(self._client)
+        self._rights = client.AuthorizationV1Api(self._client)
+        #: The first arguments of requests about MonarchMesh objects.
+        self._mesh_resource = CRD_GROUP, CRD_VERSION, namespace, CRD_PLURAL
 
     def __enter__(self) -> KubeApi:
         return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(Exception):
-            self._close()
-
-    def plain(self, model: Any) -> Any:
-        """Return a model of the client library as plain data."""
-        return self._plain(model)
+            self._client.close()
 
     def version(self) -> str:
         """Return the version of the server."""
@@ -195,14 +192,18 @@ class KubeApi:
     def may(self, verb: str, group: str, resource: str) -> bool:
         """Whether this user may do ``verb`` with such resources in the namespace."""
         resource, _, part = resource.partition("/")
-        asked = {
-            "namespace": self.namespace, "verb": verb, "group": group, "resource": resource,
+        attributes = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
             "subresource": part,
-        }  # fmt: skip
+        }
         review = {
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        }  # fmt: skip
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
         answer = self._ask(self._rights.create_self_subject_access_review, review)
         return bool(answer["status"]["allowed"])
 
@@ -214,28 +215,23 @@ class KubeApi:
         """Create an object; raise ``JobError`` if one of its name exists. ``is_trial`` makes a dry
         run."""
         trial = {"dry_run": "All"} if is_trial else {}
-        kind, core, apps = manifest["kind"], self._core, self._apps
+        kind, core, apps, custom = manifest["kind"], self._core, self._apps, self._custom
         if kind == "MonarchMesh":
-            self._ask(
-                self._custom.create_namespaced_custom_object,
-                CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL, manifest, **trial,
-            )  # fmt: skip
+            create = custom.create_namespaced_custom_object
+            self._ask(create, *self._mesh_resource, manifest, **trial)
             return
-        order = {
+        create = {
             "Pod": core.create_namespaced_pod,
             "Secret": core.create_namespaced_secret,
             "Service": core.create_namespaced_service,
             "StatefulSet": apps.create_namespaced_stateful_set,
         }[kind]
-        self._ask(order, self.namespace, manifest, **trial)
+        self._ask(create, self.namespace, manifest, **trial)
 
     def has_operator(self) -> bool:
         """Whether the cluster has the MonarchMesh resource, and this user may list it."""
         try:
-            self._ask(
-                self._custom.list_namespaced_custom_object,
-                CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL, limit=1,
-            )  # fmt: skip
+            self._ask(self._custom.list_namespaced_custom_object, *self._mesh_resource, limit=1)
         except _Refused:
             return False
         return True
@@ -244,51 +240,49 @@ class KubeApi:
         """Whether a StatefulSet, or a MonarchMesh, of that name exists and is not being deleted."""
         try:
             if kind == "MonarchMesh":
-                found = self._ask(
-                    self._custom.get_namespaced_custom_object,
-                    CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL, name,
-                )  # fmt: skip
+                get = self._custom.get_namespaced_custom_object
+                manifest = self._ask(get, *self._mesh_resource, name)
             else:
-                found = self._ask(self._apps.read_namespaced_stateful_set, name, self.namespace)
+                manifest = self._ask(self._apps.read_namespaced_stateful_set, name, self.namespace)
         except _Refused as error:
             if error.status == 404:
                 return False
             raise
-        return "deletionTimestamp" not in found["metadata"]
+        return "deletionTimestamp" not in manifest["metadata"]
 
     def pods(self, selector: str) -> list[Manifest]:
         """Return the pods that the label selector matches."""
-        found = self._ask(self._core.list_namespaced_pod, self.namespace, label_selector=selector)[
-            "items"
-        ]
-        return list(found)
+        return self._list(self._core.list_namespaced_pod, label_selector=selector)
 
     def refusals(self, owner: str) -> str:
         """Return the last message of why the controller of ``owner`` could not create pods."""
-        events = self._ask(
-            self._core.list_namespaced_event, self.namespace,
-            field_selector=f"involvedObject.name={owner},reason=FailedCreate",
-        )["items"]  # fmt: skip
+        selector = f"involvedObject.name={owner},reason=FailedCreate"
+        events = self._list(self._core.list_namespaced_event, field_selector=selector)
         return str(events[-1]["message"]) if events else ""
 
     def log(self, pod: str, container: str, *, before: bool) -> str:
         """Return the last lines that a container, or its previous run with ``before``, has
         printed."""
         try:
-            done = self._core.read_namespaced_pod_log(
-                pod, self.namespace, container=container, previous=before, tail_lines=_TAIL_LINES,
-                _preload_content=False, _request_timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
-            )  # fmt: skip
-            text: str = done.data.decode(errors="replace")
+            response = self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=container,
+                previous=before,
+                tail_lines=_TAIL_LINES,
+                _preload_content=False,
+                _request_timeout=_TIMEOUT,
+            )
+            text: str = response.data.decode(errors="replace")
             return text.rstrip()
         except Exception:
-            return ""  # It is an extra: what went wrong is told in any case.
+            return ""  # The error is reported also without a log.
 
     def secret(self, name: str, key: str) -> str:
         """Return the text under ``key`` in a Secret. Raises ``JobError`` if it is missing."""
-        found = self._ask(self._core.read_namespaced_secret, name, self.namespace)
+        manifest = self._ask(self._core.read_namespaced_secret, name, self.namespace)
         try:
-            return base64.b64decode(found["data"][key]).decode()
+            return base64.b64decode(manifest["data"][key]).decode()
         except (KeyError, ValueError):
             raise JobError(f"the Secret {name} has no {key!r}") from None
 
@@ -298,61 +292,55 @@ class KubeApi:
         selector = f"{ALLOCATION_LABEL}={allocation}"
         core, apps, custom = self._core, self._apps, self._custom
         with contextlib.suppress(_NotThere):
-            meshes = self._ask(
-                custom.list_namespaced_custom_object,
-                CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL, label_selector=selector,
-            )["items"]  # fmt: skip
-            for mesh in meshes:
+            list_meshes = custom.list_namespaced_custom_object
+            meshes = self._ask(list_meshes, *self._mesh_resource, label_selector=selector)
+            for mesh in meshes["items"]:
                 with contextlib.suppress(_NotThere):
-                    self._ask(
-                        custom.delete_namespaced_custom_object,
-                        CRD_GROUP, CRD_VERSION, self.namespace, CRD_PLURAL,
-                        mesh["metadata"]["name"],
-                    )  # fmt: skip
-        for listed, delete in (
+                    delete = custom.delete_namespaced_custom_object
+                    self._ask(delete, *self._mesh_resource, mesh["metadata"]["name"])
+        for list_all, delete in (
             (apps.list_namespaced_stateful_set, apps.delete_namespaced_stateful_set),
             (core.list_namespaced_service, core.delete_namespaced_service),
             (core.list_namespaced_secret, core.delete_namespaced_secret),
         ):
-            for one in self._ask(listed, self.namespace, label_selector=selector)["items"]:
-                with contextlib.suppress(_NotThere):
-                    self._ask(
-                        delete, one["metadata"]["name"], self.namespace,
-                        propagation_policy="Background",
-                    )  # fmt: skip
+            for manifest in self._list(list_all, label_selector=selector):
+                self._delete(delete, manifest, propagation_policy="Background")
         for pod in self.pods(selector):
-            with contextlib.suppress(_NotThere):
-                # The end of a job does not wait until running programs have saved.
-                self._ask(
-                    core.delete_namespaced_pod, pod["metadata"]["name"], self.namespace,
-                    grace_period_seconds=_end_seconds(pod),
-                )  # fmt: skip
+            # The end of a job does not wait until running programs have saved.
+            self._delete(core.delete_namespaced_pod, pod, grace_period_seconds=_end_seconds(pod))
 
     def left_of(self, allocation: str) -> list[str]:
         """Return the objects of an allocation that still exist, as "kind name"."""
         selector = f"{ALLOCATION_LABEL}={allocation}"
-        found = []
-        for kind, listed in (
-            ("pod", self._core.list_namespaced_pod),
-            ("StatefulSet", self._apps.list_namespaced_stateful_set),
-            ("service", self._core.list_namespaced_service),
-            ("secret", self._core.list_namespaced_secret),
-        ):
-            for one in self._ask(listed, self.namespace, label_selector=selector)["items"]:
-                found.append(f"{kind} {one['metadata']['name']}")
-        return found
+        kinds = {
+            "pod": self._core.list_namespaced_pod,
+            "StatefulSet": self._apps.list_namespaced_stateful_set,
+            "service": self._core.list_namespaced_service,
+            "secret": self._core.list_namespaced_secret,
+        }
+        return [
+            f"{kind} {manifest['metadata']['name']}"
+            for kind, list_all in kinds.items()
+            for manifest in self._list(list_all, label_selector=selector)
+        ]
 
-    def _ask(self, order: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _list(self, list_all: Callable[..., Any], **selector: str) -> list[Manifest]:
+        return list(self._ask(list_all, self.namespace, **selector)["items"])
+
+    def _delete(self, delete: Callable[..., Any], manifest: Manifest, **options: Any) -> None:
+        with contextlib.suppress(_NotThere):
+            self._ask(delete, manifest["metadata"]["name"], self.namespace, **options)
+
+    def _ask(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Send a request by a method of the client library; return the answer as plain data."""
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
 
-        plain_answer = {} if order.__self__ is self._custom else {"_preload_content": False}  # type: ignore[attr-defined]  # a method
+        if request.__self__ is not self._custom:  # type: ignore[attr-defined]  # a method
+            kwargs["_preload_content"] = False
         try:
-            done = order(
-                *args, **kwargs, **plain_answer,
-                _request_timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
-            )  # fmt: skip
-            return done if not plain_answer else json.loads(done.data)
+            answer = request(*args, **kwargs, _request_timeout=_TIMEOUT)
+            return json.loads(answer.data) if "_preload_content" in kwargs else answer
         except ApiException as error:
             refused = _NotThere if error.status == 404 else _Refused
             raise refused(_words(error), error.status) from None
@@ -364,15 +352,11 @@ class KubeApi:
 
 
 def _end_seconds(pod: Manifest) -> int:
-    """Return how many seconds a pod may take to end.
-
-    It is 0 if no container has its image: nothing runs, and the node's clean-up need not be waited
-    for.
-    """
+    """Return how many seconds a pod may take to end: 0 if no container has its image, so that
+    nothing runs."""
     statuses = pod["status"].get("containerStatuses", ())
-    reasons = [one.get("state", {}).get("waiting", {}).get("reason", "") for one in statuses]
-    has_none = reasons and all(reason in _WITHOUT_IMAGE for reason in reasons)
-    return 0 if has_none else _END_SECONDS
+    reasons = {status.get("state", {}).get("waiting", {}).get("reason", "") for status in statuses}
+    return 0 if reasons and reasons <= _WITHOUT_IMAGE else _END_SECONDS
 
 
 class _Refused(JobError):

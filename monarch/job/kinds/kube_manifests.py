@@ -39,7 +39,7 @@ def image_template(
 
     With ``fuse`` it is privileged and gets the host's device.
     """
-    # Kubernetes gives 64 MiB, too little for tensors between processes.
+    # Kubernetes' default is 64 MiB, too little for tensors between processes.
     shm: Manifest = {"medium": "Memory"}
     if shm_size is not None:
         shm["sizeLimit"] = shm_size
@@ -49,9 +49,9 @@ def image_template(
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }  # fmt: skip
     if resources:
-        # Equal, as GPUs want it, and so that the kernel takes none of it back.
-        wanted = {name: str(value) for name, value in resources.items()}
-        container["resources"] = {"requests": wanted, "limits": dict(wanted)}
+        # Requests equal limits: GPUs require it, and the kernel then takes nothing back.
+        amounts = {name: str(value) for name, value in resources.items()}
+        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
     if fuse:
         container["securityContext"] = {"privileged": True}
         container["volumeMounts"].append({"name": "fuse", "mountPath": "/dev/fuse"})
@@ -93,8 +93,8 @@ def pod_template(
     worker = worker_of(template)
     if "command" not in worker and "args" not in worker:
         worker["command"] = list(command)
-    ours: list[Manifest] = [{"name": name, "value": value} for name, value in env.items()]
-    ours += [
+    variables: list[Manifest] = [{"name": name, "value": value} for name, value in env.items()]
+    variables += [
         {"name": "MONARCH_PORT", "value": str(mesh.port)},
         {"name": "MONARCH_GRACE_SECONDS", "value": str(grace)},
         _of_pod("MONARCH_POD_IP", "status.podIP"),
@@ -104,9 +104,9 @@ def pod_template(
             "valueFrom": {"secretKeyRef": {"name": secret_name, "key": SECRET_KEY}},
         },
     ]
-    theirs = worker.get("env") or []
-    taken = {variable["name"] for variable in theirs}
-    worker["env"] = theirs + [one for one in ours if one["name"] not in taken]
+    of_template = worker.get("env") or []
+    names = {variable["name"] for variable in of_template}
+    worker["env"] = of_template + [x for x in variables if x["name"] not in names]
     worker.setdefault("ports", [{"containerPort": mesh.port}])
     worker.setdefault("readinessProbe", {"tcpSocket": {"port": mesh.port}, "periodSeconds": 5})
     return template
@@ -150,7 +150,9 @@ def monarch_mesh(name: str, mesh: PodMesh, template: Manifest) -> Manifest:
 def worker_of(pod: Mapping[str, Any]) -> Manifest:
     """Return the container that runs the host agent, from a pod or a pod template."""
     containers: list[Manifest] = pod["spec"]["containers"]
-    return next((one for one in containers if one.get("name") == WORKER), containers[0])
+    return next(
+        (container for container in containers if container.get("name") == WORKER), containers[0]
+    )
 
 
 def _meta(name: str, labels: Mapping[str, str], mesh: PodMesh) -> Manifest:

@@ -22,7 +22,7 @@ _HOPELESS = {
 def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Manifest]:
     """Return the pods that are not ending, by rank. Raises ``JobError`` if two have the same
     rank."""
-    found: dict[int, Manifest] = {}
+    ranked: dict[int, Manifest] = {}
     for pod in pods:
         meta = pod["metadata"]
         is_over = pod["status"].get("phase") in ("Failed", "Succeeded")
@@ -35,13 +35,13 @@ def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Man
                 f"{mesh.rank_label}, and no number at the end of its name"
             )
         rank = int(number)
-        if rank in found:
+        if rank in ranked:
             raise JobError(
-                f"two pods claim rank {rank} of {name!r}: {found[rank]['metadata']['name']} and "
+                f"two pods claim rank {rank} of {name!r}: {ranked[rank]['metadata']['name']} and "
                 f"{meta['name']}. Name those that are meant with label_selector"
             )
-        found[rank] = pod
-    return found
+        ranked[rank] = pod
+    return ranked
 
 
 def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
@@ -51,9 +51,8 @@ def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
     """
     name, status = pod["metadata"]["name"], pod["status"]
     worker = worker_of(pod)["name"]
-    for container in [
-        *status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())
-    ]:  # fmt: skip
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    for container in containers:
         state = container.get("state", {})
         waiting = state.get("waiting", {})
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
@@ -62,10 +61,10 @@ def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
         if reason == "CrashLoopBackOff" and not has_been_up:
             ended = container.get("lastState", {}).get("terminated", {})
             log = ended.get("message") or api.log(name, container["name"], before=True)
-            told = f"; the last of what it said:\n{log}" if log else ""
+            tail = f"; the last of what it said:\n{log}" if log else ""
             raise JobError(
                 f"pod {name} crashes: its container {container['name']} exits with status "
-                f"{ended.get('exitCode')} ({ended.get('reason')}){told}"
+                f"{ended.get('exitCode')} ({ended.get('reason')}){tail}"
             )
         if container["name"] == worker and "running" not in state:
             return f"pod {name} is {reason or status.get('phase', 'Pending')}"
@@ -78,6 +77,7 @@ def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
 
 
 def port_of(pod: Manifest, port: int) -> int:
+    """Return the port of a pod's host agent, from its environment; ``port`` if that has none."""
     for variable in worker_of(pod).get("env") or ():
         if variable["name"] == "MONARCH_PORT" and str(variable.get("value", "")).isdigit():
             return int(variable["value"])
@@ -85,8 +85,7 @@ def port_of(pod: Manifest, port: int) -> int:
 
 
 def is_in_reach(url: str) -> bool:
-    """Whether packets reach a pod and come back: it answers, even if only that the port is
-    closed."""
+    """Whether packets reach a pod and return; also if its answer is that the port is closed."""
     parts = urlsplit(url)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,13 +23,12 @@ from monarch.job.kinds.kube_manifests import (
 from monarch.job.kinds.kube_pods import by_rank, is_in_reach, port_of, why_waiting
 from monarch.job.kinds.remote import GatewayLogin, job_secret
 from monarch.job.kinds.scheduled import (
-    LONGEST_LOOK_SECONDS,
     SHORTEST_LOOK_SECONDS,
     PlacedHost,
     ScheduledJob,
+    wait_for_place,
 )
 from monarch.net.identifiers import new_uid
-from monarch.runtime import process
 from monarch.wire.keys import SECRET_BYTES
 
 __all__ = ["ImageSpec", "KubeConfig", "KubernetesJob"]
@@ -41,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 _RANK_LABEL = "apps.kubernetes.io/pod-index"
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_MAX_NAME = 40  # with what is put after it, a label's value, and a name in the DNS
-_MAX_LABEL = 63  # of what a mesh of pods that are there is called in their labels
+_MAX_NAME = 40  # With a suffix, it must fit into a label and a name in the DNS.
+_MAX_LABEL = 63  # the longest value of a label, which names a mesh of existing pods
 _GONE_SECONDS = 90.0
 _GRACE_SECONDS = 30
 
@@ -98,11 +96,16 @@ class KubernetesJob(ScheduledJob):
         self.python_exe = python_exe
         self.grace_seconds = grace_seconds
         self._pods: dict[str, PodMesh] = {}
+        #: The value of the label of all its objects; "" without an allocation.
         self._allocation = ""
+        #: The kind of the objects that make pods: "StatefulSet" or "MonarchMesh".
         self._owner_kind = "StatefulSet"
+        #: The context of the kubeconfig file in which the job was made.
         self._context = ""
-        self._is_outside: bool | None = None  # Not known before there is a pod.
-        self._containers: dict[str, str] = {}  # of the hosts, by the names of their pods
+        #: Whether messages pass through a pod; ``None`` if it is not known yet.
+        self._is_outside: bool | None = None
+        #: The hosts' containers, by the names of their pods.
+        self._containers: dict[str, str] = {}
 
     def add_mesh(
         self,
@@ -134,11 +137,11 @@ class KubernetesJob(ScheduledJob):
         if image_spec is not None and pod_template is not None:
             raise ValueError(f"mesh {name!r}: either image_spec or pod_template")
         if makes and (label_selector is not None or pod_rank_label != _RANK_LABEL):
-            given = "label_selector" if label_selector is not None else "pod_rank_label"
-            raise ValueError(f"mesh {name!r}: {given} is for pods that are there already")
+            parameter = "label_selector" if label_selector is not None else "pod_rank_label"
+            raise ValueError(f"mesh {name!r}: {parameter} is for pods that are there already")
         if not makes and (labels or annotations):
-            given = "labels" if labels else "annotations"
-            raise ValueError(f"mesh {name!r}: {given} are for pods that the job makes")
+            parameter = "labels" if labels else "annotations"
+            raise ValueError(f"mesh {name!r}: {parameter} are for pods that the job makes")
         template: Manifest = {}
         if image_spec is not None:
             template = manifests.image_template(
@@ -200,14 +203,15 @@ class KubernetesJob(ScheduledJob):
         self._allocation = new_uid()[:8].lower()
         with self._api() as api:
             self._context = api.context
-            known = {
+            secrets = {
                 self._secret_of(api, pod)
-                for name, mesh in self._pods.items() if not mesh.template
+                for name, mesh in self._pods.items()
+                if not mesh.template
                 for pod in api.pods(self._selector(name))
-            }  # fmt: skip
-            if len(known) > 1:
+            }
+            if len(secrets) > 1:
                 raise JobError("the pods of this job's meshes do not have the same job secret")
-            self._secret = known.pop() if known else job_secret()
+            self._secret = secrets.pop() if secrets else job_secret()
             self._owner_kind = "MonarchMesh" if self._made and api.has_operator() else "StatefulSet"
 
     def _create(self, client_script: str | None) -> None:
@@ -232,17 +236,15 @@ class KubernetesJob(ScheduledJob):
             )
         if not self._is_outside:
             return None
-        ranks = Counter[str]()
-        by_place = {}
-        for host in self._hosts:
-            by_place[f"{host.mesh}-{ranks[host.mesh]}"] = host.name
-            ranks[host.mesh] += 1
-        pod = by_place.get(self.attach_to or "", self.attach_to or self._hosts[0].name)
+        pods: dict[str, str] = {}
+        for mesh in self._pods:
+            names = [host.name for host in self._hosts if host.mesh == mesh]
+            pods |= {f"{mesh}-{rank}": name for rank, name in enumerate(names)}
+        pod = pods.get(self.attach_to or "", self.attach_to or self._hosts[0].name)
         container = self._containers.get(pod)
-        command = [
-            *self._config().kubectl(), "-n", self.namespace, "exec", "-i", pod,
-            *(["-c", container] if container else []), "--", "sh", "-c",
-        ]  # fmt: skip
+        command = [*self._config().kubectl(), "-n", self.namespace, "exec", "-i", pod]
+        command += ["-c", container] if container else []
+        command += ["--", "sh", "-c"]
         return GatewayLogin(pod, command, self.python_exe if container else "python3")
 
     def _selector(self, mesh: str) -> str:
@@ -253,17 +255,18 @@ class KubernetesJob(ScheduledJob):
     def _secret_of(self, api: KubeApi, pod: Manifest) -> bytes:
         """Return the secret that the host of an existing pod requires."""
         name, worker = pod["metadata"]["name"], manifests.worker_of(pod)
-        found = [one for one in worker.get("env") or () if one["name"] == SECRET_VARIABLE]
-        reference = found[0].get("valueFrom", {}).get("secretKeyRef") if found else None
+        variables = {variable["name"]: variable for variable in worker.get("env") or ()}
+        variable = variables.get(SECRET_VARIABLE, {})
+        reference = variable.get("valueFrom", {}).get("secretKeyRef")
         if reference is not None:
             text = api.secret(reference["name"], reference["key"])
-        elif not found or "value" not in found[0]:
+        elif "value" in variable:
+            text = variable["value"]
+        else:
             raise JobError(
                 f"the pod {name} has no {SECRET_VARIABLE}: give its container one from a Secret "
                 "(docs/allocations.md has a manifest)"
             )
-        else:
-            text = found[0]["value"]
         try:
             secret = bytes.fromhex(text.strip())
         except ValueError:
@@ -276,22 +279,13 @@ class KubernetesJob(ScheduledJob):
         return secret
 
     def _place(self) -> list[PlacedHost]:
-        began, pause, told = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
         with self._api() as api:
-            while True:
+
+            def look() -> tuple[list[PlacedHost], str]:
                 hosts, waiting = self._look(api)
-                if not waiting:
-                    return hosts
-                waited = time.monotonic() - began
-                if self.timeout is not None and waited > self.timeout:
-                    raise JobError(
-                        f"{self._title()}: {waiting} after {self.timeout:.0f} s: it is given up"
-                    )
-                if waited > LONGEST_LOOK_SECONDS and told != waiting:
-                    told = waiting
-                    _log.warning("%s: %s", self._title(), waiting)
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_LOOK_SECONDS / 4)
+                return hosts, waiting and f"{self._title()}: {waiting}"
+
+            return wait_for_place(look, self.timeout)
 
     def _has_moved(self) -> bool:
         with self._api() as api:
@@ -302,7 +296,7 @@ class KubernetesJob(ScheduledJob):
         return bool(waiting) or [host.url for host in hosts] != self.urls()
 
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
-        """Return the hosts that are running, and what the others wait for."""
+        """Return the hosts that are running, and why the first of the others waits."""
         hosts, waits = [], []
         for name, mesh in self._pods.items():
             pods = by_rank(name, mesh, api.pods(self._selector(name)))
@@ -310,8 +304,8 @@ class KubernetesJob(ScheduledJob):
                 pod = pods.get(rank)
                 if pod is None:
                     waits.append(self._why_absent(api, name, rank))
-                elif why := why_waiting(api, pod, self._has_been_up):
-                    waits.append(why)
+                elif reason := why_waiting(api, pod, self._has_been_up):
+                    waits.append(reason)
                 else:
                     url = f"tcp://{pod['status']['podIP']}:{port_of(pod, mesh.port)}"
                     hosts.append(PlacedHost(name, pod["metadata"]["name"], url))
@@ -342,27 +336,27 @@ class KubernetesJob(ScheduledJob):
             return all(api.pods(self._selector(name)) for name in self._pods)
 
     def _last_words(self) -> str:
-        told = ""
+        text = ""
         with self._api() as api:
             for host in self._hosts:
                 tail = api.log(host.name, "", before=False)
-                told += f"\nthe last lines of pod {host.name}:\n{tail}" if tail else ""
-        return told
+                text += f"\nthe last lines of pod {host.name}:\n{tail}" if tail else ""
+        return text
 
     def _kill(self) -> None:
         """Delete the job's objects, and wait until they are gone. Pods that others made go on."""
-        if process.is_bootstrapped():
-            self._forget_links()
+        self._forget_links()
         if self._allocation and self._made:
             with self._api() as api:
                 api.delete_allocation(self._allocation)
                 deadline = time.monotonic() + _GONE_SECONDS
-                while left := api.left_of(self._allocation):
+                while remaining := api.left_of(self._allocation):
                     if time.monotonic() > deadline:
                         raise JobError(
                             f"still there {_GONE_SECONDS:.0f} s after they were deleted: "
-                            f"{', '.join(left)} in the namespace {self.namespace}. Try again, or "
-                            f"`kubectl delete all,secret -l {ALLOCATION_LABEL}={self._allocation}`"
+                            f"{', '.join(remaining)} in the namespace {self.namespace}. Try again, "
+                            "or `kubectl delete all,secret -l "
+                            f"{ALLOCATION_LABEL}={self._allocation}`"
                         )
                     time.sleep(SHORTEST_LOOK_SECONDS)
         self._hosts, self._is_outside = [], None
@@ -374,7 +368,7 @@ class KubernetesJob(ScheduledJob):
 
     def _placement(self) -> dict[str, Any]:
         names = ("_allocation", "_owner_kind", "_context", "_containers")
-        # Not kept: it is quick to see whether pods are in reach, and another machine may differ.
+        # False is not kept: another machine may not reach the pods.
         return {name: getattr(self, name) for name in names} | {
             "_is_outside": self._is_outside or None
         }
@@ -389,13 +383,13 @@ class KubernetesJob(ScheduledJob):
         return job
 
 
-def _as_template(given: Any, name: str) -> Manifest:
+def _as_template(data: Any, name: str) -> Manifest:
     """Return a pod template from data or a model; a pod's spec alone is accepted too."""
-    if not isinstance(given, Mapping):
+    if not isinstance(data, Mapping):
         from kubernetes import client
 
-        given = client.ApiClient().sanitize_for_serialization(given)
-    template: Manifest = dict(given) if "spec" in given else {"spec": dict(given)}
+        data = client.ApiClient().sanitize_for_serialization(data)
+    template: Manifest = dict(data) if "spec" in data else {"spec": dict(data)}
     if not template["spec"].get("containers"):
         raise ValueError(f"mesh {name!r}: pod_template has no containers")
     return template

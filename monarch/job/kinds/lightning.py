@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.errors import JobError
-from monarch.job.kinds.cloud import command_of_host
+from monarch.job.kinds.cloud import call_library, command_of_host, import_library
 from monarch.job.kinds.remote import job_secret
 from monarch.job.kinds.scheduled import LONGEST_LOOK_SECONDS, PlacedHost, ScheduledJob
 from monarch.net.identifiers import new_uid
-from monarch.runtime import process
 
 _PORT = 26600
 _GONE_SECONDS = 300.0
@@ -72,52 +71,44 @@ class LightningJob(ScheduledJob):
         name = f"{self.name}-{new_uid()[:6]}"
         chosen = {"studio": self.studio, "image": self.image}
         if self.studio is None and self.image is None:
-            chosen["studio"] = sdk.Studio()  # the one that this runs in
+            chosen["studio"] = sdk.Studio()  # the Studio that this program runs in
         # All users who may see the job's settings in the teamspace may see its secret there.
-        env = {
-            **self.env, "MONARCH_JOB_SECRET": self._secret.hex(),
-            "MONARCH_PORT": str(self.monarch_port),
-        }  # fmt: skip
-        self._told(
+        env = {**self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
+        env["MONARCH_PORT"] = str(self.monarch_port)
+        call_library(
             lambda: sdk.MMT.run(
-                name=name, num_machines=self.num_nodes,
+                name=name,
+                num_machines=self.num_nodes,
                 machine=getattr(sdk.Machine, self.machine, self.machine),
-                command=command_of_host(self.python_exe), env=env,
+                command=command_of_host(self.python_exe),
+                env=env,
                 **{key: value for key, value in chosen.items() if value is not None},
                 **self.options,
             ),
             "Lightning refuses the job",
-        )  # fmt: skip
+        )
         self._job_name = name
 
     def _job(self) -> Any:
         """Return the job's current state at Lightning."""
         sdk = lightning_sdk()
-        where = {key: self.options[key] for key in ("teamspace", "org", "user")
-                 if key in self.options}  # fmt: skip
-        return self._told(lambda: sdk.MMT(self._job_name, **where), "Lightning does not answer")
-
-    def _told(self, order: Any, what: str) -> Any:
-        try:
-            return order()
-        except Exception as error:  # The library raises what its parts do.
-            raise JobError(f"{what}: {error or type(error).__name__}") from error
+        names = ("teamspace", "org", "user")
+        options = {name: self.options[name] for name in names if name in self.options}
+        return call_library(lambda: sdk.MMT(self._job_name, **options), "Lightning does not answer")
 
     def _place(self) -> list[PlacedHost]:
         began, job = time.monotonic(), self._job()
         while True:
             machines, status = job.machines, _status_of(job)
-            over = {f"machine {rank} is {state}" for rank, one in enumerate(machines)
-                    if (state := _status_of(one)) in _OVER}  # fmt: skip
+            states = [_status_of(machine) for machine in machines]
+            over = [f"machine {n} is {state}" for n, state in enumerate(states) if state in _OVER]
             if status in _OVER or over:
-                told = "; ".join(sorted(over)) or f"it is {status}"
-                raise JobError(f"{self._title()}: {told}{self._logs_of(job)}")
-            addresses = [one.private_ip_address for one in machines]
-            if len(machines) == self.num_nodes and all(addresses):
-                return [
-                    PlacedHost(self.mesh, f"{self.mesh}{rank}", f"tcp://{one}:{self.monarch_port}")
-                    for rank, one in enumerate(addresses)
-                ]
+                reason = "; ".join(sorted(over)) or f"it is {status}"
+                raise JobError(f"{self._title()}: {reason}{self._logs_of(job)}")
+            urls = [f"tcp://{x.private_ip_address}:{self.monarch_port}" for x in machines]
+            if len(urls) == self.num_nodes and all(x.private_ip_address for x in machines):
+                names = [f"{self.mesh}{rank}" for rank in range(self.num_nodes)]
+                return [PlacedHost(self.mesh, *host) for host in zip(names, urls, strict=True)]
             if self.timeout is not None and time.monotonic() - began > self.timeout:
                 raise JobError(
                     f"{self._title()} is {status} after {self.timeout:.0f} s: it is given up"
@@ -128,7 +119,7 @@ class LightningJob(ScheduledJob):
         try:
             return f"; the last of its log:\n{str(job.logs)[-2000:]}"
         except Exception:
-            return ""  # It is an extra.
+            return ""  # The error is reported also without it.
 
     def _title(self) -> str:
         return f"Lightning job {self._job_name}"
@@ -138,12 +129,11 @@ class LightningJob(ScheduledJob):
 
     def _kill(self) -> None:
         """Stop the job, and wait until Lightning says that it has ended."""
-        if process.is_bootstrapped():
-            self._forget_links()
+        self._forget_links()
         if self._job_name:
             job = self._job()
             if _status_of(job) not in _OVER:
-                self._told(job.stop, "Lightning does not stop the job")
+                call_library(job.stop, "Lightning does not stop the job")
             deadline = time.monotonic() + _GONE_SECONDS
             while (status := _status_of(job)) not in _OVER:
                 if time.monotonic() > deadline:
@@ -168,10 +158,4 @@ def _status_of(job: Any) -> str:
 
 def lightning_sdk() -> Any:
     """Import the library `lightning_sdk`. Raises ``JobError`` if it is not installed."""
-    try:
-        import lightning_sdk as sdk
-    except ImportError:
-        raise JobError(
-            "a job of kind lightning needs Lightning's SDK: pip install 'monarch-loop[lightning]'"
-        ) from None
-    return sdk
+    return import_library("lightning_sdk", "lightning", "Lightning's SDK")

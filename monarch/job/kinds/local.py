@@ -37,18 +37,17 @@ class LocalJob(JobTrait):
             self.process = subprocess.Popen(
                 [sys.executable, client_script],
                 env={**os.environ, BATCH_VARIABLE: "1"},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
 
     def _state(self) -> JobState:
         return JobState({name: this_host() for name in self.host_names})
 
-    def _is_running(self) -> bool:
-        return True
-
     def can_run(self, spec: JobTrait) -> bool:
         """Return False: the hosts are in this program, so no later program can use them."""
-        # It ends with its program: no later one can use it.
         return False
 
     def _kill(self) -> None:

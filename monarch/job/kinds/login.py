@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,7 +15,6 @@ from monarch.job.job import JobTrait
 from monarch.job.kinds.login_session import END_SECONDS, LoginSession, ask_all, end_all
 from monarch.job.kinds.remote import RemoteJob, job_secret
 from monarch.net.identifiers import new_uid
-from monarch.runtime import process
 from monarch.runtime.client_agent import client
 from monarch.runtime.uninterrupted import Uninterrupted
 
@@ -55,12 +54,16 @@ class LoginJob(RemoteJob):
         self.python_exe = python_exe
         self.monarch_port = monarch_port
         self.env = dict(env or {})
+        #: The names of the hosts of each mesh, as the login has them.
         self.names: dict[str, list[str]] = {}
         self._hosts: list[LoginHost] = []
-        self._logins: dict[str, LoginSession] = {}  # that have started a host which is not kept yet
+        #: The logins that have started hosts, which end with them before ``_keep``.
+        self._logins: dict[str, LoginSession] = {}
+        #: The hosts of these logins.
         self._starting: list[LoginHost] = []
         self._allocation = ""
-        self._made_as: dict[str, Any] = {}  # what it was made as, where it is reached otherwise now
+        #: The settings with which it was made, if it is reached by other commands now.
+        self._made_as: dict[str, Any] = {}
 
     @abstractmethod
     def _login(self, host: str) -> list[str]:
@@ -72,20 +75,20 @@ class LoginJob(RemoteJob):
         """Return the name or address at which ``host`` is reached over TCP."""
 
     def _why_unreachable(self, host: str) -> str:
-        """Return a guess why ``host`` cannot be reached at its port although its login works."""
+        """Return a likely reason why ``host`` cannot be reached at its port, if its login works."""
         return "is there a firewall? Other hosts and this machine must reach that port"
 
     def add_mesh(self, name: str, hosts: Sequence[str]) -> None:
         """Add a mesh; ``hosts`` are the names used for the login. Raises ``ValueError``."""
         if not hosts:
             raise ValueError(f"mesh {name!r} needs at least one host")
-        known = [*(host for names in self.names.values() for host in names)]
+        listed = [host for names in self.names.values() for host in names]
         for host in hosts:
-            if host in known:
+            if host in listed:
                 raise ValueError(f"{host!r} is listed twice: a host belongs to one mesh, once")
             if not host or host.startswith("-") or any(char.isspace() for char in host):
                 raise ValueError(f"{host!r} is not the name of a host")
-            known.append(host)
+            listed.append(host)
         self.names[name] = list(hosts)
 
     @property
@@ -105,11 +108,8 @@ class LoginJob(RemoteJob):
             raise JobError("the job has no hosts: name them with `add_mesh(name, hosts)`")
         self._secret = job_secret()
         self._allocation = new_uid()
-        wanted = [(mesh, host) for mesh, hosts in self.names.items() for host in hosts]
-        self._start(
-            {host: self._start_order(host) for _, host in wanted},
-            {host: mesh for mesh, host in wanted},
-        )
+        meshes = {host: mesh for mesh, hosts in self.names.items() for host in hosts}
+        self._start({host: self._start_order(host) for host in meshes}, meshes)
         self._reach(self._starting)
 
     def _start_order(self, host: str) -> dict[str, Any]:
@@ -118,33 +118,35 @@ class LoginJob(RemoteJob):
             # Two hosts must not share one folder.
             env["WORKSPACE_DIR"] = os.path.join(env["WORKSPACE_DIR"], re.sub(r"[^\w.-]", "_", host))
         return {
-            "do": "start", "name": host, "address": self._address(host),
-            "port": self.monarch_port, "secret": self._secret.hex(),
-            "allocation": self._allocation, "env": env, "workspace": "",
-        }  # fmt: skip
+            "do": "start",
+            "name": host,
+            "address": self._address(host),
+            "port": self.monarch_port,
+            "secret": self._secret.hex(),
+            "allocation": self._allocation,
+            "env": env,
+            "workspace": "",
+        }
 
     def _start(self, orders: Mapping[str, dict[str, Any]], meshes: Mapping[str, str]) -> None:
         """Start all host agents at once. They outlive their logins only after ``_keep``."""
         for host in orders:
             self._logins[host] = LoginSession(self._login(host), self.python_exe)
         answers = ask_all(self._logins, orders, _START_SECONDS)
-        wrong = {host: answer["error"] for host, answer in answers.items() if "error" in answer}
-        if wrong:
-            raise JobError(_told("could not start the host agent on", wrong))
+        _check("could not start the host agent on", _errors_of(answers))
         self._starting = [LoginHost(meshes[host], host, **answers[host]) for host in orders]
 
     def _reach(self, hosts: Sequence[LoginHost]) -> None:
         """Raise ``JobError`` for hosts whose ports this machine cannot reach."""
-        addresses = {host.url: host.name for host in hosts}
-        found = self.ask(list(addresses), patiently=True)
-        wrong = {
-            addresses[url]: f"{_why_closed(url)} at {url}, though one can log in: "
-            f"{self._why_unreachable(addresses[url])}"
-            for url, answer in found.items()
-            if answer.error
+        names = {host.url: host.name for host in hosts}
+        replies = self.ask(list(names), patiently=True)
+        errors = {
+            names[url]: f"{_why_closed(url)} at {url}, though one can log in: "
+            f"{self._why_unreachable(names[url])}"
+            for url, reply in replies.items()
+            if reply.error
         }
-        if wrong:
-            raise JobError(_told("cannot reach the host agent on", wrong))
+        _check("cannot reach the host agent on", errors)
 
     def _create(self, client_script: str | None) -> None:
         self._keep()
@@ -156,27 +158,21 @@ class LoginJob(RemoteJob):
         order = [host for names in self.names.values() for host in names]
         self._hosts.sort(key=lambda host: order.index(host.name))
         self._starting = []
-        answers = ask_all(
-            self._logins, {host: {"do": "keep"} for host in self._logins}, END_SECONDS
-        )
+        orders = {host: {"do": "keep"} for host in self._logins}
+        answers = ask_all(self._logins, orders, END_SECONDS)
         end_all(self._logins)
-        wrong = {host: answer["error"] for host, answer in answers.items() if "error" in answer}
-        if wrong:
-            raise JobError(_told("the login ended too soon on", wrong))
+        _check("the login ended too soon on", _errors_of(answers))
 
     def repair(self) -> list[str]:
         """Restart the agents of hosts that have ended, at their ports; return the hosts' names.
 
         Raises ``JobError``.
         """
-        gone = set(self.ended())
-        ended = [host for host in self._hosts if host.url in gone]
+        ended = self._ended_hosts()
         orders = {}
         for host in ended:
-            port = urlsplit(host.url).port
-            orders[host.name] = self._start_order(host.name) | {
-                "port": port, "workspace": host.workspace,
-            }  # fmt: skip
+            as_before = {"port": urlsplit(host.url).port, "workspace": host.workspace}
+            orders[host.name] = self._start_order(host.name) | as_before
         try:
             self._start(orders, {host.name: host.mesh for host in ended})
             with Uninterrupted():
@@ -190,55 +186,47 @@ class LoginJob(RemoteJob):
 
     def why_ended(self) -> str:
         """Log in to each host that has ended, and return a line for each about why."""
-        gone = set(self.ended())
-        ended = [host for host in self._hosts if host.url in gone]
-        answers = self._log_in_and({
-            host.name: {
-                "do": "look", "pid": host.pid, "started": host.started,
-                "directory": host.directory,
-            }
-            for host in ended
-        })  # fmt: skip
+        ended = self._ended_hosts()
+        answers = self._log_in_and("look", ended)
         return "\n".join(f"{host.name}: {_last_words(host, answers[host.name])}" for host in ended)
+
+    def _ended_hosts(self) -> list[LoginHost]:
+        ended = set(self.ended())
+        return [host for host in self._hosts if host.url in ended]
 
     def _kill(self) -> None:
         self._abandon()
-        if process.is_bootstrapped():
-            self._forget_links()
-        answers = self._log_in_and({
-            host.name: {
-                "do": "end", "pid": host.pid, "started": host.started,
-                "directory": host.directory,
-            }
-            for host in self._hosts
-        })  # fmt: skip
-        left = {
-            host.name: answers[host.name].get("error") or _still_there(answers[host.name]["left"])
-            for host in self._hosts
-            if "error" in answers[host.name] or answers[host.name]["left"]
-        }
-        self._hosts = [host for host in self._hosts if host.name in left]
-        if left:
-            pids = ", ".join(f"{host.pid} on {host.name}" for host in self._hosts)
-            raise JobError(
-                _told("could not end the host agent on", left)
-                + f"\nIt may go on running (pid {pids}); all others have ended. Try again once it "
-                f"can be reached; to forget it, remove {self._state_path or 'its state'}"
-            )
+        self._forget_links()
+        answers = self._log_in_and("end", self._hosts)
+        errors = _errors_of(answers)
+        for host, answer in answers.items():
+            if pids := answer.get("left"):
+                errors.setdefault(host, f"SIGKILL did not end pid {', '.join(map(str, pids))}")
+        self._hosts = [host for host in self._hosts if host.name in errors]
+        numbers = ", ".join(f"{host.pid} on {host.name}" for host in self._hosts)
+        _check(
+            "could not end the host agent on",
+            errors,
+            f"\nIt may go on running (pid {numbers}); all others have ended. Try again once it can "
+            f"be reached; to forget it, remove {self._state_path or 'its state'}",
+        )
 
     def _abandon(self) -> None:
         """End the agents that were started and not kept, by ending their logins."""
-        left = end_all(self._logins)
+        errors = end_all(self._logins)
         self._starting = []
-        if left:
-            raise JobError(_told("cannot see whether the host agent has ended on", left))
+        _check("cannot see whether the host agent has ended on", errors)
 
-    def _log_in_and(self, orders: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Log in to each host and give it an order; return the answers, or an ``error`` each."""
+    def _log_in_and(self, action: str, hosts: Sequence[LoginHost]) -> dict[str, dict[str, Any]]:
+        """Log in to each host and order an action; return the answers, or an ``error`` each."""
+        orders: dict[str, dict[str, Any]] = {}
+        for host in hosts:
+            agent = {"pid": host.pid, "started": host.started, "directory": host.directory}
+            orders[host.name] = {"do": action, **agent}
         logins = {}
         try:
-            for host in orders:
-                logins[host] = LoginSession(self._login(host), self.python_exe)
+            for name in orders:
+                logins[name] = LoginSession(self._login(name), self.python_exe)
             return ask_all(logins, orders, END_SECONDS)
         finally:
             end_all(logins)
@@ -258,9 +246,12 @@ class LoginJob(RemoteJob):
     def _wanted(self) -> dict[str, Any]:
         """Return all settings that affect the hosts, as JSON data."""
         return {
-            "python_exe": self.python_exe, "monarch_port": self.monarch_port,
-            "env": self.env, "preload": self.preload, "names": self.names,
-        }  # fmt: skip
+            "python_exe": self.python_exe,
+            "monarch_port": self.monarch_port,
+            "env": self.env,
+            "preload": self.preload,
+            "names": self.names,
+        }
 
     def _to_data(self) -> dict[str, Any]:
         return {
@@ -272,9 +263,9 @@ class LoginJob(RemoteJob):
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> LoginJob:
-        wanted = dict(data["wanted"])
-        names = wanted.pop("names")
-        job = cls(**wanted)
+        settings = dict(data["wanted"])
+        names = settings.pop("names")
+        job = cls(**settings)
         for name, hosts in names.items():
             job.add_mesh(name, hosts)
         job._secret = bytes.fromhex(data["secret"])
@@ -283,12 +274,18 @@ class LoginJob(RemoteJob):
         return job
 
 
-def _told(what: str, hosts: Mapping[str, str]) -> str:
-    """Return an error message with a line for each distinct reason, and the hosts that have it."""
-    by_words: dict[str, list[str]] = {}
-    for host, words in hosts.items():
-        by_words.setdefault(words, []).append(host)
-    return "\n".join(f"{what} {', '.join(names)}: {words}" for words, names in by_words.items())
+def _errors_of(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {host: answer["error"] for host, answer in answers.items() if "error" in answer}
+
+
+def _check(problem: str, errors: Mapping[str, str], advice: str = "") -> None:
+    """Raise ``JobError`` if any host has an error, with a line for each distinct error."""
+    hosts: dict[str, list[str]] = {}
+    for host, error in errors.items():
+        hosts.setdefault(error, []).append(host)
+    if hosts:
+        lines = [f"{problem} {', '.join(names)}: {error}" for error, names in hosts.items()]
+        raise JobError("\n".join(lines) + advice)
 
 
 def _why_closed(url: str) -> str:
@@ -301,10 +298,6 @@ def _why_closed(url: str) -> str:
     except OSError as error:
         return str(error.strerror or error)
     return "no answer"
-
-
-def _still_there(pids: Iterable[int]) -> str:
-    return f"SIGKILL did not end pid {', '.join(map(str, pids))}"
 
 
 def _last_words(host: LoginHost, answer: Mapping[str, Any]) -> str:

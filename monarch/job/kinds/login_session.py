@@ -1,10 +1,8 @@
-"""One login to a machine: a Python there reads orders, and answers."""
+"""Logins to a machine that run a script of ours in a Python there, which answers orders."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import functools
 import json
 import queue
 import secrets
@@ -12,25 +10,25 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
 from monarch.errors import JobError
-from monarch.job.bundle.bundle import bundle_for, known_bundles
+from monarch.job.bundle.bundle import bundle_line, known_bundles
 from monarch.python_start import ALONE
 from monarch.runtime.hosts import bundle_place
 from monarch.version import __version__
 
 END_SECONDS = 30.0
 _CUT_OFF_SECONDS = 1.0
-_MAX_WORDS = 20
-_BUNDLE_SECONDS = 600.0
-"""Beyond what a bundle takes over a slow link."""
+_MAX_LINES = 20
+_BUNDLE_SECONDS = 600.0  # longer than a bundle takes over a slow link
+_MAX_AT_ONCE = 64
 
-# The whole command line that a login shell sees, so that no shell misreads it. The command comes
-# as the first line of standard input.
+# The whole command line of the login shell, which any shell reads alike. The program follows as the
+# first line of standard input.
 _REMOTE = f"exec {{python}} -c '{ALONE}exec(eval(sys.stdin.readline()))'"
 
 # Any Python can read this, so that one of version 2 can say what it is.
@@ -62,86 +60,124 @@ else:
 """
 
 
-_MAX_AT_ONCE = 64
+def _starter_script(mark: str) -> str:
+    # The module that finds and unpacks bundles, for a Python without our code.
+    place = Path(bundle_place.__file__).read_text(encoding="utf-8")
+    return _FIRST_LINE.format(mark=mark, version=__version__, known=known_bundles(), place=place)
 
 
-@functools.cache
-def _bundle_place() -> str:
-    """Return the source of the module that finds and unpacks bundles, for a Python without our
-    code."""
-    return Path(bundle_place.__file__).read_text(encoding="utf-8")
+class ScriptSession:
+    """A script of ours that runs on a host, and answers orders: both are lines of JSON.
 
+    Lines of its output that do not begin with ``mark`` are a shell's, and ignored. ``write`` sends
+    a line to it, ``words`` returns why it has ended, ``close`` ends it.
+    """
 
-class LoginSession:
-    """One login, which starts a Python there at once; its orders and answers. ``words_seconds``:
-    how long a login that says nothing more is given to end."""
-
-    def __init__(self, command: Sequence[str], python: str, *, words_seconds: float = 5.0) -> None:
-        self._words_seconds = words_seconds
-        self.has_answered = False
-        self._mark = f"monarch-{secrets.token_hex(8)} "
+    def __init__(
+        self,
+        mark: str,
+        write: Callable[[bytes], object],
+        words: Callable[[], str],
+        close: Callable[[], object],
+    ) -> None:
+        self.close = close
+        #: When the last order was sent, and the last answer came, in seconds since the epoch.
+        self.asked_at = self.answered_at = 0.0
+        self._mark = mark.encode()
+        self._write = write
+        self._words = words
+        #: Answers from the thread that reads; ``None`` at the end of the output.
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        # A file: a process that the login left in the background may keep it open for long.
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            # In a session of its own: Ctrl-C in this terminal is for us to act upon.
-            self._process = subprocess.Popen(
-                [*command, _REMOTE.format(python=python)], start_new_session=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            )  # fmt: skip
-        except OSError as error:
-            self._errors.close()
-            words = error.strerror or str(error)
-            raise JobError(f"cannot run `{command[0]}`: {words}. Is it installed?") from None
-        self._reader = threading.Thread(target=self._read, name="monarch-login", daemon=True)
-        self._reader.start()
-        program = _FIRST_LINE.format(
-            mark=self._mark, version=__version__, known=known_bundles(), place=_bundle_place()
-        )
-        self._write(ascii(program))
+        #: The beginning of an unfinished line.
+        self._unfinished = b""
 
-    def _write(self, line: str) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
-        with contextlib.suppress(OSError):  # It has ended; the reason is in its answer.
-            stdin.write(f"{line}\n".encode())
-            stdin.flush()
+    def take(self, data: bytes) -> None:
+        """Collect the answers from output of the script, or of a shell around it."""
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        for line in lines:
+            if line.startswith(self._mark):
+                with contextlib.suppress(ValueError):
+                    self.answered_at = time.time()
+                    self._answers.put(json.loads(line[len(self._mark) :]))
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        mark = self._mark.encode()
-        for line in self._process.stdout:
-            if line.startswith(mark):
-                self._answers.put(json.loads(line[len(mark) :]))
+    def over(self) -> None:
+        """Record that the output has ended."""
         self._answers.put(None)
 
-    def _bring_bundle(self, wanted: Mapping[str, Any]) -> None:
-        """Send the bundle that fits the host's Python, or the error that there is none."""
-        try:
-            bundle = bundle_for(str(wanted["tag"]), [str(one) for one in wanted["platforms"]])
-        except JobError as error:
-            self._write(f"bundle-error {json.dumps(str(error))}")
-            return
-        data = base64.b64encode(bundle.path.read_bytes()).decode()
-        self._write(f"bundle {bundle.digest} {data}")
-
     def order(self, order: Mapping[str, Any]) -> None:
-        self._write(json.dumps(order))
+        """Send an order."""
+        self.asked_at = time.time()
+        self._send(json.dumps(order))
+
+    def _send(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # It has ended; `answer` returns the reason.
+            self._write(f"{line}\n".encode())
 
     def answer(self, deadline: float) -> dict[str, Any]:
+        """Return the next answer, or a dictionary with an ``error``."""
         try:
             answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return {"error": "no answer in time"}
-        if answer is None:
-            return {"error": self._words()}
-        self.has_answered = True
-        if "bundle" in answer:
-            self._bring_bundle(answer["bundle"])
-            return self.answer(time.monotonic() + _BUNDLE_SECONDS)
-        return answer
+        return {"error": self._words()} if answer is None else answer
 
-    def _words(self) -> str:
+
+def new_mark() -> str:
+    """Return the beginning of answers of a new session, which no shell prints."""
+    return f"monarch-{secrets.token_hex(8)} "
+
+
+class PythonLogin(ScriptSession):
+    """A login that runs a script in a Python there. ``script`` returns it for a mark; it is sent as
+    the first line of standard input.
+
+    A login that has closed its output gets ``words_seconds`` to end. Raises ``JobError`` if
+    ``command`` cannot be run.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        python: str,
+        script: Callable[[str], str],
+        *,
+        words_seconds: float = 5.0,
+    ) -> None:
+        self._words_seconds = words_seconds
+        # A file, since a process that the login left behind may keep a pipe open for long.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            # A new session, so that Ctrl-C in this terminal does not reach it.
+            self._process = subprocess.Popen(
+                [*command, _REMOTE.format(python=python)],
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+            )
+        except OSError as error:
+            self._errors.close()
+            reason = error.strerror or str(error)
+            raise JobError(f"cannot run `{command[0]}`: {reason}. Is it installed?") from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        mark = new_mark()
+        super().__init__(mark, self._write_all, self._why_ended, self._kill)
+        self._reader = threading.Thread(target=self._read, name="monarch-login", daemon=True)
+        self._reader.start()
+        self._send(ascii(script(mark)))
+
+    def _write_all(self, data: bytes) -> None:
+        self._stdin.write(data)
+        self._stdin.flush()
+
+    def _read(self) -> None:
+        for line in self._stdout:
+            self.take(line)
+        self.over()
+
+    def _why_ended(self) -> str:
         """Return why the login ended, in its own words."""
         try:
             status = self._process.wait(self._words_seconds)
@@ -149,14 +185,13 @@ class LoginSession:
             return "the login says nothing more, and does not end"
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").splitlines()
-        told = [line.rstrip() for line in lines if line.strip("@ \r\t")]
-        return "\n".join(told[-_MAX_WORDS:]) or f"the login ended with status {status}"
+        lines = [line.rstrip() for line in lines if line.strip("@ \r\t")]
+        return "\n".join(lines[-_MAX_LINES:]) or f"the login ended with status {status}"
 
     def hang_up(self) -> None:
         """Close the login's input: the other end learns that no more orders follow."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
 
     def has_ended(self, deadline: float) -> bool:
         """Wait for the login to end, after ``hang_up``; at the deadline kill it and return
@@ -170,9 +205,28 @@ class LoginSession:
             return False
         finally:
             self._errors.close()
-            if self._process.stdout is not None:
-                self._reader.join(1.0)
-                self._process.stdout.close()
+            self._reader.join(1.0)
+            self._stdout.close()
+
+    def _kill(self) -> None:
+        self.hang_up()
+        self.has_ended(time.monotonic())
+
+
+class LoginSession(PythonLogin):
+    """A login that starts and ends host agents, and first gets monarch if it has none."""
+
+    def __init__(self, command: Sequence[str], python: str, *, words_seconds: float = 5.0) -> None:
+        super().__init__(command, python, _starter_script, words_seconds=words_seconds)
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        """Return the next answer, or a dictionary with an ``error``. If the host asks for a bundle
+        first, send it."""
+        answer = super().answer(deadline)
+        if "bundle" in answer:
+            self._send(bundle_line(answer["bundle"])[0])
+            return self.answer(time.monotonic() + _BUNDLE_SECONDS)
+        return answer
 
 
 def ask_all(
@@ -184,7 +238,7 @@ def ask_all(
         logins[host].order(order)
     if not orders:
         return {}
-    # At once: some may need a bundle first, which takes longer than an answer.
+    # In parallel: some may need a bundle first, which takes longer than an answer.
     with ThreadPoolExecutor(min(len(orders), _MAX_AT_ONCE)) as pool:
         answers = pool.map(lambda host: logins[host].answer(deadline), orders)
         return dict(zip(orders, answers, strict=True))
@@ -192,14 +246,14 @@ def ask_all(
 
 def end_all(logins: dict[str, LoginSession]) -> dict[str, str]:
     """End all logins at once; return the hosts whose logins had to be killed, with the reason."""
-    now = time.monotonic()
+    began = time.monotonic()
     for login in logins.values():
         login.hang_up()
-    left = {}
+    errors = {}
     for host, login in logins.items():
-        # A login that is not through yet is killed soon: if it gets through, the far end notices.
-        seconds = END_SECONDS if login.has_answered else _CUT_OFF_SECONDS
-        if not login.has_ended(now + seconds) and login.has_answered:
-            left[host] = f"its login did not end within {seconds:.0f} s"
+        # A login that has not succeeded yet is killed soon; if it does, the far end notices that.
+        seconds = END_SECONDS if login.answered_at else _CUT_OFF_SECONDS
+        if not login.has_ended(began + seconds) and login.answered_at:
+            errors[host] = f"its login did not end within {seconds:.0f} s"
     logins.clear()
-    return left
+    return errors

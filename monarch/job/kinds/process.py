@@ -36,14 +36,15 @@ from monarch.runtime.uninterrupted import Uninterrupted
 
 _TERM_SECONDS = 2.0
 _STATUS_SECONDS = 1.0
+_TAIL_LINES = 5
 
-# The agents that this program has started: a process's status is told to its parent only.
+# The agents that this program has started: only the parent of a process gets its status.
 _started_here: dict[int, subprocess.Popen[bytes]] = {}
 
 
 class HostProcess(NamedTuple):
-    """A host agent's process. ``started`` is its start time, which a later one with its pid has
-    not."""
+    """A host agent's process. ``started`` is its start time, which tells it from a later process
+    with the same pid."""
 
     mesh: str
     url: str
@@ -64,6 +65,7 @@ class HostProcess(NamedTuple):
 
     @property
     def is_running(self) -> bool:
+        """Whether the process runs."""
         return is_ours(self.pid, self.started, *self.words)
 
     @property
@@ -73,9 +75,13 @@ class HostProcess(NamedTuple):
 
     def how_ended(self) -> str:
         """Return how the host ended, if this program started it, and the last lines of its log."""
-        lines = last_lines(self.log)
-        told = f"; the last lines of {self.log}:\n{lines}" if lines else ""
-        return f"{self.name} (pid {self.pid}) {_status_words(self.pid)}{told}"
+        try:
+            with open(self.log, encoding="utf-8", errors="replace") as file:
+                lines = "".join(file.readlines()[-_TAIL_LINES:]).rstrip()
+        except FileNotFoundError:
+            lines = ""  # The folder was removed.
+        tail = f"; the last lines of {self.log}:\n{lines}" if lines else ""
+        return f"{self.name} (pid {self.pid}) {_status_words(self.pid)}{tail}"
 
 
 class ProcessJob(JobTrait):
@@ -129,24 +135,23 @@ class ProcessJob(JobTrait):
             self._kill()
             raise
 
-    def _start(self, mesh: str, name: str, before: HostProcess | None = None) -> HostProcess:
-        """Start a host agent, with the workspace and the log of ``before`` if it replaces that
-        one."""
+    def _start(self, mesh: str, name: str, replaced: HostProcess | None = None) -> HostProcess:
+        """Start a host agent, with the workspace and the log of the agent that it replaces."""
         folder = os.path.join(self._directory, name)
-        if before is None:
+        if replaced is None:
             os.mkdir(folder, 0o700)
         url = f"ipc://{folder}/host"
         log = os.path.join(folder, "host.log")
         env = {**os.environ, **self.env}
         workspace = env.setdefault("WORKSPACE_DIR", f"{folder}/workspace")
-        if num_hosts_in(self.meshes) > 1 and "WORKSPACE_DIR" in os.environ | self.env:
+        if sum(self.meshes.values()) > 1 and "WORKSPACE_DIR" in os.environ | self.env:
             # Two hosts must not share one folder.
             workspace = env["WORKSPACE_DIR"] = os.path.join(workspace, name)
-        if before is not None:
-            workspace = env["WORKSPACE_DIR"] = before.workspace
+        if replaced is not None:
+            workspace = env["WORKSPACE_DIR"] = replaced.workspace
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{folder}/host")
-        with open(log, "wb" if before is None else "ab") as output:
+        with open(log, "wb" if replaced is None else "ab") as output:
             child = start_agent(
                 url, name, secret=self._secret.hex(), env=env, stdout=output, stderr=output
             )
@@ -169,22 +174,21 @@ class ProcessJob(JobTrait):
         return JobState(hosts)
 
     def _process_at(self, url: str) -> HostProcess | None:
-        """Return the agent at ``url``; if it has ended, look whether another program has restarted
-        it."""
-        found = self._find(url)
-        if found is not None and not found.is_running:
+        """Return the agent at ``url``; another program may have restarted it."""
+        host = self._find(url)
+        if host is not None and not host.is_running:
             self._reread()
-            found = self._find(url)
-        return found
+            host = self._find(url)
+        return host
 
     def _find(self, url: str) -> HostProcess | None:
         return next((host for host in self.hosts if host.url == url), None)
 
     def _reread(self) -> None:
-        """Read from the kept state which processes the hosts now are."""
-        noted = self._noted()
-        if isinstance(noted, ProcessJob):
-            self.hosts = noted.hosts
+        """Read the hosts' current processes from the kept state."""
+        job = self._noted()
+        if isinstance(job, ProcessJob):
+            self.hosts = job.hosts
 
     def repair(self) -> list[str]:
         """Restart hosts that have ended, at their addresses; return their names.
@@ -198,8 +202,7 @@ class ProcessJob(JobTrait):
             self._reread()
             ended = [host for host in self.hosts if not host.is_running]
             for host in ended:
-                again = self._start(host.mesh, host.name, host)
-                self.hosts[self.hosts.index(host)] = again
+                self.hosts[self.hosts.index(host)] = self._start(host.mesh, host.name, host)
                 if (child := _started_here.pop(host.pid, None)) is not None:
                     child.wait()
             if ended and self._state_path is not None:
@@ -234,14 +237,14 @@ class ProcessJob(JobTrait):
             and self.preload == spec.preload
         )
 
-    def _check_ours(self, what: str) -> None:
+    def _check_ours(self, action: str) -> None:
         """Raise ``JobError`` if the state names a folder that no job of ours made."""
         try:
             check_job_directory(self._directory)
         except NotOurs as error:
             raise JobError(
-                f"nothing was {what}: {error}. The job's state is damaged, or a stranger's: remove "
-                f"{self._state_path or 'it'} to start anew"
+                f"nothing was {action}: {error}. The job's state is damaged, or a stranger's: "
+                f"remove {self._state_path or 'it'} to start anew"
             ) from None
 
     def _kill(self) -> None:
@@ -250,7 +253,14 @@ class ProcessJob(JobTrait):
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
             for host in self.hosts:
                 agent.unlink(host.url)
-        end_processes([host for host in self.hosts if host.is_running])
+        running = [host for host in self.hosts if host.is_running]
+        for host in running:
+            signal_process(host.pid, host.started, signal.SIGTERM, *host.words)
+        deadline = time.monotonic() + _TERM_SECONDS
+        while any(host.is_running for host in running) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        for host in running:
+            signal_process(host.pid, host.started, signal.SIGKILL, *host.words)
         for child in self._children:
             child.wait()
         for host in self.hosts:
@@ -259,7 +269,7 @@ class ProcessJob(JobTrait):
         self._children.clear()
         if self._directory:
             remove_job_directory(self._directory)
-            # A host agent that was killed could not take its sockets with it.
+            # A host agent that was killed could not remove its sockets.
             sweep(runtime_dir())
         self.hosts.clear()
 
@@ -275,7 +285,7 @@ class ProcessJob(JobTrait):
 
     @classmethod
     def _from_data(cls, data: dict[str, Any]) -> ProcessJob:
-        job = cls.__new__(cls)  # A subclass may want other arguments.
+        job = cls.__new__(cls)  # A subclass may have other parameters.
         ProcessJob.__init__(job, data["meshes"], data["env"], data["preload"])
         job._secret = bytes.fromhex(data["secret"])
         job._directory = data["directory"]
@@ -287,16 +297,12 @@ class ProcessJob(JobTrait):
         return job
 
 
-def num_hosts_in(meshes: dict[str, int]) -> int:
-    return sum(meshes.values())
-
-
 def _status_words(pid: int) -> str:
     child = _started_here.get(pid)
     if child is None:
         return "has ended"
     with contextlib.suppress(subprocess.TimeoutExpired):
-        # The kernel tells of an end a moment before it gives the status.
+        # The kernel reports an end a moment before it gives the status.
         status = child.wait(_STATUS_SECONDS)
         if status >= 0:
             return f"exited with status {status}"
@@ -308,7 +314,7 @@ def _status_words(pid: int) -> str:
 
 @contextlib.contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Let one program in at a time; a file system without locks does not ensure this."""
+    """Lock a folder for one program at a time; a file system without locks does not ensure this."""
     file = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
@@ -316,22 +322,3 @@ def _locked(folder: str) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def last_lines(path: str, num_lines: int = 5) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return "".join(file.readlines()[-num_lines:]).rstrip()
-    except FileNotFoundError:
-        return ""  # The file was tidied up.
-
-
-def end_processes(hosts: Sequence[HostProcess]) -> None:
-    """Send SIGTERM, and after two seconds SIGKILL to those that still run."""
-    for host in hosts:
-        signal_process(host.pid, host.started, signal.SIGTERM, *host.words)
-    deadline = time.monotonic() + _TERM_SECONDS
-    while any(host.is_running for host in hosts) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    for host in hosts:
-        signal_process(host.pid, host.started, signal.SIGKILL, *host.words)

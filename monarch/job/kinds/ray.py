@@ -22,7 +22,6 @@ from monarch.job.kinds.scheduled import (
     ScheduledJob,
 )
 from monarch.net.identifiers import new_uid
-from monarch.runtime import process
 from monarch.runtime.hosts.agent_process import start_agent
 
 _NAMESPACE = "monarch"
@@ -48,11 +47,15 @@ class RayHost:
             listener.listen(1024)
             self._url = f"tcp://{address}:{listener.getsockname()[1]}"
             fd = listener.fileno()
-            # When this actor ends, the agent ends, and with it all that the agent has started.
+            # When this actor ends, so do the agent and all processes that the agent has started.
             self._agent = start_agent(
-                f"tcp://{address}:fd{fd}", name, secret=secret, ends_with_us=True,
-                env={**os.environ, **env}, pass_fds=[fd],
-            )  # fmt: skip
+                f"tcp://{address}:fd{fd}",
+                name,
+                secret=secret,
+                ends_with_us=True,
+                env={**os.environ, **env},
+                pass_fds=[fd],
+            )
         self._is_stopping = False
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -108,8 +111,9 @@ class RayJob(ScheduledJob):
         """Return the names of the actors that run the hosts."""
         return [
             f"{mesh}{rank}-{self._allocation}"
-            for mesh, num_hosts in self._meshes.items() for rank in range(num_hosts)
-        ]  # fmt: skip
+            for mesh, num_hosts in self._meshes.items()
+            for rank in range(num_hosts)
+        ]
 
     def _begin(self, client_script: str | None) -> None:
         if client_script is not None:
@@ -120,18 +124,20 @@ class RayJob(ScheduledJob):
         self._secret = job_secret()
         self._allocation = new_uid()
         group = ray.util.placement_group(
-            [self.resources] * self.num_hosts, strategy="STRICT_SPREAD",
-            name=self._allocation, lifetime="detached",
-        )  # fmt: skip
+            [self.resources] * self.num_hosts,
+            strategy="STRICT_SPREAD",
+            name=self._allocation,
+            lifetime="detached",
+        )
         if not group.wait(self.timeout):
-            nodes = self.nodes()
-            told = "; ".join(
+            nodes = [
                 ", ".join(f"{name} {node.get(name, 0):g}" for name in self.resources)
-                for node in nodes
-            )
+                for node in self.nodes()
+            ]
             raise JobError(
                 f"Ray has no place for {self.num_hosts} hosts with {self.resources} each, on a "
-                f"node each, within {self.timeout:.0f} s; its {len(nodes)} nodes have: {told}"
+                f"node each, within {self.timeout:.0f} s; its {len(nodes)} nodes have: "
+                f"{'; '.join(nodes)}"
             )
 
     def _create(self, client_script: str | None) -> None:
@@ -139,13 +145,19 @@ class RayJob(ScheduledJob):
         group = ray.util.get_placement_group(self._allocation)
         host = ray.remote(RayHost)
         for index, name in enumerate(self._names()):
-            place = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
-            taken = dict(self.resources)
-            host.options(
-                name=name, namespace=_NAMESPACE, lifetime="detached", max_restarts=-1,
-                scheduling_strategy=place, num_cpus=taken.pop("CPU", 0),
-                num_gpus=taken.pop("GPU", 0), resources=taken,
-            ).remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)  # fmt: skip
+            strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
+            resources = dict(self.resources)
+            options = host.options(
+                name=name,
+                namespace=_NAMESPACE,
+                lifetime="detached",
+                max_restarts=-1,
+                scheduling_strategy=strategy,
+                num_cpus=resources.pop("CPU", 0),
+                num_gpus=resources.pop("GPU", 0),
+                resources=resources,
+            )
+            options.remote(_host_name(name), self._secret.hex(), self.monarch_port, self.env)
 
     def nodes(self) -> list[dict[str, float]]:
         """Return the resources of each live node of the cluster. Raises ``JobError``."""
@@ -162,25 +174,27 @@ class RayJob(ScheduledJob):
         if not ray.is_initialized():
             address = self.address or os.environ.get("RAY_ADDRESS") or "auto"
             self._knock(address)
-            before = signal.getsignal(signal.SIGTERM)
+            handler = signal.getsignal(signal.SIGTERM)
             try:
                 ray.init(
-                    address=address, namespace=_NAMESPACE, log_to_driver=False,
-                    logging_level=logging.ERROR, configure_logging=False,
-                )  # fmt: skip
+                    address=address,
+                    namespace=_NAMESPACE,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=False,
+                )
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise JobError(f"cannot reach Ray at {address}: {error}") from None
             finally:
                 # Ray would otherwise end the program in its own way.
                 if threading.current_thread() is threading.main_thread():
-                    signal.signal(signal.SIGTERM, before)
+                    signal.signal(signal.SIGTERM, handler)
         import ray.util.scheduling_strategies
 
         return ray
 
     def _knock(self, address: str) -> None:
-        """Raise ``JobError`` if Ray's address cannot be reached; Ray itself would try for
-        minutes."""
+        """Raise ``JobError`` if Ray cannot be reached at its address. Ray would try for minutes."""
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if not port.isdigit():
             return
@@ -197,14 +211,14 @@ class RayJob(ScheduledJob):
         deadline = time.monotonic() + self.timeout
         while True:
             try:
-                found = [ray.get_actor(name, namespace=_NAMESPACE) for name in self._names()]
+                actors = [ray.get_actor(name, namespace=_NAMESPACE) for name in self._names()]
             except ValueError as error:
                 raise JobError(f"{self._title()}: {error}") from None
             try:
-                urls = ray.get([one.url.remote() for one in found], timeout=_ANSWER_SECONDS)
+                urls = ray.get([actor.url.remote() for actor in actors], timeout=_ANSWER_SECONDS)
                 break
             except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError) as error:
-                # It is being made, or made again.
+                # An actor is starting, or restarting.
                 if time.monotonic() > deadline:
                     raise JobError(f"{self._title()} does not come up: {error}") from None
                 time.sleep(LONGEST_LOOK_SECONDS / 4)
@@ -228,35 +242,34 @@ class RayJob(ScheduledJob):
     def _kill(self) -> None:
         """End the actors and their agents, and remove the placement group; wait until both are
         gone."""
-        if process.is_bootstrapped():
-            self._forget_links()
+        self._forget_links()
         if self._allocation:
             ray = self._connect()
-            found = []
+            actors = []
             for name in self._names():
                 with contextlib.suppress(ValueError):
-                    found.append(ray.get_actor(name, namespace=_NAMESPACE))
+                    actors.append(ray.get_actor(name, namespace=_NAMESPACE))
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.get([one.stop.remote() for one in found], timeout=_ANSWER_SECONDS)
-            for one in found:
-                ray.kill(one, no_restart=True)
+                ray.get([actor.stop.remote() for actor in actors], timeout=_ANSWER_SECONDS)
+            for actor in actors:
+                ray.kill(actor, no_restart=True)
             with contextlib.suppress(ValueError):
                 ray.util.remove_placement_group(ray.util.get_placement_group(self._allocation))
             deadline = time.monotonic() + _UP_SECONDS
-            while left := self._left(ray):
+            while remaining := self._remaining(ray):
                 if time.monotonic() > deadline:
-                    raise JobError(f"{self._title()} is still there: {', '.join(left)}")
+                    raise JobError(f"{self._title()} is still there: {', '.join(remaining)}")
                 time.sleep(SHORTEST_LOOK_SECONDS)
         self._hosts = []
         self._allocation = ""
 
-    def _left(self, ray: Any) -> list[str]:
-        named = {one["name"] for one in ray.util.list_named_actors(all_namespaces=True)}
-        groups = ray.util.placement_group_table().values()
-        return [name for name in self._names() if name in named] + [
-            f"its group, {one['state']}" for one in groups
-            if one["name"] == self._allocation and one["state"] != "REMOVED"
-        ]  # fmt: skip
+    def _remaining(self, ray: Any) -> list[str]:
+        named = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+        remaining = [name for name in self._names() if name in named]
+        for group in ray.util.placement_group_table().values():
+            if group["name"] == self._allocation and group["state"] != "REMOVED":
+                remaining.append(f"its group, {group['state']}")
+        return remaining
 
     def _placement(self) -> dict[str, Any]:
         return {"_allocation": self._allocation}

@@ -13,6 +13,7 @@ from monarch.actor import attach_to_workers
 from monarch.errors import JobError
 from monarch.job.job import JobState, JobTrait
 from monarch.net.identifiers import new_secret
+from monarch.runtime import process
 from monarch.runtime.answers import Response
 from monarch.runtime.client_agent import client
 from monarch.runtime.hosts.asking import closed_of, inspect_hosts
@@ -123,9 +124,10 @@ class RemoteJob(JobTrait):
 
     def ended(self) -> list[str]:
         """Return the URLs at which no process listens any more."""
-        found = self.ask(self.urls())
-        closed = closed_of([url for url, answer in found.items() if answer.error], client().node)
-        return [url for url in found if url in closed]
+        replies = self.ask(self.urls())
+        silent = [url for url, reply in replies.items() if reply.error]
+        closed = closed_of(silent, client().node)
+        return [url for url in silent if url in closed]
 
     def running_urls(self) -> list[str]:
         ended = self.ended()
@@ -139,9 +141,10 @@ class RemoteJob(JobTrait):
         return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
 
     def _forget_links(self) -> None:
-        """Drop the links to the hosts, so that their end is no failure from now on."""
-        for host in self.hosts:
-            client().unlink(host.url)
+        """Drop this program's links to the hosts, so that their end is no failure."""
+        if process.is_bootstrapped():
+            for host in self.hosts:
+                client().unlink(host.url)
 
 
 def job_secret() -> bytes:

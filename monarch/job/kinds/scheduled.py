@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from monarch.errors import JobError
@@ -16,10 +17,32 @@ from monarch.runtime.uninterrupted import Uninterrupted
 from monarch_sync.words import counted
 
 Self = TypeVar("Self", bound="ScheduledJob")
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 SHORTEST_LOOK_SECONDS = 0.05
 LONGEST_LOOK_SECONDS = 2.0
 _UP_SECONDS = 120.0
+
+
+def wait_for_place(look: Callable[[], tuple[T, str]], timeout: float | None) -> T:
+    """Call ``look`` until it returns a result and "", not what the result waits for.
+
+    The latter is logged when it changes. Raises ``JobError`` with it after ``timeout`` seconds.
+    """
+    began, pause, logged = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
+    while True:
+        result, waiting = look()
+        if not waiting:
+            return result
+        waited = time.monotonic() - began
+        if timeout is not None and waited > timeout:
+            raise JobError(f"{waiting} after {timeout:.0f} s: it is given up")
+        if waited > LONGEST_LOOK_SECONDS and logged != waiting:
+            logged = waiting
+            _log.warning("%s", waiting)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_LOOK_SECONDS / 2)
 
 
 class PlacedHost(NamedTuple):
@@ -52,9 +75,10 @@ class ScheduledJob(RemoteJob):
             self._add(name, num_hosts)
         self.env = dict(env or {})
         self._hosts: list[PlacedHost] = []
+        #: The new hosts of the last `repair`, each with the one that it replaces, by name.
         self.replaced: dict[str, str] = {}
-        """By the last `repair`: the names of hosts that took the places of others, and theirs."""
-        self._has_been_up = False  # All have answered: one that fails now is lost, not wrong.
+        #: Whether all hosts have answered before: if one fails now, the job is not to blame.
+        self._has_been_up = False
 
     def _add(self, name: str, num_hosts: int) -> None:
         """Add a mesh. Raises ``ValueError`` for a name that is taken, or without hosts."""
@@ -92,12 +116,9 @@ class ScheduledJob(RemoteJob):
         """Return the scheduler's name for the job, for messages."""
 
     def _waits_for(self) -> str:
-        title = self._title() if self._is_asked_for() else f"a {self.kind} job"
+        is_submitted = any(self._placement().values())
+        title = self._title() if is_submitted else f"a {self.kind} job"
         return f"{counted(self.num_hosts, 'host')} of {title}"
-
-    def _is_asked_for(self) -> bool:
-        """Whether the job has been submitted to the scheduler, so that it has a name there."""
-        return any(self._placement().values())
 
     def _why_over(self) -> str:
         """Return why the scheduler no longer has the job."""
@@ -113,9 +134,9 @@ class ScheduledJob(RemoteJob):
 
     def _state(self) -> JobState:
         """Wait until all hosts have a place and their agents answer; return the hosts."""
-        before = self.urls()
+        last_urls = self.urls()
         self._wait_for_agents()
-        if self.urls() != before and self._state_path is not None:
+        if self.urls() != last_urls and self._state_path is not None:
             self.dump(self._state_path)
         return super()._state()
 
@@ -124,47 +145,39 @@ class ScheduledJob(RemoteJob):
         while True:
             # Each time: a host that is lost meanwhile may be started elsewhere.
             self._hosts = self._place()
-            self._bring_bundles()
-            found = self.ask(self.urls())
-            silent = {url: told.error for url, told in found.items() if told.error}
-            if not silent:
+            self._enter()
+            # A host whose Python has no monarch cannot answer before it has its bundle.
+            bring_bundles(self.urls(), self._secret, client().node.gateway)
+            replies = self.ask(self.urls())
+            errors = {url: reply.error for url, reply in replies.items() if reply.error}
+            if not errors:
                 self._has_been_up = True
                 return
             if time.monotonic() > deadline:
                 names = self.names_by_url()
-                told = "\n".join(f"{names[url]} at {url}: {why}" for url, why in silent.items())
-                raise JobError(f"{self._title()} runs, but\n{told}{self._last_words()}")
+                lines = "\n".join(f"{names[url]} at {url}: {x}" for url, x in errors.items())
+                raise JobError(f"{self._title()} runs, but\n{lines}{self._last_words()}")
             time.sleep(SHORTEST_LOOK_SECONDS)
-
-    def _bring_bundles(self) -> None:
-        """Send bundles to hosts whose Python has no monarch, before the hosts are asked
-        anything."""
-        self._enter()
-        bring_bundles(self.urls(), self._secret, client().node.gateway)
 
     def repair(self) -> list[str]:
         """Wait for the scheduler to replace lost hosts; return their names."""
-        gone = set(self.ended())
-        before = {host.name: host.url for host in self._hosts}
-        names = list(before)
+        ended = set(self.ended())
+        old_urls = {host.name: host.url for host in self._hosts}
         if not self._is_kept():
             raise JobError(self._why_over())
         self._wait_for_agents()
-        pairs = zip((host.name for host in self._hosts), names, strict=False)
-        self.replaced = {now: was for now, was in pairs if now != was}
+        pairs = zip((host.name for host in self._hosts), old_urls, strict=False)
+        self.replaced = {new: old for new, old in pairs if new != old}
         with Uninterrupted():
             if self._state_path is not None:
                 self.dump(self._state_path)
-        return [
-            host.name for host in self._hosts
-            if host.url in gone or before.get(host.name) != host.url
-        ]  # fmt: skip
+        return [x.name for x in self._hosts if x.url in ended or old_urls.get(x.name) != x.url]
 
     def is_whole(self) -> bool:
         return self.is_running() and not self._has_moved() and not self.ended()
 
     def _has_moved(self) -> bool:
-        """Whether the scheduler has a host elsewhere, or nowhere, by now.
+        """Whether the scheduler now has a host elsewhere, or nowhere.
 
         If a host's machine is gone, no refused connection shows that it has ended.
         """
@@ -184,8 +197,8 @@ class ScheduledJob(RemoteJob):
 
     def _wanted(self) -> dict[str, Any]:
         """Return all settings that define the job, as JSON data."""
-        kept = {name: getattr(self, name) for name in (*self._KEPT, "env", "preload")}
-        return {"meshes": self.meshes} | kept
+        settings = {name: getattr(self, name) for name in (*self._KEPT, "env", "preload")}
+        return {"meshes": self.meshes} | settings
 
     def _placement(self) -> dict[str, Any]:
         """Return the attributes by which the scheduler knows the job, as JSON data."""

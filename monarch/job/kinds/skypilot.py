@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.errors import JobError
-from monarch.job.kinds.cloud import command_of_host
+from monarch.job.kinds.cloud import call_library, command_of_host, import_library
 from monarch.job.kinds.remote import job_secret
 from monarch.job.kinds.scheduled import PlacedHost, ScheduledJob
 from monarch.net.identifiers import new_uid
-from monarch.runtime import process
 
 _PORT = 22222
-# Of this machine, among the addresses of all, which SkyPilot lists by rank.
+# This machine's own address, among all addresses, which SkyPilot lists by rank.
 _OWN_ADDRESS = '$(echo "$SKYPILOT_NODE_IPS" | sed -n "$((SKYPILOT_NODE_RANK + 1))p")'
 
 
@@ -72,38 +71,33 @@ class SkyPilotJob(ScheduledJob):
         self._secret = job_secret()
         self._cluster = self.cluster_name or f"monarch-{new_uid()[:6]}"
         task = sky.Task(
-            name="monarch", setup=self.setup_commands, workdir=self.workdir,
-            run=command_of_host(self.python_exe, _OWN_ADDRESS), num_nodes=self.num_hosts,
+            name="monarch",
+            setup=self.setup_commands,
+            workdir=self.workdir,
+            run=command_of_host(self.python_exe, _OWN_ADDRESS),
+            num_nodes=self.num_hosts,
             envs={**self.env, "MONARCH_PORT": str(self.monarch_port)},
             secrets={"MONARCH_JOB_SECRET": self._secret.hex()},
-        )  # fmt: skip
+        )
         task.set_resources(sky.Resources.from_yaml_config(self.resources))
-        _, handle = self._told(
-            lambda: sky.get(
-                sky.launch(
-                    task, cluster_name=self._cluster,
-                    idle_minutes_to_autostop=self.idle_minutes_to_autostop,
-                    down=self.idle_minutes_to_autostop is not None and self.down_on_autostop,
-                )
-            ),
-            f"SkyPilot cannot launch {self._cluster}",
-        )  # fmt: skip
+        options = {
+            "cluster_name": self._cluster,
+            "idle_minutes_to_autostop": self.idle_minutes_to_autostop,
+            "down": self.idle_minutes_to_autostop is not None and self.down_on_autostop,
+        }
+        _, handle = call_library(
+            lambda: sky.get(sky.launch(task, **options)), f"SkyPilot cannot launch {self._cluster}"
+        )
         self._addresses = _internal(handle)
-
-    def _told(self, order: Any, what: str) -> Any:
-        try:
-            return order()
-        except Exception as error:  # The library raises what its clouds' libraries do.
-            raise JobError(f"{what}: {error or type(error).__name__}") from error
 
     def _record(self) -> Any:
         """Return SkyPilot's record of the cluster; ``None`` if it knows none."""
         sky = skypilot_sdk()
-        found = self._told(
+        records = call_library(
             lambda: sky.get(sky.status([self._cluster], refresh=sky.StatusRefreshMode.AUTO)),
             "SkyPilot does not answer",
         )
-        return found[0] if found else None
+        return records[0] if records else None
 
     def _place(self) -> list[PlacedHost]:
         record = self._record()
@@ -115,12 +109,11 @@ class SkyPilotJob(ScheduledJob):
             raise JobError(
                 f"{self._title()} has {len(self._addresses)} machines, not {self.num_hosts}"
             )
+        hosts = zip(self._slots(), self._addresses, strict=True)
         return [
             PlacedHost(mesh, f"{mesh}{rank}", f"tcp://{address}:{self.monarch_port}")
-            for rank, (mesh, address) in enumerate(
-                zip(self._slots(), self._addresses, strict=True)
-            )
-        ]  # fmt: skip
+            for rank, (mesh, address) in enumerate(hosts)
+        ]
 
     def _title(self) -> str:
         return f"SkyPilot's cluster {self._cluster}"
@@ -133,12 +126,11 @@ class SkyPilotJob(ScheduledJob):
 
     def _kill(self) -> None:
         """Take the cluster down. Raises ``JobError`` if SkyPilot still has it."""
-        if process.is_bootstrapped():
-            self._forget_links()
+        self._forget_links()
         if self._cluster:
             sky = skypilot_sdk()
             if self._record() is not None:
-                self._told(
+                call_library(
                     lambda: sky.get(sky.down(self._cluster)),
                     f"SkyPilot cannot take {self._cluster} down",
                 )
@@ -166,10 +158,4 @@ def _state_of(record: Any) -> str:
 
 def skypilot_sdk() -> Any:
     """Import the library `sky`. Raises ``JobError`` if it is not installed."""
-    try:
-        import sky
-    except ImportError:
-        raise JobError(
-            "a job of kind skypilot needs SkyPilot: pip install 'monarch-loop[skypilot]'"
-        ) from None
-    return sky
+    return import_library("sky", "skypilot", "SkyPilot")

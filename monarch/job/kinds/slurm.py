@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import ipaddress
-import logging
 import os
 import shlex
 import subprocess
@@ -23,17 +22,15 @@ from monarch.job.kinds.scheduled import (
     SHORTEST_LOOK_SECONDS,
     PlacedHost,
     ScheduledJob,
+    wait_for_place,
 )
-from monarch.runtime import process
 from monarch.runtime.entry.slurm_task import BIND_TO, limit_seconds, node_addresses
-
-_log = logging.getLogger(__name__)
 
 _LIVE = {
     "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING",
     "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
 }  # fmt: skip
-# Why Slurm would leave a job pending for ever.
+# Reasons for which Slurm leaves a job pending for ever.
 _HOPELESS = {
     "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
     "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit", "QOSNotAllowed",
@@ -44,7 +41,7 @@ _UNANSWERED_SECONDS = 60.0
 _TAIL_LINES = 8
 
 
-class _Seen(NamedTuple):
+class _JobStatus(NamedTuple):
     """A job's state from squeue; ``state`` is "" if squeue does not know the job any more."""
 
     state: str
@@ -132,9 +129,12 @@ class SlurmJob(ScheduledJob):
         self.job_start_timeout = job_start_timeout
         self.account = account
         self.qos = qos
+        #: Slurm's id of the job; "" without an allocation.
         self.job_id = ""
+        #: The path of its output files, without their suffix.
         self._logs = ""
-        self._nodes = ""  # where the hosts that are known are
+        #: The nodes of the known hosts, in Slurm's notation.
+        self._nodes = ""
 
     def add_mesh(self, name: str, num_nodes: int) -> None:
         """Add a mesh of nodes. Raises ``ValueError`` for a name that is taken, or without nodes."""
@@ -145,7 +145,6 @@ class SlurmJob(ScheduledJob):
 
         A program in a batch job of Slurm gets the nodes of that job, whatever state is kept.
         """
-        # In its own batch job, a program runs on the nodes of that, whatever else is noted.
         return super().state(None if _own_job_id() else cached_path)
 
     def _create(self, client_script: str | None) -> None:
@@ -161,26 +160,31 @@ class SlurmJob(ScheduledJob):
             keep_from_git(Path(logs).parent)
         name = f"{self.job_name}_{os.getpid()}"
         options = {
-            "job-name": name, "nodes": self.num_hosts, "ntasks-per-node": self.ntasks_per_node,
+            "job-name": name,
+            "nodes": self.num_hosts,
+            "ntasks-per-node": self.ntasks_per_node,
             "output": f"{logs}/slurm_%j_{self.job_name}.out",
             "error": f"{logs}/slurm_%j_{self.job_name}.err",
-            "time": self.time_limit, "partition": self.partition, "account": self.account,
-            "qos": self.qos, "mem": self.mem, "gpus-per-node": self.gpus_per_node,
+            "time": self.time_limit,
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "mem": self.mem,
+            "gpus-per-node": self.gpus_per_node,
             "cpus-per-task": self.cpus_per_task,
-        }  # fmt: skip
-        words = [f"--{option}={value}" for option, value in options.items() if value is not None]
-        words += ["--exclusive"] if self.exclusive else []
-        # A job that loses a node is queued again, and its output goes on in the same files.
-        words += ["--requeue", "--open-mode=append", f"--signal=USR1@{self._warning_seconds()}"]
+        }
+        arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
+        arguments += ["--exclusive"] if self.exclusive else []
+        # A job that loses a node is queued again; its output is appended to the same files.
+        arguments += ["--requeue", "--open-mode=append", f"--signal=USR1@{self._warning_seconds()}"]
         # The secret is in the environment: arguments and scripts may be visible to others.
         environment = {**os.environ, **self.env, "MONARCH_JOB_SECRET": self._secret.hex()}
         if self.bind_to is not None:
             environment[BIND_TO] = self.bind_to
-        said = _run(
-            ["sbatch", "--parsable", *words, *self.slurm_args, "--export=ALL"],
-            "sbatch refuses the job", self._script(client_script), environment,
-        )  # fmt: skip
-        self.job_id = said.split(";")[0].strip().splitlines()[-1]
+        command = ["sbatch", "--parsable", *arguments, *self.slurm_args, "--export=ALL"]
+        script = self._script(client_script)
+        output = _run(command, "sbatch refuses the job", script, environment)
+        self.job_id = output.split(";")[0].strip().splitlines()[-1]
         self._logs = f"{logs}/slurm_{self.job_id}_{self.job_name}"
 
     def _warning_seconds(self) -> int:
@@ -200,7 +204,7 @@ class SlurmJob(ScheduledJob):
             return f"#!/bin/sh\nexec {hosts}\n"
         client = f"{self.python_exe} {shlex.quote(client_script)}"
         if " " in client_script and not os.path.isfile(client_script):
-            client = shlex.join(shlex.split(client_script))  # A command, as Monarch has it.
+            client = shlex.join(shlex.split(client_script))  # Monarch allows a command here.
         return (
             f"#!/bin/sh\n{hosts} &\nMONARCH_BATCH_JOB=1 {client}\nstatus=$?\nkill $!\nwait\n"
             "exit $status\n"
@@ -218,32 +222,22 @@ class SlurmJob(ScheduledJob):
         return GatewayLogin(name, command, "python3")
 
     def _place(self) -> list[PlacedHost]:
-        seen = self._wait_for_nodes()
-        if seen.nodes != self._nodes or not self._hosts:
-            self._hosts, self._nodes = self._hosts_on(seen.nodes), seen.nodes
+        nodes = wait_for_place(self._nodes_or_reason, self.job_start_timeout)
+        if nodes != self._nodes or not self._hosts:
+            self._hosts, self._nodes = self._hosts_on(nodes), nodes
         return self._hosts
 
-    def _wait_for_nodes(self) -> _Seen:
-        began, pause, told = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
-        while True:
-            seen = self._look()
-            if seen.state == "RUNNING":
-                return seen
-            if not seen.is_live:
-                raise JobError(self._why_over_now(seen))
-            if seen.reason in _HOPELESS:
-                raise JobError(f"Slurm would never run job {self.job_id}: {seen.reason}")
-            waited = time.monotonic() - began
-            if self.job_start_timeout is not None and waited > self.job_start_timeout:
-                raise JobError(
-                    f"Slurm job {self.job_id} is {seen.state} ({seen.reason}) after "
-                    f"{self.job_start_timeout:.0f} s: it is given up"
-                )
-            if waited > LONGEST_LOOK_SECONDS and told != seen.reason:
-                told = seen.reason
-                _log.warning("Slurm job %s is %s (%s)", self.job_id, seen.state, seen.reason)
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+    def _nodes_or_reason(self) -> tuple[str, str]:
+        """Return the job's nodes, and why it waits; "" if it runs. Raises ``JobError`` if it never
+        will."""
+        status = self._look()
+        if status.state == "RUNNING":
+            return status.nodes, ""
+        if not status.is_live:
+            raise JobError(self._why_over_now(status))
+        if status.reason in _HOPELESS:
+            raise JobError(f"Slurm would never run job {self.job_id}: {status.reason}")
+        return "", f"Slurm job {self.job_id} is {status.state} ({status.reason})"
 
     def _hosts_on(self, nodes: str) -> list[PlacedHost]:
         names = _run(["scontrol", "show", "hostnames", nodes], "scontrol fails").split()
@@ -255,33 +249,27 @@ class SlurmJob(ScheduledJob):
             addresses = node_addresses(nodes)
         except OSError as error:
             raise JobError(str(error)) from None
+        names = in_places([host.name for host in self._hosts], names)
         return [
             PlacedHost(mesh, name, f"tcp://{addresses[name]}:{self.monarch_port}")
-            for mesh, name in zip(
-                self._slots(), in_places([host.name for host in self._hosts], names), strict=True
-            )
+            for mesh, name in zip(self._slots(), names, strict=True)
         ]
 
-    def _look(self) -> _Seen:
+    def _look(self) -> _JobStatus:
         """Return the job's state from squeue, which is asked again for a while if Slurm does not
         answer."""
         deadline = time.monotonic() + _UNANSWERED_SECONDS
+        command = ["squeue", "-h", "-t", "all", "-j", self.job_id, "-o", "%T|%N|%r"]
         while True:
             try:
-                said = _run(
-                    ["squeue", "-h", "-t", "all", "-j", self.job_id, "-o", "%T|%N|%r"],
-                    "squeue fails",
-                ).strip()
+                lines = _run(command, "squeue fails").strip().splitlines()
+                return _JobStatus(*lines[0].split("|", 2)) if lines else _JobStatus("")
             except JobError as error:
                 if "Invalid job id" in str(error):
-                    return _Seen("")
+                    return _JobStatus("")
                 if "ontroller" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(LONGEST_LOOK_SECONDS)
-                continue
-            if not said:
-                return _Seen("")
-            return _Seen(*said.splitlines()[0].split("|", 2))
 
     def _title(self) -> str:
         return f"Slurm job {self.job_id}"
@@ -289,35 +277,34 @@ class SlurmJob(ScheduledJob):
     def _why_over(self) -> str:
         return self._why_over_now(self._look())
 
-    def _why_over_now(self, seen: _Seen) -> str:
-        reason = f" ({seen.reason})" if seen.reason not in ("", "None") else ""
-        over = f"is {seen.state}{reason}" if seen.state else "has ended: Slurm knows it no more"
+    def _why_over_now(self, status: _JobStatus) -> str:
+        reason = f" ({status.reason})" if status.reason not in ("", "None") else ""
+        over = f"is {status.state}{reason}" if status.state else "has ended: Slurm knows it no more"
         return f"Slurm job {self.job_id} {over}{self._last_words()}"
 
     def _last_words(self) -> str:
         """Return the last lines of the job's output files, as far as this machine sees them."""
-        told = ""
+        text = ""
         for path in sorted(glob.glob(f"{glob.escape(self._logs)}.*")) if self._logs else ():
             with open(path, encoding="utf-8", errors="replace") as file:
                 tail = "".join(file.readlines()[-_TAIL_LINES:]).rstrip()
-            told += f"\nthe last lines of {path}:\n{tail}" if tail else ""
-        return told
+            text += f"\nthe last lines of {path}:\n{tail}" if tail else ""
+        return text
 
     def _is_kept(self) -> bool:
         return bool(self.job_id) and self._look().is_live
 
     def _kill(self) -> None:
         """Call scancel, and wait until Slurm says that the job has ended."""
-        if process.is_bootstrapped():
-            self._forget_links()
+        self._forget_links()
         job_id = self.job_id
         if job_id and job_id != _own_job_id():
             _run(["scancel", job_id], "scancel refuses")
             deadline = time.monotonic() + _GONE_SECONDS
-            while (seen := self._look()).is_live or seen.state in ("COMPLETING", "STAGE_OUT"):
+            while (status := self._look()).is_live or status.state in ("COMPLETING", "STAGE_OUT"):
                 if time.monotonic() > deadline:
                     raise JobError(
-                        f"Slurm job {job_id} is still {seen.state} {_GONE_SECONDS:.0f} s after "
+                        f"Slurm job {job_id} is still {status.state} {_GONE_SECONDS:.0f} s after "
                         f"scancel; try again, or `scancel --signal=KILL {job_id}`"
                     )
                 time.sleep(SHORTEST_LOOK_SECONDS)
@@ -328,13 +315,13 @@ class SlurmJob(ScheduledJob):
         return {"job_id": self.job_id, "_logs": self._logs, "_nodes": self._nodes}
 
 
-def in_places(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Order the nodes that a job has ``now``: kept nodes stay in place, new ones replace lost
+def in_places(old: Sequence[str], current: Sequence[str]) -> list[str]:
+    """Order the ``current`` nodes of a job: kept nodes stay in place, new ones replace lost
     ones."""
-    if len(before) != len(now):
-        return list(now)
-    new = iter([name for name in now if name not in before])
-    return [name if name in now else next(new) for name in before]
+    if len(old) != len(current):
+        return list(current)
+    new = iter([name for name in current if name not in old])
+    return [name if name in current else next(new) for name in old]
 
 
 def _ip_address(text: str | None) -> str | None:
@@ -355,23 +342,28 @@ def _own_job_id() -> str:
 
 def _run(
     command: Sequence[str],
-    what: str,
-    script: str | None = None,
+    problem: str,
+    script: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command of Slurm's and return its output. Raises ``JobError`` with its own words."""
+    """Run a command of Slurm's and return its output. Raises ``JobError`` with its own words,
+    after ``problem``."""
     try:
-        done = subprocess.run(
-            command, input=script or "", capture_output=True, text=True, check=False,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+        result = subprocess.run(
+            command,
+            input=script,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+        )
     except OSError as error:
-        words = error.strerror or str(error)
         raise JobError(
-            f"cannot run `{command[0]}`: {words}. A job of kind slurm needs Slurm's commands on "
-            "the path, as on a login node"
+            f"cannot run `{command[0]}`: {error.strerror or error}. A job of kind slurm needs "
+            "Slurm's commands on the path, as on a login node"
         ) from None
-    if done.returncode != 0:
-        words = (done.stderr or done.stdout).strip() or f"status {done.returncode}"
-        raise JobError(f"{what}: {words}")
-    return done.stdout
+    if result.returncode != 0:
+        reason = (result.stderr or result.stdout).strip() or f"status {result.returncode}"
+        raise JobError(f"{problem}: {reason}")
+    return result.stdout

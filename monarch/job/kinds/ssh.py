@@ -53,8 +53,8 @@ class SSHJob(LoginJob):
         names = [name for hosts in self.names.values() for name in hosts]
         gateway = self.gateway
         if gateway is None:
-            # If ssh itself needs a jump host, nothing else gets there directly either. The
-            # machine that it jumps over may have no Python; a host has.
+            # If ssh itself needs a jump host, so does everything else. The jump host may have no
+            # Python; a host of the job has.
             gateway = next((names[0] for name in names if self._is_behind(name)), None)
         if gateway is None:
             return None
@@ -66,14 +66,14 @@ class SSHJob(LoginJob):
         return any(settings.get(key, "none") != "none" for key in ("proxyjump", "proxycommand"))
 
     def _login(self, host: str) -> list[str]:
-        # The first value that is given holds for ssh: arguments of the user's, then ours, then his
-        # files.
-        ours = ["-o", "BatchMode=yes"]
+        # ssh uses the first value of an option: the user's arguments precede ours, and his files
+        # come last.
+        options = ["-o", "BatchMode=yes"]
         if "connecttimeout" not in self._settings(host):
-            ours += ["-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
+            options += ["-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
         if self.gateway not in (None, host) and not self._is_behind(host):
-            ours += ["-J", str(self.gateway)]
-        return ["ssh", "-T", *self.ssh_args, *ours, "--", host]
+            options += ["-J", str(self.gateway)]
+        return ["ssh", "-T", *self.ssh_args, *options, "--", host]
 
     def _address(self, host: str) -> str:
         address = self._settings(host)["hostname"]
@@ -101,22 +101,27 @@ class SSHJob(LoginJob):
 
 @functools.lru_cache(maxsize=1024)
 def _settings_for(host: str, ssh_args: tuple[str, ...]) -> dict[str, str]:
-    """Return the settings that ``ssh`` would use for a host: it reads its files and does not
-    connect."""
+    """Return the settings that ``ssh`` would use for a host, from its files, without connecting."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             ["ssh", *ssh_args, "-G", "--", host],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError as error:
-        words = error.strerror or str(error)
+        reason = error.strerror or str(error)
         raise JobError(
-            f"cannot run `ssh`: {words}. A job of kind ssh needs an OpenSSH client on the path"
+            f"cannot run `ssh`: {reason}. A job of kind ssh needs an OpenSSH client on the path"
         ) from None
-    if done.returncode != 0:
-        raise JobError(f"{host}: {done.stderr.strip() or 'ssh refuses its settings'}")
-    pairs = (line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-    found = dict(reversed([(key, value) for key, value in pairs]))
-    if found.get("connecttimeout") == "none":
-        del found["connecttimeout"]
-    return found
+    if result.returncode != 0:
+        raise JobError(f"{host}: {result.stderr.strip() or 'ssh refuses its settings'}")
+    settings: dict[str, str] = {}
+    for line in result.stdout.splitlines():
+        key, space, value = line.partition(" ")
+        if space:
+            settings.setdefault(key, value)
+    if settings.get("connecttimeout") == "none":
+        del settings["connecttimeout"]
+    return settings

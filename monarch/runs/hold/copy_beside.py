@@ -14,7 +14,7 @@ its actor only defines one method, which returns the content of a checkpoint:
                 "random_state": torch.get_rng_state(),
             }
 
-With it, a new process can continue from the copy: ``attempt.newest_copies()`` returns its step, and
+A new process can then continue from the copy: ``attempt.newest_copies()`` returns its step, and
 the place of each rank's copy (``monarch/runs/hold/run_memory.py``); ``CopyPlace.read`` returns the
 state. With sharded weights, ``__state__`` returns each rank's own shards, as plain tensors (their
 ``to_local()``), and ``with_attempts`` needs ``has_shards``. Without it, the state is restored in
@@ -51,23 +51,23 @@ from monarch.runs.hold.state_memory import (
 QUICK_SECONDS = 0.03
 """A copy that takes no longer is waited for before the call."""
 
-# Or no longer than this share of a call: a thread beside would take as much from the call where all
-# cores are busy, needs sums before it, and is less exact.
+# Or a copy that takes no longer than this share of a call: a thread beside would take as much from
+# the call if all cores are busy, needs sums first, and is less exact.
 _QUICK_SHARE = 0.1
 
-# The same for GPU memory: if a kernel fails, the copy is lost with the context.
+# For GPU memory, as a copy in GPU memory is lost with the context if a kernel fails.
 _QUICK_CUDA_SECONDS = 0.2
-_FOUND_A_SECOND = 1e9  # bytes of memory that the host gives for the first time
+_FOUND_A_SECOND = 1e9  # bytes a second, of memory that is allocated for the first time
 
 SPOILT = "the step had written into weights before they were copied"
 
-_SUMS_SHARE = 0.04  # or which share of a call
+_SUMS_SHARE = 0.04  # the share of a call that computing sums may take
 _SUMMED_A_SECOND = {"cpu": 6e9, "cuda": 1e12}
 _PIECE_BYTES = 16 * 2**20
 _MEASURED_BYTES = 32 * 2**20
 
 _speeds: dict[str, float] = {"cpu": 1.5e9, "cuda": 8e9}  # bytes a second, as last measured
-_at_door: weakref.WeakSet[CopyBeside] = weakref.WeakSet()
+_in_progress: weakref.WeakSet[CopyBeside] = weakref.WeakSet()
 _hooks: list[object] = []
 
 
@@ -91,17 +91,25 @@ class CopyBeside:
         pins: bool = True,
     ) -> None:
         self.later = later
+        #: Whether the whole copy is made before the call, which then cannot spoil it.
+        self.is_quick = is_quick
         self._target = target
         self._tensors = list(tensors)
         self._later = sorted(set(later))
+        #: Whether to pin the memory for copies from GPUs.
         self._pins = pins
+        #: Torch's counts of writes into the later tensors, from before the call.
         self._versions = {number: _version_of(self._tensors[number]) for number in later}
-        self._is_cancelled = self._is_past_door = False
+        self._is_cancelled = False
+        #: Whether an optimizer has begun a step.
+        self._has_stepped = False
         self._done = threading.Event()
+        #: Why the copy has failed; set by the thread that copies.
         self._error = ""
-        self._is_before_call = False  # made for one before it, that was put back
-        self._begun: dict[Any, Any] = {}  # by device: what had been asked of it before the call
-        self.is_quick = is_quick  # made before the call: nothing that does can spoil it
+        #: Whether an earlier call was undone, for which the copy was made.
+        self._is_renewed = False
+        #: Events for each GPU, after the work that was queued before the call.
+        self._queued: dict[Any, Any] = {}
         self._start()
 
     @property
@@ -110,21 +118,24 @@ class CopyBeside:
 
     def _start(self) -> None:
         places = self._target.text.places
-        now = [number for number in range(len(self._tensors)) if number not in self._versions]
-        self._target.back(max((places[n].offset + places[n].num_bytes for n in now), default=0))
-        for number in now:
+        at_once = [number for number in range(len(self._tensors)) if number not in self._versions]
+        ends = (places[number].offset + places[number].num_bytes for number in at_once)
+        self._target.back(max(ends, default=0))
+        for number in at_once:
             self._target.tensor(number).copy_(self._tensors[number])
         self._target.mark(SMALL)
-        _have_door()
-        _at_door.add(self)
+        if not _hooks:
+            optim: Any = sys.modules["torch.optim.optimizer"]
+            _hooks.append(optim.register_optimizer_step_pre_hook(_wait_for_copies))
+        _in_progress.add(self)
         if self.is_quick:
             self._copy_later()
             return
         cuda = sys.modules["torch"].cuda
         for device in {self._tensors[number].device for number in self._later}:
             if device.type == "cuda":
-                self._begun[device] = cuda.Event()
-                self._begun[device].record(cuda.current_stream(device))
+                self._queued[device] = cuda.Event()
+                self._queued[device].record(cuda.current_stream(device))
         threading.Thread(target=self._copy_later, name="copy-beside", daemon=True).start()
 
     def _copy_later(self) -> None:
@@ -132,10 +143,10 @@ class CopyBeside:
         streams: dict[Any, Any] = {}
         try:
             self._target.back(self._target.text.num_bytes)
-            if self._begun and self._pins:
+            if self._queued and self._pins:
                 self._target.pin()
             began, began_cpu, num_bytes = time.monotonic(), time.thread_time(), 0
-            for device, event in self._begun.items():
+            for device, event in self._queued.items():
                 streams[device] = torch.cuda.Stream(device)
                 streams[device].wait_event(event)
             with torch.no_grad():
@@ -152,14 +163,14 @@ class CopyBeside:
             for stream in streams.values():
                 stream.synchronize()
             if num_bytes > _MEASURED_BYTES:
-                # On a CPU, how long it would take alone: the call and other ranks took their share.
+                # On a CPU, the time of this thread: the call and other ranks took their share.
                 seconds = time.monotonic() - began if streams else time.thread_time() - began_cpu
                 _speeds["cuda" if streams else "cpu"] = num_bytes / max(seconds, 1e-6)
-            if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
+            if self._has_counted_writes():
                 self._error = SPOILT
             elif not self._is_cancelled:
                 self._target.mark(WHOLE)
-        except Exception as error:  # as where there is no memory after all, or no device any more
+        except Exception as error:  # for example, memory is short after all, or the device is gone
             self._error = f"{type(error).__name__}: {error}"
         finally:
             with contextlib.suppress(Exception):
@@ -173,10 +184,15 @@ class CopyBeside:
             copied.copy_(source)
             return
         rows = max(1, source.shape[0] * _PIECE_BYTES // source.nbytes)
-        for one, other in zip(source.split(rows), copied.split(rows), strict=True):
+        for piece, copied_piece in zip(source.split(rows), copied.split(rows), strict=True):
             if self._is_cancelled:
                 return
-            other.copy_(one)
+            copied_piece.copy_(piece)
+
+    def _has_counted_writes(self) -> bool:
+        """Whether torch has counted a write into a later tensor since the copy began."""
+        versions = self._versions.items()
+        return any(_version_of(self._tensors[number]) != version for number, version in versions)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the copy is complete, or has failed; return False if that takes longer than
@@ -191,22 +207,20 @@ class CopyBeside:
     def close(self) -> None:
         """Stop the copy; after this, nothing writes into its memory."""
         self._is_cancelled = True
-        _at_door.discard(self)
+        _in_progress.discard(self)
         self.wait()
         self._tensors = []
 
     def renew(self, held: Sequence[Any]) -> bool:
-        """Whether the copy can serve a further call, because the state equals the state it was made
-        for. ``held`` are the optimizers' current tensors."""
-        there = [self._tensors[number] for number in self.later]
-        if (
-            not self._done.is_set()
-            or self._error
-            or list(map(_place, there)) != [*map(_place, held)]
-        ):
+        """Let the copy serve a further call, if the restored state has the same tensors; return
+        whether it can. ``held`` are the optimizers' current tensors."""
+        tensors = [self._tensors[number] for number in self.later]
+        if not self._done.is_set() or self._error:
+            return False
+        if list(map(_layout, tensors)) != list(map(_layout, held)):
             return False
         self._versions = {number: _version_of(self._tensors[number]) for number in self.later}
-        self._is_past_door, self._is_before_call = False, True
+        self._has_stepped, self._is_renewed = False, True
         return True
 
     def spoil(self) -> None:
@@ -227,20 +241,18 @@ class CopyBeside:
         """Whether the later tensors are unchanged, as far as can be seen without the copy: no
         optimizer has begun a step, torch's counters show no write, and the sums are equal.
         """
-        if self._is_past_door or self.is_quick:
-            return False
-        if any(_version_of(self._tensors[n]) != one for n, one in self._versions.items()):
+        if self._has_stepped or self.is_quick or self._has_counted_writes():
             return False
         sums = self._target.text.sums
-        return all(sum_of_bits(self._tensors[int(number)]) == one for number, one in sums.items())
+        return all(sum_of_bits(self._tensors[int(n)]) == kept for n, kept in sums.items())
 
     def wrong(self) -> str:
         """Return why the state cannot be restored from the copy; "" if it can."""
         self.wait()
-        if self.error or self.is_quick or self._is_before_call:
+        if self.error or self.is_quick or self._is_renewed:
             return self.error
-        for number, before in self._target.text.sums.items():
-            if sum_of_bits(self._target.tensor(int(number))) != before:
+        for number, kept_sum in self._target.text.sums.items():
+            if sum_of_bits(self._target.tensor(int(number))) != kept_sum:
                 return SPOILT
         return ""
 
@@ -257,12 +269,11 @@ def begin_copy(
     sums_seconds: float = 0.06,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> CopyBeside:
-    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first. It
-    raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
+    """Begin a copy of ``state`` and of the optimizers' tensors ``held``, parameters first.
 
     ``num_ranks`` ranks share this host. ``keeps_older``: do not overwrite the newest complete copy.
-    ``call_seconds`` is how long a call takes; computing sums may take
-    ``sums_seconds``, or a small share of it.
+    ``call_seconds`` is how long a call takes; computing sums may take ``sums_seconds``, or a small
+    share of it. Raises ``NoRoom``, ``UnpackableState`` or ``OSError``.
     """
     tensors, later, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
@@ -304,8 +315,8 @@ def have_gpus_room(tensors: Sequence[Any]) -> bool:
         sizes.setdefault(tensor.device, []).append(tensor.nbytes)
     cuda = sys.modules["torch"].cuda
     return bool(sizes) and all(
-        cuda.mem_get_info(device)[0] >= sum(some) + (ROOM - 1) * max(some)
-        for device, some in sizes.items()
+        cuda.mem_get_info(device)[0] >= sum(device_sizes) + (ROOM - 1) * max(device_sizes)
+        for device, device_sizes in sizes.items()
     )
 
 
@@ -353,19 +364,13 @@ def _version_of(tensor: Any) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
-def _place(tensor: Any) -> Any:
+def _layout(tensor: Any) -> Any:
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def _have_door() -> None:
-    if not _hooks:
-        optim: Any = sys.modules["torch.optim.optimizer"]
-        _hooks.append(optim.register_optimizer_step_pre_hook(_wait_at_door))
-
-
-def _wait_at_door(*ignored: Any) -> None:
+def _wait_for_copies(*ignored: Any) -> None:
     """Wait for all copies before an optimizer's step, as any optimizer may have any of their
     tensors."""
-    for copy in list(_at_door):
-        copy._is_past_door = True
+    for copy in list(_in_progress):
+        copy._has_stepped = True
         copy.wait()

@@ -17,8 +17,9 @@ from monarch_sync.words import byte_size
 ROOM = 3
 """A process copies a tensor into its own memory, or its GPU's, where so many more would fit."""
 
-_LEFT_BYTES = 512 * 2**20  # for all else
-_LEFT_SHARE = 0.02  # of what is to be copied
+# A copy must leave this much free, and this share of its own size.
+_LEFT_BYTES = 512 * 2**20
+_LEFT_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,17 @@ class RoomVerdict:
 
 def verdict_on_room(num_bytes: int, num_ranks: int, room: HostRoom) -> RoomVerdict:
     """Decide whether each of the ``num_ranks`` ranks of a host may allocate ``num_bytes``."""
-    wanted = num_bytes * num_ranks
-    left = _LEFT_BYTES + _LEFT_SHARE * wanted
+    needed = num_bytes * num_ranks
+    reserve = _LEFT_BYTES + _LEFT_SHARE * needed
     limits = (
         (room.available, "the host has {} free"),
         (room.in_cgroup, "the limit of its cgroup leaves {}"),
     )
     for free, text in limits:
-        if wanted and wanted + left > free:
+        if needed and needed + reserve > free:
             ranks = f" for {num_ranks} ranks" if num_ranks > 1 else ""
             why = (
-                f"a copy of the state in the host's memory takes {byte_size(wanted)}{ranks}, and "
+                f"a copy of the state in the host's memory takes {byte_size(needed)}{ranks}, and "
                 f"{text.format(byte_size(max(0, int(free))))}"
             )
             return RoomVerdict(False, why=why)
@@ -65,26 +66,23 @@ def verdict_on_room(num_bytes: int, num_ranks: int, room: HostRoom) -> RoomVerdi
 
 def look_at_room() -> HostRoom:
     """Return the current room of this process's host."""
+    lockable, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return HostRoom(
-        available=_available(Path("/proc/meminfo")),
+        available=available_bytes(),
         in_cgroup=room_in_cgroups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")),
-        lockable=_lockable(),
+        lockable=math.inf if lockable == resource.RLIM_INFINITY else float(lockable),
     )
 
 
-def _available(path: Path) -> float:
+def available_bytes() -> float:
+    """Return how many bytes of memory the machine has available; infinity if it is not known."""
     try:
-        for line in path.read_text().splitlines():
+        for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return float(line.split()[1]) * 1024
     except OSError:
         pass
     return math.inf
-
-
-def _lockable() -> float:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return math.inf if soft == resource.RLIM_INFINITY else float(soft)
 
 
 def room_in_cgroups(membership: Path, root: Path) -> float:
@@ -94,9 +92,9 @@ def room_in_cgroups(membership: Path, root: Path) -> float:
         lines = membership.read_text().splitlines()
     except OSError:
         return math.inf
-    left = math.inf
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    free = math.inf
+    for entry in lines:
+        _, controllers, path = entry.split(":", 2)
         if not controllers:
             base, names = root, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
@@ -105,8 +103,8 @@ def room_in_cgroups(membership: Path, root: Path) -> float:
         else:
             continue
         for folder in _upwards(base, path):
-            left = min(left, _left_in(folder, *names))
-    return left
+            free = min(free, _left_in(folder, *names))
+    return free
 
 
 def _upwards(base: Path, path: str) -> Iterator[Path]:
@@ -122,11 +120,11 @@ def _upwards(base: Path, path: str) -> Iterator[Path]:
 
 def _left_in(folder: Path, limit: str, usage: str, reclaimable: str) -> float:
     try:
-        most = (folder / limit).read_text().strip()
-        if most == "max" or int(most) >= 2**62:
+        limit_text = (folder / limit).read_text().strip()
+        if limit_text == "max" or int(limit_text) >= 2**62:
             return math.inf
         used = int((folder / usage).read_text())
         stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return int(most) - used + int(stats.get(reclaimable, 0))
+        return int(limit_text) - used + int(stats.get(reclaimable, 0))
     except (OSError, ValueError):
         return math.inf

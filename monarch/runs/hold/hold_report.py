@@ -27,11 +27,12 @@ from monarch.wire.message import Heard, Listen
 from monarch_sync.errors import SyncError
 from monarch_sync.words import some
 
+# Seconds between two looks: at the run itself, at answers to a slow call, at answers to a hold, and
+# at the hosts.
 _LOOK_SECONDS = 0.05
 _ASK_SECONDS = 0.5
 _FAR_LOOK_SECONDS = 0.5
-_HOSTS_SECONDS = 2.0  # between two looks at the hosts while it holds
-
+_HOSTS_SECONDS = 2.0
 
 _AS_IT_WAS = "no rank has changed anything by it, and weights and optimizer are as they were"
 _BY_SAMPLES = (
@@ -43,9 +44,11 @@ _NUM_TOLD = 5
 
 def but_for(state: str, unkept: Sequence[str]) -> str:
     """Return text that says how the ranks were restored (``state``), except for ``unkept``."""
-    words = [one for one in unkept if one != SAMPLED]
-    how = state or (_AS_IT_WAS if len(words) == len(unkept) else _BY_SAMPLES)
-    return f"{how}; not put back, or not compared: {some(words, _NUM_TOLD)}" if words else how
+    exceptions = [description for description in unkept if description != SAMPLED]
+    how = state or (_AS_IT_WAS if len(exceptions) == len(unkept) else _BY_SAMPLES)
+    if not exceptions:
+        return how
+    return f"{how}; not put back, or not compared: {some(exceptions, _NUM_TOLD)}"
 
 
 class HoldStopped(Exception):
@@ -59,14 +62,20 @@ class HoldReport:
         self._record = record
         self._edits = record.edits if record is not None else Edits()
         self._hosts = mesh._sync_hosts()
-        self.has_begun = False  # else what failed did so in procs that are gone
+        #: Whether there was a hold. If not, the failure was in procs that are gone.
+        self.has_begun = False
         self._name = record.folder.name if record is not None else "this program"
+        #: When to look for answers from elsewhere again, by the monotonic clock.
         self._next_look = 0.0
-        self._heard: set[int] = set()  # answers of watches, by number
+        #: The numbers of answers to earlier questions.
+        self._old_answers: set[int] = set()
+        #: The keys of the run's own terminal, while `listening`.
         self._keys: PressedKeys | None = None
+        #: A request for bulletins, which may still be unanswered, and when it was last sent.
         self._question: Promise[Response[Heard]] | None = None
         self._asked_at = 0.0
-        self._newest = 0  # the number of the last bulletin
+        #: The number of the last bulletin.
+        self._newest = 0
 
     @property
     def is_on(self) -> bool:
@@ -75,13 +84,14 @@ class HoldReport:
 
     def is_watched(self) -> bool:
         """Whether a watch pushes a person's saves, so that a fix can arrive by itself."""
-        return any(one.kind == "watching" for one in self._standing())
+        return any(bulletin.kind == "watching" for bulletin in self._bulletins())
 
-    def _standing(self) -> list[Bulletin]:
+    def _bulletins(self) -> list[Bulletin]:
         """Return the current bulletins of all hosts."""
-        addresses = {one.urls[0]: one for one in self._hosts if one.urls}
-        told = inspect_hosts(process.current().node, addresses).values()
-        return [one for host in told if not host.error for one in host.answer.bulletins]
+        addresses = {host.urls[0]: host for host in self._hosts if host.urls}
+        replies = inspect_hosts(process.current().node, addresses).values()
+        answers = [reply.answer for reply in replies if not reply.error]
+        return [bulletin for answer in answers for bulletin in answer.bulletins]
 
     @property
     def is_of_this_program(self) -> bool:
@@ -101,21 +111,18 @@ class HoldReport:
             ),
         )
 
-    # A step that takes long
+    # Slow calls
 
     def slow(self, text: str) -> None:
         """Report that a call takes long, or has ended after all: here, in the record, and in every
         watch."""
-        if self._record is not None:
-            self._record.event("slow", text)
-        else:
-            self._show(text)
+        self._event("slow", text)
         self._post(Bulletin(self._key, "slow", f"{self._name}: {text}"))
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """While the block runs, `answers` yields a person's answers: a key in the run's terminal or
-        in a watch, or a command."""
+        """Let `answers` yield a person's answers while the block runs: a key in the run's terminal
+        or in a watch, or a command."""
         self._question, self._newest, self._asked_at = None, 0, 0.0
         listen = None if self._record is None else self._record.listen_to_keys
         try:
@@ -125,22 +132,24 @@ class HoldReport:
             self._keys = None
 
     def answers(self) -> Iterator[str]:
-        """Yield the kinds of bulletins about `ASKED` that have come since the last call."""
+        """Yield the answers that have come since the last call: the kinds of bulletins about
+        `ASKED`."""
         while self._keys is not None and (key := self._keys.take()):
             if key in KEYS:
                 yield KEYS[key]
         now = time.monotonic()
         if self._question is None:
             if now - self._asked_at >= _ASK_SECONDS and self._hosts:
-                node, number, self._asked_at = process.current().node, self._newest, now
+                self._asked_at = now
                 with contextlib.suppress(MonarchError):
-                    self._question = node.ask(self._hosts[0], Listen(number, 0.0))
+                    listen = Listen(self._newest, 0.0)
+                    self._question = process.current().node.ask(self._hosts[0], listen)
         elif self._question.is_set:
-            said, self._question = self._question.value, None
-            if not said.error:
-                is_first, self._newest = not self._newest, said.answer.number
-                told = () if is_first else said.answer.bulletins
-                yield from (one.kind for one in told if one.key == ASKED)
+            reply, self._question = self._question.value, None
+            if not reply.error:
+                is_first, self._newest = not self._newest, reply.answer.number
+                if not is_first:
+                    yield from (x.kind for x in reply.answer.bulletins if x.key == ASKED)
 
     def _has_checkpoint(self) -> bool:
         return self._record is not None and RunFolder(self._record.folder).has_checkpoint
@@ -172,34 +181,30 @@ class HoldReport:
     def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
         """Report that the run holds from now on, or still."""
         self._begin()
-        usual, stop = (
-            (
-                _AS_IT_WAS,
-                "saves what was learned, and stops",
+        if in_place:
+            usual, stop = _AS_IT_WAS, "saves what was learned, and stops"
+        elif self._has_checkpoint():
+            usual = (
+                "the ranks cannot be put back: after the fix it goes on from the last checkpoint"
             )
-            if in_place
-            else (
-                "the ranks cannot be put back: after the fix it goes on from the last checkpoint",
-                "stops it, and leaves that checkpoint",
-            )
-            if self._has_checkpoint()
-            else ("after the fix it begins again, in new processes", "stops it")
-        )
+            stop = "stops it, and leaves that checkpoint"
+        else:
+            usual, stop = "after the fix it begins again, in new processes", "stops it"
         if self._record is not None and RunFolder(self._record.folder).is_of_script:
-            stop = "stops it"  # What it has learned only the script can save.
+            stop = "stops it"  # Only the script itself could save.
         again = f"and {failure.doing} is made again, on all ranks, with the new code"
-        it = "The run holds" if self._record is not None else "It holds"
+        holds = "The run holds" if self._record is not None else "It holds"
         # Code that was never edited has nothing to go back to.
         has_older = failure.good < failure.generation
         if self.is_of_this_program:
             what_now = (
-                f"{it}: {state or usual}.\n"
+                f"{holds}: {state or usual}.\n"
                 "Its processes are this program's own, and no other can push to them: interrupt it "
                 "(Ctrl-C), save a fix, `await procs.sync_workspace(...)`, and run it again."
             )
         elif self._record is None:
             what_now = (
-                f"{it}: {state or usual}.\nPush a fix, {again}; or interrupt it, as with Ctrl-C."
+                f"{holds}: {state or usual}.\nPush a fix, {again}; or interrupt it, as with Ctrl-C."
             )
         elif self._edits.told == (in_place, has_older, state):
             # After the first hold, the reader knows the long text.
@@ -209,7 +214,7 @@ class HoldReport:
             self._edits.told = in_place, has_older, state
             back = "; or go back: `monarch sync rollback`, or b in a `monarch sync --watch`"
             what_now = (
-                f"{it}: {state or usual}.\n"
+                f"{holds}: {state or usual}.\n"
                 f"Save a fix, {again}{back if has_older else ''}.\n"
                 f"Ctrl-C in the terminal of the run {stop}."
             )
@@ -225,17 +230,17 @@ class HoldReport:
         Raises ``RunFailed`` if the run must end, ``KeyboardInterrupt`` if it must stop.
         """
         if self._edits.policy == "end":
-            on = "goes on from the last checkpoint" if self._has_checkpoint() else "begins again"
-            raise RunFailed(failure.told(f"Nothing was saved of that. The same command {on}"))
+            then = "goes on from the last checkpoint" if self._has_checkpoint() else "begins again"
+            raise RunFailed(failure.told(f"Nothing was saved of that. The same command {then}"))
         has_checkpoint = self._has_checkpoint()
         anew = "all go on from the last checkpoint" if has_checkpoint else "all begin again"
         if self._edits.policy == "rollback":
             takes = right is not None and not has_checkpoint
-            what = f"all ranks take the state of rank {right}" if takes else anew
-            self._alarm("apart", failure, failure.told(f"Nobody is there to choose: {what}."))
+            choice = f"all ranks take the state of rank {right}" if takes else anew
+            self._alarm("apart", failure, failure.told(f"Nobody is there to choose: {choice}."))
             return takes
         self._begin()
-        self._edits.in_place = False  # Nothing is to be saved of it.
+        self._edits.in_place = False  # Its state must not be saved.
         choices = {"c": f"(c) {anew}"}
         if right is not None:
             choices["t"] = f"(t) all ranks take the state of rank {right}"
@@ -246,7 +251,7 @@ class HoldReport:
             "Ctrl-C in the terminal of the run stops it, and saves nothing of that."
         )
         # Answers to earlier questions do not count.
-        self._heard = {one.number for one in self._answers()}
+        self._old_answers = {answer.number for answer in self._answers()}
         if self._record is not None:
             RunFolder(self._record.folder).take_answer()
         self._alarm("held", failure, failure.told(what_now), in_place=False, choices=list(choices))
@@ -281,11 +286,11 @@ class HoldReport:
         if time.monotonic() < self._next_look:
             return ""
         self._next_look = time.monotonic() + _FAR_LOOK_SECONDS
-        new = [one.text for one in self._answers() if one.number not in self._heard]
-        return new[-1] if new else ""
+        new = [answer for answer in self._answers() if answer.number not in self._old_answers]
+        return new[-1].text if new else ""
 
     def _answers(self) -> list[Bulletin]:
-        return [one for one in self._standing() if one.kind == "answer"]
+        return [bulletin for bulletin in self._bulletins() if bulletin.kind == "answer"]
 
     def wait(self, failure: Failure, *, in_place: bool) -> bool:
         """Wait for code newer than the code that failed; return whether the ranks are still in
@@ -305,8 +310,8 @@ class HoldReport:
                     in_place = self._edits.in_place = False
                     process.current().begins_anew = True
                     if record is not None:
-                        if why := record.why_gone():
-                            raise RunLost(why)  # A fix would have nothing to run on.
+                        if reason := record.why_gone():
+                            raise RunLost(reason)  # A fix would have nothing to run on.
                         record.repair_hosts()
                 if record is not None and time.monotonic() > look_at:
                     # Nobody reports a host on which nothing of ours runs any more.
@@ -326,16 +331,13 @@ class HoldReport:
         process.current().begins_anew = False
         if self._record is not None and self._record.is_stopping:
             # The save has gone well; the code that failed is not fixed.
-            told = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
-            self._post(Bulletin(self._key, "stopped", told, generation))
+            text = f"{self._name} stops, unmended, and has held for {seconds:.1f} s"
+            self._post(Bulletin(self._key, "stopped", text, generation))
             return
         text = (
             f"{doing} went well on generation {generation}: the run goes on, after {seconds:.1f} s"
         )
-        if self._record is not None:
-            self._record.event("mended", text, generation=generation, seconds=seconds)
-        else:
-            self._show(text)
+        self._event("mended", text, generation=generation, seconds=seconds)
         self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
 
     def roll_back(self, failure: Failure, good: int) -> None:
@@ -344,9 +346,8 @@ class HoldReport:
         code = self._record.code if self._record is not None else None
         text = failure.told(f"Nobody is there to fix it: going back to generation {good}.")
         self._alarm("failed_edit", failure, text)
-        before = process.current().generation
-        if before > failure.generation:
-            return  # A push has come meanwhile: that is tried first.
+        if process.current().generation > failure.generation:
+            return  # A push has come meanwhile: try that first.
         if code is None or code.roll_back is None:
             raise RunFailed(self.end_words(failure))
         try:
@@ -354,13 +355,11 @@ class HoldReport:
         except (MonarchError, SyncError) as error:
             raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {error}") from error
         if not report.ok:
-            why = "; ".join(report.errors)
-            raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {why}")
+            errors = "; ".join(report.errors)
+            raise RunFailed(f"{self.end_words(failure)}\nThe rollback failed: {errors}")
         if self._record is not None:
-            self._record.event(
-                "rolled_back", f"generation {report.generation} is what {good} was; going on",
-                generation=report.generation, good=good,
-            )  # fmt: skip
+            text = f"generation {report.generation} is what {good} was; going on"
+            self._record.event("rolled_back", text, generation=report.generation, good=good)
         origins = self._edits.origins
         origins[process.current().generation] = origins.get(good, good)
 
@@ -368,22 +367,19 @@ class HoldReport:
         """Return the text that says why a run ends although an edit could be fixed."""
         good = failure.good
         if failure.generation in self._edits.origins:
-            why = "Going back has not helped: nothing older has gone well"
+            advice = "Going back has not helped: nothing older has gone well"
         else:
-            which = "It was the first on code" if failure.is_first else "It ran code"
+            ran = "It was the first on code" if failure.is_first else "It ran code"
             since = f"generation {good} went well" if good in failure.older else "the run began"
-            why = (
-                f"{which} that was saved since {since}. "
+            advice = (
+                f"{ran} that was saved since {since}. "
                 f"`monarch sync rollback {good}` goes back to that"
             )
-        return failure.told(why + (f"\n{failure.details}" if failure.details else ""))
+        return failure.told(advice + (f"\n{failure.details}" if failure.details else ""))
 
     def tell(self, text: str) -> None:
         """Report an event during the hold."""
-        if self._record is not None:
-            self._record.event("held_still", text)
-        else:
-            self._show(text)
+        self._event("held_still", text)
 
     def _begin(self) -> None:
         self.has_begun = True
@@ -394,27 +390,23 @@ class HoldReport:
         return f"run {self._name}"
 
     def _alarm(self, kind: str, failure: Failure, text: str, **data: Any) -> None:
-        about = {
-            "error": failure.error, "file": failure.file, "line": failure.line,
-            "ranks": list(failure.ranks), "good": failure.good, "doing": failure.doing, **data,
-        }  # fmt: skip
+        generation = failure.generation
+        facts = ("error", "file", "line", "ranks", "good", "doing")
+        data = {**{name: getattr(failure, name) for name in facts}, **data}
         if self._record is not None:
             self._record.alarm(text)
-            self._record.note(
-                kind, text, generation=failure.generation, traceback=failure.details, **about
-            )
+            self._record.note(kind, text, generation=generation, traceback=failure.details, **data)
         else:
             self._show(text)
+        text = f"{self._name}: {text}"
         stands = kind == "held"
-        told = Bulletin(
-            key=self._key,
-            kind=kind,
-            text=f"{self._name}: {text}",
-            generation=failure.generation,
-            stands=stands,
-            data=about,
-        )
-        self._post(told)
+        self._post(Bulletin(self._key, kind, text, generation, stands=stands, data=data))
+
+    def _event(self, kind: str, text: str, **data: Any) -> None:
+        if self._record is not None:
+            self._record.event(kind, text, **data)
+        else:
+            self._show(text)
 
     def _show(self, text: str) -> None:
         if self._record is not None:

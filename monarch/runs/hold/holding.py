@@ -12,6 +12,7 @@ call is repeated when there is newer code.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,7 +38,7 @@ from monarch_sync.words import took
 T = TypeVar("T")
 
 _ANSWER_SECONDS = 10.0
-_PATIENCE_SECONDS = 2.0  # for ranks that are to come back by themselves
+_PATIENCE_SECONDS = 2.0  # for ranks to return from a call by themselves
 _CONSEQUENCES = ("gloo", "NCCL", "Connection", "rocess group", Interrupted.__name__)
 
 
@@ -57,7 +58,9 @@ class Holding:
     the current state; it is called before new code is tried if hosts have no room for these copies.
     """
 
-    ahead_seconds = 0.2  # beside a call that takes longer, what is saved is nothing
+    #: Calls that take longer are not made ahead, as that would save nothing.
+    ahead_seconds = 0.2
+    #: How long ranks get to return from a call.
     come_back_seconds = 8.0
 
     def __init__(
@@ -82,29 +85,43 @@ class Holding:
         self._seconds = seconds
         self._memory = memory
         self._save = save
+        #: Whether `_save` runs, which may call ``ask`` itself.
         self._is_saving = False
+        #: Whether process groups were aborted, so that ranks need new ones.
         self._must_rejoin = False
-        self._is_looked_at = False  # since they have come back
-        self._has_made_any = False  # a call that can be put back
-        self._is_fresh = False  # All that has gone well is what cannot be put back, as a `setup`.
-        self._lives: set[str] = set()  # of the ranks' processes
-        self._ahead: list[Future[Any]] | None = None  # the answers to come to the next `ask`
+        #: Whether the ranks were compared after they were restored.
+        self._is_compared = False
+        #: Whether a call has succeeded that can be undone in place.
+        self._has_made_any = False
+        #: Whether only calls have succeeded that cannot be undone in place, as a `setup`.
+        self._is_fresh = False
+        #: The ids of the ranks' processes (``TrialReport.life``).
+        self._lives: set[str] = set()
+        #: The answers to come to the next ``ask``; ``None`` if it was not called ahead.
+        self._ahead: list[Future[Any]] | None = None
+        #: How long the last call took.
         self._last_seconds = math.inf
-        self._unkept: list[str] = []  # what ranks could not put back, in words
-        self._before_interrupt: list[TrialReport] = []  # of ranks that were stuck
+        #: Descriptions of objects that ranks could not restore.
+        self._unkept: list[str] = []
+        #: The ranks' reports from before stuck ranks were interrupted.
+        self._before_interrupt: list[TrialReport] = []
         self._held = HoldReport(record, procs)
-        # Without a record no rollback is possible, which is the default without a terminal.
+        #: Whether errors are raised instead of held: no other program could push a fix.
         self._raises = False
+        # Without a record no rollback is possible, which is the default without a terminal.
         if record is None and self.edits.policy == "rollback" and not settings().on_edit_error:
             self.edits.policy = "hold"
             self._raises = self._held.is_of_this_program
         self.witnesses = procs.spawn("witness", Witness)
         self._trials = procs.spawn(
-            "trial", Trial, actors._ref.uid, self.edits.seed(),
+            "trial",
+            Trial,
+            actors._ref.uid,
+            self.edits.seed(),
             watches_first=self.edits.policy == "hold" and not self._raises,
             memory="" if memory is None else memory.owner,
             is_told_of_room=self.edits.is_told_of_room,
-        )  # fmt: skip
+        )
 
     def ask(
         self,
@@ -128,21 +145,25 @@ class Holding:
         when there is a fix: ``with_attempts`` then restarts in new procs.
         """
         name = endpoint._name
-        at_most = self._seconds if seconds is None else seconds
+        limit = self._seconds if seconds is None else seconds
 
         def call() -> list[Any]:
             started = time.monotonic()
-            slow = _SlowTrial(self, name, doing or name, at_most, in_place=in_place)
-            asked, self._ahead = self._ahead, None
-            if asked is None:
-                asked = list(endpoint.stream(*args))
+            slow = _SlowTrial(self, name, doing or name, limit, in_place=in_place)
+            futures, self._ahead = self._ahead, None
+            if futures is None:
+                futures = list(endpoint.stream(*args))
             if ahead and self._may_go_ahead():
                 self._ahead = list(endpoint.stream(*args))
             with slow.listening():
                 answers = answers_of(
-                    asked, seconds=slow.patience, witnesses=self.witnesses, doing=doing or name,
-                    unless=unless, slow=slow,
-                )  # fmt: skip
+                    futures,
+                    seconds=slow.patience,
+                    witnesses=self.witnesses,
+                    doing=doing or name,
+                    unless=unless,
+                    slow=slow,
+                )
             self._last_seconds = time.monotonic() - started
             slow.went_well(self._last_seconds)
             return answers
@@ -162,23 +183,18 @@ class Holding:
         processes continue from the copy. Skipped while ranks are called ``ahead``.
         """
         if self._ahead is None:
-            with contextlib.suppress(MonarchError, ActorError, TimeoutError):
-                self._trials.shadow.call().get(timeout=_ANSWER_SECONDS)
+            self._ask_trials(self._trials.shadow)
 
     def _save_without_room(self, name: str) -> None:
         """Save a checkpoint before new code is tried, if hosts have no room for copies."""
         if self._save is None or self._is_saving or self.is_ahead:
             return
-        try:
-            whys = self._trials.why_no_copy.call(name).get(timeout=_ANSWER_SECONDS)
-        except (MonarchError, ActorError, TimeoutError):
-            return
-        why = next(filter(None, whys.values()), "")
-        if not why:
+        reason = next(filter(None, self._ask_trials(self._trials.why_no_copy, name)), "")
+        if not reason:
             return
         if not self.edits.is_told_of_room:
             self.edits.is_told_of_room = True
-            self._tell_of_copies(why)
+            self._tell_of_copies(reason)
         self._is_saving = True
         try:
             self._save()
@@ -187,11 +203,8 @@ class Holding:
 
     def _tell_news(self) -> None:
         """Report the ranks' messages about their copies."""
-        try:
-            news = self._trials.news.call().get(timeout=_ANSWER_SECONDS)
-        except (MonarchError, ActorError, TimeoutError):
-            return
-        for text in dict.fromkeys(one for some in news.values() for one in some):
+        news = self._ask_trials(self._trials.news)
+        for text in dict.fromkeys(itertools.chain.from_iterable(news)):
             self._tell_of_copies(text)
 
     def _tell_of_copies(self, text: str) -> None:
@@ -199,6 +212,13 @@ class Holding:
             self._record.event("copies", text)
         else:
             self._held.slow(text)
+
+    def _ask_trials(self, endpoint: Any, *args: Any) -> list[Any]:
+        """Return the answers of all trials; an empty list if a rank cannot answer."""
+        try:
+            return list(endpoint.call(*args).get(timeout=_ANSWER_SECONDS).values())
+        except (MonarchError, ActorError, TimeoutError):
+            return []
 
     @property
     def is_ahead(self) -> bool:
@@ -215,10 +235,13 @@ class Holding:
         """Wait until each rank has its trial: only then are the rank's calls on trial."""
         if not self._lives:
             reports: list[TrialReport] = ask_all(
-                self._trials.report, seconds=math.inf, witnesses=None, doing="",
+                self._trials.report,
+                seconds=math.inf,
+                witnesses=None,
+                doing="",
                 unless=unless or (lambda: False),
-            )  # fmt: skip
-            self._lives = {one.life for one in reports}
+            )
+            self._lives = {report.life for report in reports}
 
     def run(
         self, activity: str, work: Callable[[], T], doing: str = "", *, in_place: bool = True
@@ -235,18 +258,17 @@ class Holding:
                 if self._must_rejoin and self._rejoin is not None:
                     self._rejoin()
                     self._must_rejoin = False
-                    # Ranks that were put back were compared then, and have done nothing since.
-                    is_looked_at, self._is_looked_at = self._is_looked_at, False
-                    if not is_looked_at and self._alike is not None and (apart := self._alike()):
+                    # Ranks that were compared after their restoration have done nothing since.
+                    is_compared, self._is_compared = self._is_compared, False
+                    if not is_compared and self._alike is not None and (apart := self._alike()):
                         self._forget_copies()
                         raise BeginAgain(apart)
                 result = work()
             except (BeginAgain, RanksLost, RunFailed):
                 raise
             except Exception as error:
-                # Calls that ranks were asked for ahead have changed them, or will.
-                # Of ranks that are fresh nothing is lost, and a fix of what they were made with
-                # counts where they are made anew.
+                # Calls that were made ahead have changed ranks, or will. Fresh ranks have nothing
+                # to lose, and new ones also get a fix of the code that makes them.
                 failed = error
                 in_place = in_place and not (self.is_ahead or self._is_fresh)
             else:
@@ -258,7 +280,7 @@ class Holding:
                 if self._held.has_begun:
                     self._held.over(doing or activity, _generation())
                 return result
-            # Here, so that a person who interrupts the hold is not shown its reason once more.
+            # Outside of the except block: who interrupts the hold is not shown its reason again.
             try:
                 self._failed(activity, doing or activity, failed, generation, in_place)
             except KeyboardInterrupt:
@@ -272,7 +294,7 @@ class Holding:
         with contextlib.suppress(HoldStopped):
             yield
 
-    # Where something has failed
+    # Failures
 
     def _failed(
         self, activity: str, doing: str, error: Exception, generation: int, in_place: bool
@@ -290,14 +312,14 @@ class Holding:
         reports = (stuck or self._reports()) if is_remote else []
         if isinstance(error, SupervisionError) or (is_remote and not reports):
             # A rank is gone, or nothing in its process can answer.
-            failure = self._of_loss(activity, doing, error)
+            failure = self._failure_of_loss(activity, doing, error)
             self._end_ranks()
             if self._raises:
                 self._held.tell_raised(failure, in_place=False)
                 raise error
             self._wait(failure, in_place=False)
             raise BeginAgain(failure.first_line) from error
-        if any(one.life not in self._lives for one in reports):
+        if any(report.life not in self._lives for report in reports):
             raise BeginAgain(f"{doing}: new code could not be taken in place, procs are new")
         failure = self._what_failed(activity, doing, error, generation, reports)
         if reports:
@@ -306,7 +328,7 @@ class Holding:
             in_place = may_stay and self._bring_back(is_hang=is_hang) and in_place
             if not may_stay:
                 self._end_ranks()
-            if not is_hang:  # By now all have said what they raised.
+            if not is_hang:  # By now all ranks report what they raised.
                 reports = self._reports() or reports
                 failure = self._what_failed(activity, doing, error, generation, reports)
         if self._raises:
@@ -314,14 +336,14 @@ class Holding:
             raise error
         state = ""
         if in_place:
-            state, in_place = self._looked_at()
+            state, in_place = self._compare_restored()
         self._wait(failure, in_place=in_place, state=state)
         if not in_place:
             raise BeginAgain(failure.first_line)
 
-    def _looked_at(self) -> tuple[str, bool]:
-        """Return a text about the restored ranks, "" if they are unchanged, and whether they may
-        continue.
+    def _compare_restored(self) -> tuple[str, bool]:
+        """Compare the restored ranks. Return a text about them, "" if they are alike, and whether
+        they may continue.
         """
         if self._alike is None:
             return "no rank has changed anything by it: all was put back", True
@@ -332,7 +354,7 @@ class Holding:
         if apart:
             self._forget_copies()
             return f"{apart}: after the fix, all go on from the last checkpoint", False
-        self._is_looked_at = True
+        self._is_compared = True
         return "", True
 
     def _forget_copies(self) -> None:
@@ -359,7 +381,7 @@ class Holding:
         if self._held.has_begun and self.edits.held_since is not None:
             self._held.over("a comparison of the ranks", _generation())
 
-    def _of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
+    def _failure_of_loss(self, activity: str, doing: str, error: Exception) -> Failure:
         """Return the failure for a death or hang; raises ``error`` if the code is not to blame: a
         first death may be chance, and so may a hang of code that has gone well.
         """
@@ -373,14 +395,14 @@ class Holding:
             text, _, details = str(error).partition("\n")
         else:
             if isinstance(error, SupervisionError) and error.failure is not None:
-                why = error.failure.root_cause.reason
+                reason = error.failure.root_cause.reason
             else:
-                why = in_words(error.exception if isinstance(error, ActorError) else error)
-            text, details = f"a rank died, for the second time: {why}", ""
+                reason = in_words(error.exception if isinstance(error, ActorError) else error)
+            text, details = f"a rank died, for the second time: {reason}", ""
+        older = edits.older(generation)
         return Failure(
-            doing, text, generation, good, details=details, is_first=is_first,
-            older=edits.older(generation),
-        )  # fmt: skip
+            doing, text, generation, good, details=details, is_first=is_first, older=older
+        )
 
     def _what_failed(
         self,
@@ -396,56 +418,60 @@ class Holding:
         it.
         """
         edits, is_hang = self.edits, isinstance(error, RankHangs)
-        # The reports of the code that ran: there may be a fix by now.
-        on_trial = [one for one in reports if one.is_new]
-        ran = on_trial or [one for one in reports if edits.is_edited(one.generation)]
-        now = max((one.generation for one in ran), default=max(generation, _generation()))
+        # The generation that ran, not the current one, which may have a fix already.
+        on_trial = [report for report in reports if report.is_new]
+        ran = on_trial or [report for report in reports if edits.is_edited(report.generation)]
+        failed = max((report.generation for report in ran), default=max(generation, _generation()))
         is_remote = isinstance(error, ActorError | RankHangs)
-        if not (ran if is_remote else edits.is_edited(now)):
-            if not self._is_worth_a_mend(activity, error):
+        if not (ran if is_remote else edits.is_edited(failed)):
+            if not self._is_worth_a_fix(activity, error):
                 raise error
-            ran, now = list(reports), max(one.generation for one in reports)
-        raised = [one for one in ran if one.error]
+            ran, failed = list(reports), max(report.generation for report in reports)
+        raised = [report for report in ran if report.error]
         if not on_trial and (is_hang or _is_of_network(error, raised)):
             # A network that fails, or a disk that is slow, is no edit's fault.
-            return self._of_loss(activity, doing, error)
-        good = edits.good_before(activity, now)
+            return self._failure_of_loss(activity, doing, error)
+        good = edits.good_before(activity, failed)
         if on_trial:
-            good = min(good, *(one.good or 0 for one in on_trial))
-        # The call that fails may know better, as where a checkpoint says which code it fits.
-        known = getattr(getattr(error, "exception", None), "good_generation", None)
-        if known is not None and known < now:
-            good = max(good, known)
-        is_first = bool(on_trial) or edits.is_new(activity, now)
-
-        def failure(told: str, ranks: tuple[int, ...], file: str, line: int, more: str) -> Failure:
-            return Failure(
-                doing=doing,
-                error=told,
-                generation=now,
-                good=good,
-                ranks=ranks,
-                file=file,
-                line=line,
-                details=more,
-                is_first=is_first,
-                older=edits.older(now),
-            )
-
+            good = min(good, *(report.good or 0 for report in on_trial))
+        # The error may know better: a checkpoint says which code it fits.
+        fitting = getattr(getattr(error, "exception", None), "good_generation", None)
+        if fitting is not None and fitting < failed:
+            good = max(good, fitting)
+        failure = Failure(
+            doing,
+            "",
+            failed,
+            good,
+            is_first=bool(on_trial) or edits.is_new(activity, failed),
+            older=edits.older(failed),
+        )
         if isinstance(error, RankHangs):
-            stuck = [one for one in ran if one.is_running and not one.is_waiting] or ran
-            ranks = tuple(one.rank for one in stuck)
+            stuck = [report for report in ran if report.is_running and not report.is_waiting] or ran
+            ranks = tuple(report.rank for report in stuck)
             text, _, stacks = str(error).partition("\n")
-            return failure(text, ranks, stuck[0].file, stuck[0].line, stacks)
+            file, line = stuck[0].file, stuck[0].line
+            return replace(failure, error=text, ranks=ranks, file=file, line=line, details=stacks)
         if not raised:
             cause = error.exception if isinstance(error, ActorError) else error
-            return failure(in_words(cause), (), *place_of(cause), "")
-        # Ranks that waited for the others say only that they are gone.
-        first = min(raised, key=lambda one: (_is_consequence(one), one.rank))
-        alike = [one.rank for one in raised if (one.file, one.line) == (first.file, first.line)]
-        return failure(first.error, tuple(sorted(alike)), first.file, first.line, first.traceback)
+            file, line = place_of(cause)
+            return replace(failure, error=in_words(cause), file=file, line=line)
+        # Ranks that waited for the others report only that those are gone.
+        first = min(raised, key=lambda report: (_is_consequence(report), report.rank))
+        file, line = first.file, first.line
+        alike = sorted(
+            report.rank for report in raised if (report.file, report.line) == (file, line)
+        )
+        return replace(
+            failure,
+            error=first.error,
+            ranks=tuple(alike),
+            file=file,
+            line=line,
+            details=first.traceback,
+        )
 
-    def _is_worth_a_mend(self, activity: str, error: Exception) -> bool:
+    def _is_worth_a_fix(self, activity: str, error: Exception) -> bool:
         """Whether a call that never succeeded, on code that was never edited, may be repeated.
 
         That is so if a person watches, who would rather fix the code than start again.
@@ -457,30 +483,26 @@ class Holding:
 
     def _reports(self) -> list[TrialReport]:
         """Return the reports of all ranks; an empty list if a rank cannot answer."""
-        try:
-            found = self._trials.report.call().get(timeout=_ANSWER_SECONDS)
-        except (MonarchError, ActorError, TimeoutError):
-            return []
-        return list(found.values())
+        return self._ask_trials(self._trials.report)
 
     def interrupt(self, ranks: Collection[int]) -> bool:
-        """Interrupt these ranks if that is possible; return whether one has come back from its
-        call.
+        """Interrupt these ranks if that is possible; return whether any has returned from its call.
 
-        If not, all continue as before.
+        If none has, all continue as before.
         """
         trials = self._trials.flatten("rank")
         self._before_interrupt = self._reports()
         if not self._before_interrupt:
-            return False  # One has the GIL: it would be interrupted when it is through with that.
+            return False  # A rank keeps the GIL: it would be interrupted only after its release.
         try:
-            asked = [
+            futures = [
                 trials.slice(rank=rank).come_back.call_one(self.come_back_seconds, 0.0)
                 for rank in sorted(ranks)
             ]
-            # All are waited for: an interruption that is still to come would hit what comes next.
-            back = [one.get(timeout=self.come_back_seconds + _ANSWER_SECONDS) for one in asked]
-            if any(back):
+            # All must answer: an interruption that comes later would hit the next call.
+            seconds = self.come_back_seconds + _ANSWER_SECONDS
+            have_returned = [future.get(timeout=seconds) for future in futures]
+            if any(have_returned):
                 return True
             self._trials.go_on.call().get(timeout=_ANSWER_SECONDS)
         except (MonarchError, ActorError, TimeoutError):
@@ -494,25 +516,24 @@ class Holding:
         Ranks get a moment for it; then nobody waits for anybody.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        # A rank may not have begun when another has raised: it then reports the call before.
-        while not all(one.error for one in reports) and time.monotonic() < deadline:
+        # A rank that has not begun when another has raised still reports its previous call.
+        while not all(report.error for report in reports) and time.monotonic() < deadline:
             time.sleep(_PATIENCE_SECONDS / 40)
             reports = self._reports()
-        if not reports or not all(one.error and not _is_consequence(one) for one in reports):
+        if not reports or any(not report.error or _is_consequence(report) for report in reports):
             return False
-        try:
-            return all(self._trials.has_averaged.call().get(timeout=_ANSWER_SECONDS).values())
-        except (MonarchError, ActorError, TimeoutError):
-            return False
+        averaged = self._ask_trials(self._trials.has_averaged)
+        return bool(averaged) and all(averaged)
 
     def _cut_connections(self) -> None:
         """End the ranks' collectives, so that ranks that wait in them return."""
         trials = self._trials
-        ends = trials.connections.call().get(timeout=_ANSWER_SECONDS)
-        theirs = {(there, here) for found in ends.values() for here, there in found}
-        mine = [one for found in ends.values() for one in found if one in theirs]
-        trials.cut.call(mine).get(timeout=_ANSWER_SECONDS)
-        self._must_rejoin, self._is_looked_at = True, False
+        answers = trials.connections.call().get(timeout=_ANSWER_SECONDS)
+        connections = list(itertools.chain.from_iterable(answers.values()))
+        reverse = {(remote, local) for local, remote in connections}
+        between_ranks = [connection for connection in connections if connection in reverse]
+        trials.cut.call(between_ranks).get(timeout=_ANSWER_SECONDS)
+        self._must_rejoin, self._is_compared = True, False
 
     def _bring_back(self, *, is_hang: bool) -> bool:
         """Make all ranks return from the call and restore their state; return whether that
@@ -522,19 +543,18 @@ class Holding:
             if self._rejoin is not None:
                 self._cut_connections()
             patience = 0.0 if is_hang else _PATIENCE_SECONDS
-            back = trials.come_back.call(self.come_back_seconds, patience)
-            if not all(back.get(timeout=self.come_back_seconds + _ANSWER_SECONDS).values()):
+            returned = trials.come_back.call(self.come_back_seconds, patience)
+            if not all(returned.get(timeout=self.come_back_seconds + _ANSWER_SECONDS).values()):
                 self._end_ranks()
                 return False
-            # A call that was sent to a rank and has not begun there is over after this, too.
+            # After this, calls have ended too that were sent to a rank and had not begun there.
             self._actors.initialized.get(timeout=self.come_back_seconds)
-            whys = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3)
-            told = trials.unkept.call().get(timeout=_ANSWER_SECONDS)
-            self._unkept = list(dict.fromkeys(one for some in told.values() for one in some))
+            restored = trials.restore.call().get(timeout=_ANSWER_SECONDS * 3).values()
         except (MonarchError, ActorError, TimeoutError):
             self._end_ranks()
             return False
-        return not any(whys.values())
+        self._unkept = list(dict.fromkeys(text for _, unkept in restored for text in unkept))
+        return not any(error for error, _ in restored)
 
     def _end_ranks(self) -> None:
         """End all ranks, because a rank is stuck: a push of the fix would wait for it without
@@ -543,11 +563,11 @@ class Holding:
         with brief, contextlib.suppress(MonarchError, TimeoutError):
             self._procs.stop().get(timeout=_ANSWER_SECONDS)
 
-    # How the run goes on.
-
     def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """Wait until there is newer code than that which failed. Raises if none should be waited
-        for."""
+        """Report the failure, and wait for newer code than the code that failed.
+
+        Raises ``BeginAgain`` if the ranks must be replaced, else as `HoldReport.answer` and `wait`.
+        """
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
         if not in_place and not state and self._memory is not None:
@@ -570,35 +590,47 @@ class _SlowTrial(SlowCall):
     """
 
     def __init__(
-        self, holding: Holding, name: str, doing: str, most: float, *, in_place: bool
+        self, holding: Holding, name: str, doing: str, limit: float, *, in_place: bool
     ) -> None:
         self._holding = holding
+        self._record = holding._record
+        self._report = holding._held
+        #: The name of the endpoint, and the text for this call.
         self._name = name
         self._doing = doing
-        self._most = most
+        #: The longest time for the call, in seconds.
+        self._limit = limit
+        #: Whether the ranks can be restored after an interruption.
         self._in_place = in_place
-        self._times = 1.0  # as much as the config says, as a person wants it
-        self._is_told = self._is_given_up = self._is_stopped = False
+        #: The factor by which a person has extended the configured times.
+        self._times = 1.0
+        self._is_told = False
+        self._is_given_up = False
+        #: Whether the call was interrupted because the run must stop.
+        self._is_stopped = False
+        #: Listens to a person's answers, once the slow call was reported.
         self._listening = contextlib.ExitStack()
 
     def patience(self) -> Patience:
-        """Return how long the call may take, as of now."""
-        now = _generation()
-        is_mended = process.current().code_states.coming > now
+        """Return how long the call may take."""
+        generation = _generation()
+        is_fix_waiting = process.current().code_states.coming > generation
         patience = self._holding.edits.patience(
-            self._name, now, self._most * self._times, least=self._least * self._times,
-            mend_waits=is_mended and self._in_place,
-        )  # fmt: skip
-        if is_mended and self._is_new and not self._in_place:
-            # An interruption costs the processes: it has all of its time.
+            self._name,
+            generation,
+            self._limit * self._times,
+            least=self._least * self._times,
+            mend_waits=is_fix_waiting and self._in_place,
+        )
+        if is_fix_waiting and self._is_new and not self._in_place:
+            # An interruption would cost the processes, so the call gets all of its time.
             return replace(patience, hard=patience.told)
         return patience
 
     @property
     def _least(self) -> float:
-        record = self._holding._record
-        wanted = None if record is None else record.edit_patience_seconds
-        return settings().edit_patience_seconds if wanted is None else wanted
+        configured = None if self._record is None else self._record.edit_patience_seconds
+        return settings().edit_patience_seconds if configured is None else configured
 
     @property
     def _is_new(self) -> bool:
@@ -606,16 +638,15 @@ class _SlowTrial(SlowCall):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """While the block runs, a person who has been told of the slow call can answer."""
+        """Listen to a person's answers while the block runs, once the slow call was reported."""
         with self._listening:
             yield
 
     def tell(self, text: str) -> None:
-        held = self._holding._held
         is_first, self._is_told = not self._is_told, True
         if self._is_new:
             if is_first:
-                self._listening.enter_context(held.listening())
+                self._listening.enter_context(self._report.listening())
             text += "; it goes on. k holds it, + gives it more time"
             if is_first:
                 text += (
@@ -623,48 +654,49 @@ class _SlowTrial(SlowCall):
                     "`monarch runs wait`. A fix that is pushed ends it, too. It is told after "
                     f"edit_patience_seconds = {self._least:g}, or ten times what is usual"
                 )
-        held.slow(text)
+        self._report.slow(text)
 
     def is_given_up(self) -> bool:
         if not self._is_new:
             return False
-        for answer in self._holding._held.answers():
+        for answer in self._report.answers():
             if answer == HOLD:
                 self._is_given_up = True
             elif answer == MORE:
                 self._times *= TIMES_MORE
-                more = self.patience()
-                self._holding._held.slow(
-                    f"{self._doing} has {took(more.stuck)} to make progress, and "
-                    f"{took(more.most)} in all"
+                patience = self.patience()
+                self._report.slow(
+                    f"{self._doing} has {took(patience.stuck)} to make progress, and "
+                    f"{took(patience.most)} in all"
                 )
-        record = self._holding._record
-        if record is not None and record.is_stopping and self._in_place and not self._is_stopped:
-            self._is_stopped = True  # Ctrl-C: what was learned before can be saved.
+        is_stopping = self._record is not None and self._record.is_stopping
+        if is_stopping and self._in_place and not self._is_stopped:
+            self._is_stopped = True  # by Ctrl-C; the state from before the call can be saved
             self._is_given_up |= self._holding.interrupt(range(len(self._holding.witnesses)))
         return self._is_given_up
 
     def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
         if not self._is_new:
             return True
-        acting = [one.rank for one in looks if not (one.is_waiting or one.is_idle)]
-        silent = set(range(len(self._holding.witnesses))) - {one.rank for one in looks}
-        may_come_back = {*acting, *silent}
-        if self._in_place and (not may_come_back or self._holding.interrupt(may_come_back)):
-            return True  # Ranks that only wait in collectives are brought back by the others.
+        acting = [look.rank for look in looks if not (look.is_waiting or look.is_idle)]
+        silent = set(range(len(self._holding.witnesses))) - {look.rank for look in looks}
+        interruptible = {*acting, *silent}
+        if self._in_place and (not interruptible or self._holding.interrupt(interruptible)):
+            return True  # Ranks that only wait in collectives return when the others do.
         if is_over and self._holding.edits.policy != "hold":
             return True
-        what = "takes very long" if is_over else "makes no progress"
-        self._holding._held.slow(
-            f"{self._doing} {what}, and cannot be interrupted where it is. To end its processes "
-            "costs what was learned since the last checkpoint: k does, and a fix that is pushed"
+        complaint = "takes very long" if is_over else "makes no progress"
+        self._report.slow(
+            f"{self._doing} {complaint}, and cannot be interrupted where it is. To end its "
+            "processes costs what was learned since the last checkpoint: k does, and a fix that is "
+            "pushed"
         )
         return False
 
     def went_well(self, seconds: float) -> None:
         """Record that the slow call has ended."""
         if self._is_told:
-            self._holding._held.slow(f"{self._doing} has ended after {took(seconds)}")
+            self._report.slow(f"{self._doing} has ended after {took(seconds)}")
 
 
 def _generation() -> int:

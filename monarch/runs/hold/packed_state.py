@@ -69,7 +69,7 @@ class PackedState:
         """
         places: dict[int, TensorPlace] = {}
         offset = 0
-        for number in sorted(range(len(self.tensors)), key=lambda one: (one in later, one)):
+        for number in sorted(range(len(self.tensors)), key=lambda n: (n in later, n)):
             tensor = self.tensors[number]
             num_bytes = tensor.numel() * tensor.element_size()
             shape = tuple(tensor.shape)
@@ -132,14 +132,16 @@ def _packed(value: Any, path: str, number_of: Callable[[Any], int]) -> Any:
         return ["tensor", number_of(value)]
     name = kind.__name__
     if _LISTS.get(name) is kind:
-        return [name, [_packed(one, f"{path}[{n}]", number_of) for n, one in enumerate(value)]]
+        return [name, [_packed(x, f"{path}[{n}]", number_of) for n, x in enumerate(value)]]
     if _DICTS.get(name) is kind:
         items = [
-            [_packed(key, f"a key of {path}", number_of), _packed(one, f"{path}.{key}", number_of)]
-            for key, one in value.items()
+            [_packed(key, f"a key of {path}", number_of), _packed(x, f"{path}.{key}", number_of)]
+            for key, x in value.items()
         ]
-        more = vars(value) if kind is OrderedDict else {}  # as a module's `_metadata`
-        return [name, items, _packed(dict(more), path, number_of)] if more else [name, items]
+        attributes = vars(value) if kind is OrderedDict else {}  # such as a module's `_metadata`
+        if not attributes:
+            return [name, items]
+        return [name, items, _packed(dict(attributes), path, number_of)]
     if kind in (bytes, bytearray):
         return [name, base64.b64encode(value).decode()]
     if kind is complex:
@@ -157,22 +159,22 @@ def _unpacked(value: Any, tensors: Sequence[Any]) -> Any:
     torch: Any = sys.modules["torch"]
     if not isinstance(value, list):
         return value
-    kind, first, *more = value
+    kind, content, *more = value
     if kind == "tensor":
-        return tensors[first]
+        return tensors[content]
     if kind in _LISTS:
-        return _LISTS[kind](_unpacked(one, tensors) for one in first)
+        return _LISTS[kind](_unpacked(element, tensors) for element in content)
     if kind in _DICTS:
-        items = [(_unpacked(key, tensors), _unpacked(one, tensors)) for key, one in first]
-        found = _DICTS[kind](dict(items))
+        items = [(_unpacked(key, tensors), _unpacked(entry, tensors)) for key, entry in content]
+        entries = _DICTS[kind](dict(items))
         if more:
-            vars(found).update(_unpacked(more[0], tensors))
-        return found
+            vars(entries).update(_unpacked(more[0], tensors))
+        return entries
     if kind in ("bytes", "bytearray"):
-        data = base64.b64decode(first)
+        data = base64.b64decode(content)
         return data if kind == "bytes" else bytearray(data)
     if kind == "complex":
-        return complex(first, more[0])
+        return complex(content, more[0])
     if kind == "Size":
-        return torch.Size(first)
-    return getattr(torch, first) if kind == "dtype" else torch.device(first)
+        return torch.Size(content)
+    return getattr(torch, content) if kind == "dtype" else torch.device(content)

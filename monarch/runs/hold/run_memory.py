@@ -41,17 +41,17 @@ def newest_of(
     ``needs_all``: a whole copy of every rank is needed.
     """
     of_step: dict[int, HostCopies] = {}
-    for rank, some in copies.items():
+    for rank, copies_of_rank in copies.items():
         if rank >= num_ranks:
             continue
-        for copy in sorted(some, key=lambda one: one.marks.number):
+        for copy in sorted(copies_of_rank, key=lambda copy: copy.marks.number):
             step = copy.marks.step
-            found = of_step.get(step, HostCopies(step))
+            older = of_step.get(step, HostCopies(step))
             whole = {rank: copy} if copy.marks.stage == WHOLE else {}
-            of_step[step] = HostCopies(step, {**found.whole, **whole}, {**found.small, rank: copy})
+            of_step[step] = HostCopies(step, {**older.whole, **whole}, {**older.small, rank: copy})
     enough = num_ranks if needs_all else 1
-    fit = [one for one in of_step.values() if len(one.whole) >= enough and one.step >= at_least]
-    return max(fit, key=lambda one: one.step, default=None)
+    steps = [step for step, of in of_step.items() if len(of.whole) >= enough and step >= at_least]
+    return of_step[max(steps)] if steps else None
 
 
 class RunMemory:

@@ -17,7 +17,7 @@ from typing import Any
 
 from monarch.runs.hold.tensor_copies import Changed
 
-# What says where the parameters are: after `to_sharded` that is right as it is.
+# Attributes that say where the parameters are; `to_sharded` sets them.
 _PLACES = frozenset({"_sharded_state", "sharded_state"})
 _IN_STEP = "FSDP's modules were in the midst of a step before"
 
@@ -33,25 +33,24 @@ def keep_sharded_modules() -> Callable[[], object] | None:
     groups = [group for state in states for group in _groups_of(state)]
     parameters = [parameter for group in groups for parameter in group.fsdp_params]
     shared = [getattr(state, name, None) for state in states for name in _SHARED]
-    kept = [_KeptAttributes(one) for one in _each_once([*states, *shared, *groups, *parameters])]
-    is_between_steps = all(one._training_state.name == "IDLE" for one in [*states, *groups])
+    kept = [_KeptAttributes(x) for x in _each_once([*states, *shared, *groups, *parameters])]
+    is_between_steps = all(owner._training_state.name == "IDLE" for owner in [*states, *groups])
 
     def put_back() -> None:
         if not is_between_steps:
             raise Changed(_IN_STEP)
         for device in {group.device for group in groups}:
             _wait_for(device)
-        now = [parameter for group in groups for parameter in group.fsdp_params]
-        for parameter in now:
-            gathered = getattr(parameter, "_unsharded_param", None)
-            if gathered is not None:
-                gathered.grad = None
-            # Of whatever state it says that it is: it may have been interrupted on the way.
-            parameter.to_sharded()
         for group in groups:
+            for parameter in group.fsdp_params:
+                gathered = getattr(parameter, "_unsharded_param", None)
+                if gathered is not None:
+                    gathered.grad = None
+                # In any state: a change of it may have been interrupted.
+                parameter.to_sharded()
             group._sharded_state = type(group._sharded_state).SHARDED
-        for one in kept:
-            one.put_back()
+        for attributes in kept:
+            attributes.put_back()
 
     return put_back
 
@@ -64,16 +63,16 @@ def _states() -> list[Any]:
     if fsdp is None:
         return []
     of_modules: Any = sys.modules["torch.distributed._composable_state"]._module_state_mapping
-    found = (there() for there in list(of_modules.values()))
-    return list(_each_once(one for one in found if isinstance(one, fsdp.FSDPState)))
+    states = (state_ref() for state_ref in list(of_modules.values()))
+    return list(_each_once(state for state in states if isinstance(state, fsdp.FSDPState)))
 
 
 def _groups_of(state: Any) -> list[Any]:
-    several = getattr(state, "_fsdp_param_groups", None)
-    if several is not None:
-        return list(several)
-    one = state._fsdp_param_group  # before torch 2.12
-    return [] if one is None else [one]
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is not None:
+        return list(groups)
+    group = state._fsdp_param_group  # before torch 2.12
+    return [] if group is None else [group]
 
 
 def _each_once(values: Iterable[Any]) -> Iterator[Any]:
@@ -106,13 +105,13 @@ class _KeptAttributes:
         ]
 
     def put_back(self) -> None:
-        now = vars(self._owner)
-        for name in [name for name in now if name not in self._attributes]:
+        current = vars(self._owner)
+        for name in [name for name in current if name not in self._attributes]:
             if name not in _PLACES:
-                del now[name]
+                del current[name]
         for name, value in self._attributes.items():
-            if name not in _PLACES and now.get(name) is not value:
-                now[name] = value
+            if name not in _PLACES and current.get(name) is not value:
+                current[name] = value
         for container, entries in self._containers:
             if isinstance(container, list):
                 container[:] = entries

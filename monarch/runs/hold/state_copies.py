@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from monarch.runs.hold.copy_beside import CopyBeside
 from monarch.runs.hold.sharded_modules import keep_sharded_modules
-from monarch.runs.hold.state_walk import KeptHolders, Walk, users_modules
+from monarch.runs.hold.state_walk import Walk, users_modules
 from monarch.runs.hold.tensor_copies import Changed as Changed
 from monarch.runs.hold.tensor_copies import Copies, LaterCopies, Notes, ValueSamples, tensors_of
 
@@ -47,41 +47,42 @@ def keep(instance: object, begin: BeginCopy | None = None) -> PutBack:
     ``begin`` starts a copy of the optimizers' tensors in the host's memory, if it can: it gets
     these tensors, parameters first. Without it, they are copied at once.
     """
-    own: Any = getattr(instance, "__keep__", None)
-    later = None if begin is None or own is not None else LaterCopies()
+    keep_itself: Any = getattr(instance, "__keep__", None)
+    later = None if begin is None or keep_itself is not None else LaterCopies()
     copies = later or Copies()
     copies.undos += _random_states()
     walk = Walk(copies)
-    if own is not None:
-        kept = own()
+    if keep_itself is not None:
+        kept = keep_itself()
         copies.undos.append(lambda: instance.__restore__(kept))  # type: ignore[attr-defined]
     else:
         _look_at_all(walk, instance)
-    put_back_holders = walk.finish()
+    walk.finish()
     if begin is not None and (later is not None or hasattr(instance, "__state__")):
         copy = begin(held_by_optimizers(instance) if later is None else later.held())
         if later is not None:
             later.finish(copy)
-    return _putting_back(put_back_holders, copies)
+    return _putting_back(walk, copies)
 
 
 def held_by_optimizers(instance: object) -> list[Any]:
     """Return the tensors of an actor's optimizers, parameters first."""
-    found = _Optimizers()
-    walk = Walk(found, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
+    optimizers = _Optimizers()
+    walk = Walk(optimizers, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
     _look_at_actor(walk, instance)
     walk.finish()
-    return [*found.parameters, *found.moments]
+    return [*optimizers.parameters, *optimizers.moments]
 
 
-class _Optimizers:
-    """Collects only the optimizers that a walk meets."""
+class _Optimizers(Copies):
+    """Collects the tensors of the optimizers that a walk meets, and copies nothing."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.parameters: list[Any] = []
         self.moments: list[Any] = []
 
-    def tensor(self, tensor: Any) -> Iterable[Any]:
+    def tensor(self, tensor: Any) -> tuple[()]:
         return ()
 
     def array(self, array: Any) -> None: ...
@@ -110,9 +111,9 @@ def watch(
     notes.undos += _random_states()
     walk = Walk(notes, most_looked_into=_MOST_LOOKED_INTO, most_objects=_MOST_OBJECTS)
     _look_at_all(walk, instance)
-    put_back_holders = walk.finish()
+    walk.finish()
     notes.finish()
-    return _putting_back(put_back_holders, notes)
+    return _putting_back(walk, notes)
 
 
 def _look_at_all(walk: Walk, instance: object) -> None:
@@ -128,7 +129,7 @@ def _look_at_actor(walk: Walk, instance: object) -> None:
     walk.look_into(instance, "self")
 
 
-def _putting_back(put_back_holders: KeptHolders, copies: Copies) -> PutBack:
+def _putting_back(walk: Walk, copies: Copies) -> PutBack:
     put_back_shards = keep_sharded_modules()
 
     def put_back(*, is_same_code: bool = True) -> list[str]:
@@ -136,22 +137,21 @@ def _putting_back(put_back_holders: KeptHolders, copies: Copies) -> PutBack:
             check()
         if put_back_shards is not None:
             put_back_shards()
-        unkept = put_back_holders(is_same_code=is_same_code)
+        unkept = walk.put_back(is_same_code=is_same_code)
         for undo in copies.undos:
             undo()
-        is_sampled = isinstance(copies, Notes | LaterCopies) and copies.is_sampled
-        return [SAMPLED, *unkept] if is_sampled else unkept
+        return [SAMPLED, *unkept] if copies.is_sampled else unkept
 
     return put_back
 
 
 def _random_states() -> Iterator[Callable[[], object]]:
-    ours = random.getstate()
-    yield lambda: random.setstate(ours)
+    python_state = random.getstate()
+    yield lambda: random.setstate(python_state)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
-        theirs = numpy.random.get_state()
-        yield lambda: numpy.random.set_state(theirs)
+        numpy_state = numpy.random.get_state()
+        yield lambda: numpy.random.set_state(numpy_state)
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         on_cpu = torch.get_rng_state()

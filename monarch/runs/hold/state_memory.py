@@ -24,7 +24,7 @@ import os
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monarch.runs.hold.packed_state import TensorPlace, is_dense, tensor_at, unpacked
@@ -37,12 +37,12 @@ _MAGIC = 0x6D6F6E6372636F70
 _PAGE = mmap.PAGESIZE
 _STRIDE = 64 * 2**20
 _MADV_POPULATE_WRITE = 23
-_FEW_BYTES = 256 * 1024  # what is small may grow by so much before another memory is made
+_FEW_BYTES = 256 * 1024  # by how much small state may grow before another memory is made
 
 
 @dataclass(frozen=True)
 class HalfMarks:
-    """What the header of the memory says of the copy of the state in one of its halves.
+    """The marks of one half of the memory, in its header.
 
     ``number`` counts the copies, so the half with the greater one has the newer copy.
     """
@@ -60,31 +60,31 @@ class CopyText:
 
     state: str
     places: tuple[TensorPlace, ...]
-    # Sums of the bits of some of the tensors, from before the step that they are copied beside.
+    #: Sums of the bits of some tensors, by number, from before the step.
     sums: Mapping[str, int]
 
     @property
     def num_bytes(self) -> int:
         """Return the size of all tensors in bytes."""
-        return max((one.offset + one.num_bytes for one in self.places), default=0)
+        return max((place.offset + place.num_bytes for place in self.places), default=0)
 
     @functools.cached_property
     def encoded(self) -> bytes:
         """Return the bytes that are written: a checksum, then JSON."""
-        told = {"state": self.state, "places": self.places, "sums": self.sums}
-        data = json.dumps(told, separators=(",", ":")).encode()
+        fields = {"state": self.state, "places": self.places, "sums": self.sums}
+        data = json.dumps(fields, separators=(",", ":")).encode()
         return zlib.crc32(data).to_bytes(4, "little") + data
 
     @classmethod
     def decoded(cls, data: bytes) -> CopyText:
         if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "little"):
             raise ValueError("its text is damaged")
-        told = json.loads(data[4:])
+        fields = json.loads(data[4:])
         places = tuple(
             TensorPlace(dtype, tuple(shape), tuple(stride), offset, num_bytes)
-            for dtype, shape, stride, offset, num_bytes in told["places"]
+            for dtype, shape, stride, offset, num_bytes in fields["places"]
         )
-        return cls(told["state"], places, told["sums"])
+        return cls(fields["state"], places, fields["sums"])
 
 
 class StateMemory:
@@ -99,22 +99,29 @@ class StateMemory:
         self._name = name
         self._fd = -1
         self._half_bytes = 0
+        #: The mapped memory; ``None`` before the first copy.
         self._memory: Any = None
-        self._bytes: Any = None  # the same, as a tensor
+        #: The same, as a tensor.
+        self._bytes: Any = None
+        #: How many bytes of each half are allocated.
         self._backed = [0, 0]
-        self._there_bytes = 0  # that another process has backed
+        #: How many bytes an earlier process has allocated.
+        self._adopted_bytes = 0
+        #: The halves that are registered with CUDA.
         self._pinned: list[int] = []
+        #: Whether the host agent keeps the memory open.
         self._is_held = False
+        #: A smaller memory that the host agent keeps until this one has a whole copy.
         self._older: StateMemory | None = None
 
     def num_new_bytes(self, text: CopyText, *, keeps_older: bool) -> int:
         """Return how much more memory a copy needs than exists already."""
-        wanted = _num_bytes_of(text)
-        self._adopt(wanted)
-        if wanted > self._half_bytes:
-            return _half_bytes_for(wanted)
-        there = max(self._there_bytes, self._backed[self._next_half(keeps_older)])
-        return max(0, wanted - there)
+        needed = _num_bytes_of(text)
+        self._adopt(needed)
+        if needed > self._half_bytes:
+            return _half_bytes_for(needed)
+        allocated = max(self._adopted_bytes, self._backed[self._next_half(keeps_older)])
+        return max(0, needed - allocated)
 
     def begin(
         self, text: CopyText, step: int, generation: int, *, keeps_older: bool
@@ -123,12 +130,12 @@ class StateMemory:
 
         Raises ``OSError`` if memory is short.
         """
-        wanted = _num_bytes_of(text)
-        self._adopt(wanted)
-        if wanted > self._half_bytes:
-            self._make(_half_bytes_for(wanted))
+        needed = _num_bytes_of(text)
+        self._adopt(needed)
+        if needed > self._half_bytes:
+            self._make(_half_bytes_for(needed))
         half = self._next_half(keeps_older)
-        number = 1 + max(one.number for one in self._marks())
+        number = 1 + max(marks.number for marks in self._marks())
         encoded = text.encoded
         self._mark(half, HalfMarks(0, EMPTY, 0, 0, 0))
         start = _PAGE + half * self._half_bytes
@@ -153,22 +160,23 @@ class StateMemory:
         if not keeps_older or self._memory is None:
             return 0
         first, second = self._marks()
-        newest = max((first, second), key=lambda one: (one.stage == WHOLE, one.number))
+        newest = max((first, second), key=lambda marks: (marks.stage == WHOLE, marks.number))
         return 1 if newest is first and first.stage == WHOLE else 0
 
-    def _adopt(self, wanted: int) -> None:
-        """Use the memory of the process that was this rank before, if it is large enough."""
+    def _adopt(self, num_bytes: int) -> None:
+        """Use the memory of the process that was this rank before, if it has ``num_bytes`` in a
+        half."""
         if not self._owner or self._fd >= 0:
             return
         node, host = process.current().node, _host()
         if host is None:
             return
         for place in find_held(node, {0: host}, self._owner).get(0, []):
-            if place.name == self._name and _half_bytes_of(place) >= wanted:
+            if place.name == self._name and _half_bytes_of(place) >= num_bytes:
                 with contextlib.suppress(OSError):
                     self._map(place.open(), _half_bytes_of(place))
                     self._is_held = True
-                    self._there_bytes = os.fstat(self._fd).st_blocks * 512
+                    self._adopted_bytes = os.fstat(self._fd).st_blocks * 512
 
     def _make(self, half_bytes: int) -> None:
         fd = os.memfd_create("monarch-state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -181,7 +189,7 @@ class StateMemory:
             os.close(fd)
             raise
         if self._is_held:
-            # The host holds the smaller one until there is a whole copy in this one.
+            # The host keeps the smaller one until there is a whole copy in this one.
             self._older = StateMemory("", "")
             self._older._fd, self._fd = self._fd, -1
         self.close()
@@ -193,7 +201,7 @@ class StateMemory:
     def _map(self, fd: int, half_bytes: int) -> None:
         torch: Any = sys.modules["torch"]
         self._fd, self._half_bytes, self._backed, self._pinned = fd, half_bytes, [0, 0], []
-        self._there_bytes = 0
+        self._adopted_bytes = 0
         self._memory = mmap.mmap(fd, _PAGE + 2 * half_bytes)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
 
@@ -214,12 +222,17 @@ class StateMemory:
 
     def _mark(self, half: int, marks: HalfMarks) -> None:
         start = 8 * (2 + 5 * half)
-        # The stage last, and none before: it says that the rest is right.
-        for at, value in (
-            (1, EMPTY), (0, marks.number), (2, marks.step), (3, marks.generation),
-            (4, marks.text_bytes), (1, marks.stage),
-        ):  # fmt: skip
-            self._memory[start + 8 * at : start + 8 * at + 8] = value.to_bytes(8, sys.byteorder)
+        # The stage is empty while the others are written, as it says that they are valid.
+        for position, value in (
+            (1, EMPTY),
+            (0, marks.number),
+            (2, marks.step),
+            (3, marks.generation),
+            (4, marks.text_bytes),
+            (1, marks.stage),
+        ):
+            offset = start + 8 * position
+            self._memory[offset : offset + 8] = value.to_bytes(8, sys.byteorder)
         if marks.stage == WHOLE and not self._is_held:
             self._have_held()
 
@@ -237,13 +250,12 @@ class StateMemory:
             self._backed[half] = start + size
 
     def _pin(self, half: int) -> None:
-        """Register the memory with CUDA, so that it copies there directly; without it copies are
-        slower."""
+        """Register the memory with CUDA, so that it copies there directly. If that fails, copies
+        only take longer."""
         if half in self._pinned:
             return
         self._back(half, self._half_bytes)
         start = self._bytes.data_ptr() + _PAGE + half * self._half_bytes
-        # Where it cannot, copies go there by memory of CUDA's own, and take longer.
         sys.modules["torch"].cuda.cudart().cudaHostRegister(start, self._half_bytes, 0)
         self._pinned.append(half)
 
@@ -262,7 +274,8 @@ class CopyInMemory:
     half: int
     marks: HalfMarks
     text: CopyText
-    start: int  # of its tensors
+    #: The offset of the tensors in the memory.
+    start: int
 
     def back(self, num_bytes: int) -> None:
         """Allocate the memory for the first ``num_bytes`` of the tensors. Raises ``OSError``."""
@@ -282,10 +295,7 @@ class CopyInMemory:
 
     def mark(self, stage: int) -> None:
         """Set the mark that says how much of the copy is written."""
-        marks = HalfMarks(
-            self.marks.number, stage, self.marks.step, self.marks.generation, self.marks.text_bytes
-        )
-        self.memory._mark(self.half, marks)
+        self.memory._mark(self.half, replace(self.marks, stage=stage))
 
 
 @dataclass(frozen=True)
@@ -317,8 +327,8 @@ class CopyPlace:
         data = torch.frombuffer(memory, dtype=torch.uint8)[first : first + text.num_bytes]
         tensors = [tensor_at(data, place) for place in text.places]
         if self.marks.stage == WHOLE:
-            for number, before in text.sums.items():
-                if sum_of_bits(tensors[int(number)]) != before:
+            for number, kept_sum in text.sums.items():
+                if sum_of_bits(tensors[int(number)]) != kept_sum:
                     raise ValueError("the step had written into it before it was copied")
         return unpacked(text.state, tensors)
 

@@ -34,11 +34,10 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
+from monarch.runs.hold.tensor_copies import Copies, Undo
 from monarch.version import OUR_FOLDER
-
-Undo = Callable[[], object]
 
 _ATOMS: frozenset[type] = frozenset({
     type(None), bool, int, float, complex, str, bytes, range, slice, type(...),
@@ -69,56 +68,57 @@ _GONE: Any = object()
 _attributes_of: Callable[[Any, str], Any] = object.__getattribute__
 
 
-class Leaves(Protocol):
-    """Handles the tensors, arrays, and objects with a ``state_dict`` that a walk meets."""
-
-    def tensor(self, tensor: Any) -> Iterable[Any]:
-        """Record a tensor; return its inner tensors if it must be followed itself."""
-
-    def array(self, array: Any) -> None: ...
-
-    def optimizer(self, optimizer: Any) -> None:
-        """Record an optimizer, before the objects in it."""
-
-    def told(self, value: Any) -> Undo: ...
-
-
 class Walk:
-    """A walk through a state, and the objects that it has found.
+    """A walk through a state; afterwards `put_back` restores the objects that it has met.
 
+    ``copies`` gets the tensors, arrays, optimizers, and objects with a ``state_dict``.
     ``most_looked_into`` is how many elements a container may have to be searched, and
     ``most_objects`` how many objects in all; ``None`` is no limit.
     """
 
     def __init__(
         self,
-        leaves: Leaves,
+        copies: Copies,
         *,
         most_looked_into: int | None = None,
         most_objects: int | None = None,
     ) -> None:
-        self._leaves = leaves
+        self._copies = copies
         self._most_looked_into = most_looked_into
         self._most_objects = most_objects
+        #: Objects to follow; it grows during the walk.
         self._todo: list[Any] = []
-        # By id, with what holds it; the objects are in there, so that no other gets such an id.
+        #: Each object with its holder, by id. It keeps the objects alive, so that ids stay unique.
         self._seen: dict[int, tuple[Any, Any]] = {}
-        self._names: dict[int, str] = {}  # of the roots
+        #: Names of the roots, by id.
+        self._names: dict[int, str] = {}
+        #: The method that follows objects of a type.
         self._handlers: dict[type, Callable[[Walk, Any], None]] = {}
+        #: The slots of a type, and whether its objects change their class.
         self._shapes: dict[type, tuple[tuple[Any, ...], bool]] = {}
+        #: Types whose objects a copy of their holder must not contain.
         self._special = _COPYABLE | _wrappers()
+        #: Replacements of such objects in the copies, by id.
         self._stand_ins: dict[int, _StandIn] = {}
-        self._told: list[Undo] = []
+        #: Undos by ``load_state_dict``; they run before all others.
+        self._loads: list[Undo] = []
         self._undos: list[Undo] = []
+        #: Containers that were empty.
         self._empty: list[Any] = []
+        #: Mappings and other containers, with their elements, and whether these have stand-ins.
         self._dicts: list[tuple[Any, dict[Any, Any], bool]] = []
         self._lists: list[tuple[Any, list[Any], bool]] = []
+        #: Classes, modules' globals and enum members, each with its names and values.
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._members: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        #: Objects, each with its class and its ``__dict__``.
         self._kinds: list[tuple[Any, type, dict[str, Any] | None]] = []
+        #: Parameters that had no hooks.
         self._without_hooks: list[Any] = []
+        #: Paths of containers that were too large to search.
         self._shallow: list[tuple[str, Any]] = []
+        #: Descriptions of objects that cannot be restored.
         self._unkept: list[str] = []
 
     def look_into(self, root: object, name: str) -> None:
@@ -131,14 +131,14 @@ class Walk:
     def look_into_globals(self, module: types.ModuleType) -> None:
         """Follow the globals of a user's module, except imported ones."""
         namespace = vars(module)
-        before = dict(namespace)
-        self._namespaces.append((namespace, before))
+        values = dict(namespace)
+        self._namespaces.append((namespace, values))
         self._names[id(module)] = module.__name__
         self._seen[id(module)] = (module, None)
-        self._add(before.values(), module)
+        self._add(values.values(), module)
 
-    def finish(self) -> KeptHolders:
-        """Follow all objects, and drop what is not needed to restore them."""
+    def finish(self) -> None:
+        """Follow all objects, and drop what `put_back` does not need."""
         handlers, most = self._handlers, self._most_objects
         for number, value in enumerate(self._todo):  # It grows meanwhile.
             if number == most:
@@ -155,7 +155,6 @@ class Walk:
                     self._add((kind,), None)
             handler(self, value)
         self._todo, self._seen = [], {}
-        return KeptHolders(self)
 
     def _add(self, values: Iterable[Any], holder: Any) -> bool:
         """Queue values for the walk; return whether their holder must get a replacement for any of
@@ -193,7 +192,7 @@ class Walk:
     def _stood_in(self, value: Any) -> Any:
         return self._stand_ins.get(id(value), value)
 
-    # One for each kind of object
+    # Methods that follow objects, by type
 
     def _dict(self, value: Any) -> None:
         self._keep_dict(value, value)
@@ -207,22 +206,22 @@ class Walk:
         if not entries and type(entries) in _EMPTY_HOLDERS:
             self._empty.append(entries)
             return
-        before, is_special = dict(_items(entries)), False
-        if self._is_looked_into(before, holder):
-            is_special = self._add(before.values(), holder)
+        copied, is_special = dict(_items(entries)), False
+        if self._is_looked_into(copied, holder):
+            is_special = self._add(copied.values(), holder)
             if not has_names:
-                self._add(before, holder)
+                self._add(copied, holder)
         if is_special:
-            before = {key: self._stood_in(one) for key, one in before.items()}
-        self._dicts.append((entries, before, is_special))
+            copied = {key: self._stood_in(value) for key, value in copied.items()}
+        self._dicts.append((entries, copied, is_special))
 
     def _list(self, value: Any) -> None:
-        before, is_special = list(value), False
-        if self._is_looked_into(before, value):
-            is_special = self._add(before, value)
+        elements, is_special = list(value), False
+        if self._is_looked_into(elements, value):
+            is_special = self._add(elements, value)
             if is_special:
-                before = [self._stood_in(one) for one in before]
-        self._lists.append((value, before, is_special))
+                elements = [self._stood_in(element) for element in elements]
+        self._lists.append((value, elements, is_special))
         if type(value) not in (list, set, collections.deque):
             self._object(value)
 
@@ -235,9 +234,9 @@ class Walk:
 
     def _elements(self, value: Any) -> None:
         if self._is_looked_into(value, value) and self._add(value, value):
-            for one in value:
-                if isinstance(stand_in := self._stand_ins.get(id(one)), _CopiedIterator):
-                    self._say(self._path(one, value), stand_in.kept)
+            for element in value:
+                if isinstance(stand_in := self._stand_ins.get(id(element)), _CopiedIterator):
+                    self._note_unkept(self._path(element, value), stand_in.kept)
         if type(value) not in (tuple, frozenset):
             self._object(value)
 
@@ -258,16 +257,16 @@ class Walk:
 
     def _slot(self, owner: Any, descriptor: Any) -> None:
         try:
-            before = descriptor.__get__(owner)
-        except AttributeError:
-            before = _GONE
-        if self._add((before,), owner):
-            before = self._stood_in(before)
+            kept = descriptor.__get__(owner)
+        except (AttributeError, ValueError):  # the latter for an empty cell
+            kept = _GONE
+        if self._add((kept,), owner):
+            kept = self._stood_in(kept)
 
         def put_back() -> None:
-            now = _resolved(before, _GONE)
-            if now is not _GONE:
-                descriptor.__set__(owner, now)
+            value = _resolved(kept, _GONE)
+            if value is not _GONE:
+                descriptor.__set__(owner, value)
                 return
             try:
                 descriptor.__delete__(owner)
@@ -277,7 +276,7 @@ class Walk:
         self._undos.append(put_back)
 
     def _optimizer(self, value: Any) -> None:
-        self._leaves.optimizer(value)
+        self._copies.optimizer(value)
         self._object(value)
 
     def _script_module(self, value: Any) -> None:
@@ -291,12 +290,12 @@ class Walk:
         attributes = _dict_of(value)
         has_entries = attributes is not None or _slots_of(type(value))
         if not has_entries or any(map(_is_moving, (attributes or {}).values())):
-            self._told.append(self._leaves.told(value))
+            self._loads.append(self._copies.told(value))
         else:
             self._object(value)
 
     def _tensor(self, value: Any) -> None:
-        if inner := self._leaves.tensor(value):
+        if inner := self._copies.tensor(value):
             self._add(inner, value)
         attributes = _dict_of(value)
         if attributes:
@@ -308,11 +307,11 @@ class Walk:
 
     def _hooks(self, parameter: Any) -> None:
         """Record a parameter's hooks, which run in each backward pass."""
-        before = [getattr(parameter, name, None) for name in _HOOKS]
-        if before == _NO_HOOKS:
+        all_hooks = [getattr(parameter, name, None) for name in _HOOKS]
+        if all_hooks == _NO_HOOKS:
             self._without_hooks.append(parameter)
             return
-        for name, hooks in zip(_HOOKS, before, strict=True):
+        for name, hooks in zip(_HOOKS, all_hooks, strict=True):
             if hooks is not None:
                 self._keep_dict(hooks, parameter)
             self._undos.append(functools.partial(_set_hooks, parameter, name, hooks))
@@ -329,21 +328,22 @@ class Walk:
     def _array(self, value: Any) -> None:
         if value.dtype.hasobject:
             self._add(value.flat, value)
-        self._leaves.array(value)
+        self._copies.array(value)
         if not value.flags.owndata:
             self._add((value.base,), value)
         self._object(value)
 
     def _bytes(self, value: Any) -> None:
-        before = value[:]
-        self._undos.append(lambda: operator.setitem(value, slice(None), before))
+        copied = value[:]
+        self._undos.append(lambda: operator.setitem(value, slice(None), copied))
 
     def _drawn(self, value: Any) -> None:
         state = value.getstate()
         self._undos.append(lambda: value.setstate(state))
         self._object(value)
 
-    def _torch_generator(self, value: Any) -> None:
+    def _random_generator(self, value: Any) -> None:
+        """Record the state of a generator of torch, or of numpy's older kind."""
         state = value.get_state()
         self._undos.append(lambda: value.set_state(state))
 
@@ -353,10 +353,6 @@ class Walk:
     def _bits(self, value: Any) -> None:
         state = copy.deepcopy(value.state)
         self._undos.append(lambda: setattr(value, "state", state))
-
-    def _numpy_draws(self, value: Any) -> None:
-        state = value.get_state()
-        self._undos.append(lambda: value.set_state(state))
 
     def _memory_file(self, value: Any) -> None:
         if value.closed:
@@ -385,24 +381,7 @@ class Walk:
                 self._cell(cell)
 
     def _cell(self, cell: Any) -> None:
-        try:
-            before = cell.cell_contents
-        except ValueError:
-            before = _GONE
-        if self._add((before,), cell):
-            before = self._stood_in(before)
-
-        def put_back() -> None:
-            now = _resolved(before, _GONE)
-            if now is not _GONE:
-                cell.cell_contents = now
-            else:
-                try:
-                    del cell.cell_contents
-                except ValueError:
-                    pass
-
-        self._undos.append(put_back)
+        self._slot(cell, _CELL_CONTENTS)
 
     def _class(self, value: type) -> None:
         if is_library(value.__module__) or issubclass(value, _ATOM_BASES):
@@ -410,32 +389,28 @@ class Walk:
         if issubclass(value, enum.Enum):
             self._add(value.__members__.values(), value)
             return
-        before = {name: one for name, one in vars(value).items() if not name.startswith("__")}
-        self._classes.append((value, before))
-        self._add(before.values(), value)
+        attributes = {name: x for name, x in vars(value).items() if not name.startswith("__")}
+        self._classes.append((value, attributes))
+        self._add(attributes.values(), value)
         self._add(value.__mro__[1:], value)
 
     def _weak(self, value: Any) -> None:
         self._add((value(),), value)
 
     def _weak_dict(self, value: Any) -> None:
-        before = dict(value.items())
-        self._add(before, value)
-        self._add(before.values(), value)
-
-        def put_back() -> None:
-            value.clear()
-            value.update(before)
-
-        self._undos.append(put_back)
+        entries = dict(value.items())
+        self._keep_weak(value, entries)
+        self._add(entries.values(), value)
 
     def _weak_set(self, value: Any) -> None:
-        before = list(value)
-        self._add(before, value)
+        self._keep_weak(value, list(value))
+
+    def _keep_weak(self, container: Any, kept: Any) -> None:
+        self._add(kept, container)
 
         def put_back() -> None:
-            value.clear()
-            value.update(before)
+            container.clear()
+            container.update(kept)
 
         self._undos.append(put_back)
 
@@ -443,18 +418,18 @@ class Walk:
         self._add(gc.get_referents(value), value)
 
     def _moving(self, value: Any) -> None:
-        self._say(self._path(value), value)
+        self._note_unkept(self._path(value), value)
 
     def _nothing(self, value: Any) -> None:
         pass
 
     # Names
 
-    def _say(self, path: str, value: Any) -> None:
+    def _note_unkept(self, path: str, value: Any) -> None:
         self._unkept.append(f"{path} (a {type(value).__name__})")
 
     def _path(self, value: Any, holder: Any = None) -> str:
-        """Return where a value is, as a person would write it: ``self.rows[0]``."""
+        """Return the path to a value, as a person would write it: ``self.rows[0]``."""
         parts: list[str] = []
         while True:
             name = self._names.get(id(value))
@@ -466,73 +441,63 @@ class Walk:
                 holder = self._seen.get(id(value), (None, None))[1]
             if holder is None:
                 return (type(value).__name__ + "".join(reversed(parts))).lstrip(".")
-            parts.append(_place_in(holder, value))
+            parts.append(_step_to(value, holder))
             value, holder = holder, None
 
+    def put_back(self, *, is_same_code: bool = True) -> list[str]:
+        """Restore all objects; return descriptions of those that could not be restored.
 
-class KeptHolders:
-    """Restores the objects that a walk has found, each time it is called.
-
-    It returns descriptions of those that it could not restore.
-    """
-
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
-
-    def __call__(self, *, is_same_code: bool = True) -> list[str]:
-        """Restore; if ``is_same_code`` is false, names of modules and classes keep their current
-        values."""
-        walk = self._walk
-        for undo in walk._told:
-            undo()
-        for stand_in in walk._stand_ins.values():
+        If ``is_same_code`` is false, names of modules and classes keep their current values. May
+        be called more than once.
+        """
+        for load in self._loads:
+            load()
+        for stand_in in self._stand_ins.values():
             stand_in.renew()
-        for parameter in walk._without_hooks:
+        for parameter in self._without_hooks:
             for name in _HOOKS:
                 _set_hooks(parameter, name, None)
-        for empty in walk._empty:
+        for empty in self._empty:
             if empty:
                 empty.clear()
-        for entries, before, is_special in walk._dicts:
-            _refill_dict(entries, before, is_special)
-        for holder, elements, is_special in walk._lists:
+        for entries, kept, is_special in self._dicts:
+            _refill_dict(entries, kept, is_special)
+        for holder, elements, is_special in self._lists:
             _refill_list(holder, elements, is_special)
-        for undo in walk._undos:
+        for undo in self._undos:
             undo()
         if is_same_code:
-            for namespace, before in walk._namespaces:
-                _refill_namespace(
-                    namespace.get, namespace, before, namespace.__setitem__, namespace.pop
-                )
-            for cls, before in walk._classes:
-                _refill_class(cls, before)
-            for entries, before in walk._members:
-                _refill_dict(entries, before, False)
-            for value, kind, attributes in walk._kinds:
+            for names, kept in self._namespaces:
+                _refill_namespace(names.get, names, kept, names.__setitem__, names.pop)
+            for cls, kept in self._classes:
+                _refill_class(cls, kept)
+            for entries, kept in self._members:
+                _refill_dict(entries, kept, False)
+            for value, kind, attributes in self._kinds:
                 _set_class(value, kind)
                 if attributes is not None and _dict_of(value) is not attributes:
                     object.__setattr__(value, "__dict__", attributes)
-        deep = [path for path, container in walk._shallow if not _is_of_values(container)]
-        return [*walk._unkept, *(f"the elements of {path}" for path in deep)]
+        deep = [path for path, container in self._shallow if not _is_of_values(container)]
+        return [*self._unkept, *(f"the elements of {path}" for path in deep)]
 
 
-def _refill_dict(entries: Any, before: dict[Any, Any], is_special: bool) -> None:
+def _refill_dict(entries: Any, kept: dict[Any, Any], is_special: bool) -> None:
     if is_special:
-        before = {
-            key: found
-            for key, one in before.items()
-            if (found := _resolved(one, entries.get(key, _GONE))) is not _GONE
+        kept = {
+            key: value
+            for key, stand_in in kept.items()
+            if (value := _resolved(stand_in, entries.get(key, _GONE))) is not _GONE
         }
-    now = _items(entries)
-    if len(now) == len(before) and all(
-        key is key_now and one is one_now
-        for (key, one), (key_now, one_now) in zip(before.items(), now, strict=True)
+    current = _items(entries)
+    if len(current) == len(kept) and all(
+        key is current_key and value is current_value
+        for (key, value), (current_key, current_value) in zip(kept.items(), current, strict=True)
     ):
         return
     base: Any = collections.OrderedDict if isinstance(entries, collections.OrderedDict) else dict
     base.clear(entries)
-    for key, one in before.items():
-        base.__setitem__(entries, key, one)
+    for key, value in kept.items():
+        base.__setitem__(entries, key, value)
 
 
 def _items(entries: Any) -> Any:
@@ -542,45 +507,45 @@ def _items(entries: Any) -> Any:
     return dict.items(entries)
 
 
-def _refill_list(holder: Any, before: list[Any], is_special: bool) -> None:
+def _refill_list(holder: Any, kept: list[Any], is_special: bool) -> None:
     if is_special:
-        found = (_resolved(one, _GONE) for one in before)
-        before = [one for one in found if one is not _GONE]
-    if len(holder) == len(before) and all(map(operator.is_, holder, before)):
+        elements = (_resolved(element, _GONE) for element in kept)
+        kept = [element for element in elements if element is not _GONE]
+    if len(holder) == len(kept) and all(map(operator.is_, holder, kept)):
         return
     if isinstance(holder, list):
-        list.__setitem__(holder, slice(None), before)
+        list.__setitem__(holder, slice(None), kept)
     elif isinstance(holder, set):
         set.clear(holder)
-        set.update(holder, before)
+        set.update(holder, kept)
     else:
         collections.deque.clear(holder)
-        collections.deque.extend(holder, before)
+        collections.deque.extend(holder, kept)
 
 
 def _refill_namespace(
     get: Callable[[str, Any], Any],
-    now: Any,
-    before: dict[str, Any],
+    names: Iterable[str],
+    kept: dict[str, Any],
     put: Callable[[str, Any], object],
     drop: Callable[[str], object],
 ) -> None:
-    """Restore the data of a namespace. Code in it belongs to the reloader, and later imports
-    stay."""
-    for name, value in before.items():
-        there = get(name, _GONE)
-        if there is not value and not _is_code(value) and not _is_code(there):
+    """Restore the data of a namespace, whose current ``names`` are given. Code in it belongs to
+    the reloader, and later imports stay."""
+    for name, value in kept.items():
+        current = get(name, _GONE)
+        if current is not value and not _is_code(value) and not _is_code(current):
             put(name, value)
-    for name in [name for name in now if name not in before]:
+    for name in [name for name in names if name not in kept]:
         if not name.startswith("__") and not _is_code(get(name, None)):
             drop(name)
 
 
-def _refill_class(cls: type, before: dict[str, Any]) -> None:
+def _refill_class(cls: type, kept: dict[str, Any]) -> None:
     _refill_namespace(
         lambda name, otherwise: vars(cls).get(name, otherwise),
         vars(cls),
-        before,
+        kept,
         lambda name, value: type.__setattr__(cls, name, value),
         lambda name: type.__delattr__(cls, name),
     )
@@ -596,20 +561,21 @@ def _set_class(value: Any, kind: type) -> None:
 
 
 def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
-    now = getattr(parameter, name, None)
-    if now is not hooks:
-        if now:
-            now.clear()  # Torch goes on with it, whatever the attribute says.
+    current = getattr(parameter, name, None)
+    if current is not hooks:
+        if current:
+            current.clear()  # Torch goes on with it, whatever the attribute says.
         setattr(parameter, name, hooks)
 
 
 class _StandIn:
-    """A value in the copy of a holder, in place of one that it must not, or cannot, contain."""
+    """A replacement in the copy of a holder, for a value that the copy must not contain."""
 
-    def renew(self) -> None: ...
+    def renew(self) -> None:
+        """Begin another restoration."""
 
-    def now(self, there: Any) -> Any:
-        """Return the value that the holder must have; ``there`` is its present value."""
+    def value(self, current: Any) -> Any:
+        """Return the value that the holder must have instead of its ``current`` one."""
 
 
 class _CopiedIterator(_StandIn):
@@ -621,7 +587,7 @@ class _CopiedIterator(_StandIn):
         """Make a new copy of the iterator, which all its holders share."""
         self._copy = _copied(self.kept)
 
-    def now(self, there: Any) -> Any:
+    def value(self, current: Any) -> Any:
         return self._copy
 
 
@@ -633,15 +599,15 @@ class _Wrapper(_StandIn):
     def __init__(self, wrapper: Any) -> None:
         self._ref = weakref.ref(wrapper)
 
-    def now(self, there: Any) -> Any:
-        if there is not _GONE:
-            return there
+    def value(self, current: Any) -> Any:
+        if current is not _GONE:
+            return current
         wrapper = self._ref()
         return _GONE if wrapper is None else wrapper
 
 
-def _resolved(value: Any, there: Any) -> Any:
-    return value.now(there) if isinstance(value, _StandIn) else value
+def _resolved(value: Any, current: Any) -> Any:
+    return value.value(current) if isinstance(value, _StandIn) else value
 
 
 def _copied(iterator: Any) -> Any:
@@ -654,21 +620,22 @@ def _is_of_values(container: Any) -> bool:
     """Whether all elements are immutable values, or tuples of these."""
     elements = container.values() if isinstance(container, dict) else container
     return all(
-        type(one) in _ATOMS or (type(one) is tuple and all(type(each) in _ATOMS for each in one))
-        for one in elements
+        type(x) in _ATOMS or (type(x) is tuple and all(type(part) in _ATOMS for part in x))
+        for x in elements
     )
 
 
-def _place_in(holder: Any, value: Any) -> str:
+def _step_to(value: Any, holder: Any) -> str:
+    """Return the part of a path that leads from a holder to a value: ``.name`` or ``[0]``."""
     if isinstance(holder, dict):
-        return next((f"[{key!r}]" for key, one in holder.items() if one is value), "[...]")
+        return next((f"[{key!r}]" for key, entry in holder.items() if entry is value), "[...]")
     if isinstance(holder, (list, tuple, collections.deque)):
-        return next((f"[{at}]" for at, one in enumerate(holder) if one is value), "[...]")
+        return next((f"[{n}]" for n, element in enumerate(holder) if element is value), "[...]")
     if isinstance(holder, types.CellType):
         return ".<closure>"
     attributes = _dict_of(holder) or {}
-    for name, one in attributes.items():
-        if one is value:
+    for name, attribute in attributes.items():
+        if attribute is value:
             return f".{name}"
     for descriptor in _slots_of(type(holder)):
         try:
@@ -691,16 +658,16 @@ _slots: weakref.WeakKeyDictionary[type, tuple[Any, ...]] = weakref.WeakKeyDictio
 
 
 def _slots_of(kind: type) -> tuple[Any, ...]:
-    found = _slots.get(kind)
-    if found is None:
-        found = _slots[kind] = tuple(
+    slots = _slots.get(kind)
+    if slots is None:
+        slots = _slots[kind] = tuple(
             descriptor
             for cls in kind.__mro__
             if "__slots__" in vars(cls)
             for descriptor in vars(cls).values()
             if isinstance(descriptor, types.MemberDescriptorType)
         )
-    return found
+    return slots
 
 
 def _wrappers() -> frozenset[type]:
@@ -713,7 +680,7 @@ def _wrappers() -> frozenset[type]:
 
 
 def _is_moving(value: Any) -> bool:
-    """Whether it is an iterator that no copy can rewind."""
+    """Whether the value is an iterator that no copy can rewind."""
     kind = type(value)
     if kind in _ATOMS or kind in _COPYABLE or issubclass(kind, io.IOBase):
         return False
@@ -721,7 +688,7 @@ def _is_moving(value: Any) -> bool:
 
 
 _libraries: dict[str, bool] = {}
-_users_modules: list[Any] = [0, []]  # how many there were of all, and the user's
+_users_modules: list[Any] = [0, []]  # the number of imported modules, and the user's own
 
 
 def is_library(name: str | None) -> bool:
@@ -731,13 +698,13 @@ def is_library(name: str | None) -> bool:
     """
     if not name:
         return False
-    found = _libraries.get(name)
-    if found is not None:
-        return found
+    is_of_library = _libraries.get(name)
+    if is_of_library is not None:
+        return is_of_library
     top = name.partition(".")[0]
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None) or ""
-    found = top != _RECIPES and (
+    is_of_library = top != _RECIPES and (
         top in sys.stdlib_module_names
         or top in _OURS
         or top in _LIBRARIES
@@ -746,8 +713,8 @@ def is_library(name: str | None) -> bool:
         or "dist-packages" in file
     )
     if module is not None:
-        _libraries[name] = found
-    return found
+        _libraries[name] = is_of_library
+    return is_of_library
 
 
 def users_modules() -> list[types.ModuleType]:
@@ -755,7 +722,7 @@ def users_modules() -> list[types.ModuleType]:
     modules: list[types.ModuleType]
     num_before, modules = _users_modules
     if num_before == len(sys.modules) and all(
-        sys.modules.get(one.__name__) is one for one in modules
+        sys.modules.get(module.__name__) is module for module in modules
     ):
         return modules
     modules = [
@@ -788,7 +755,7 @@ def _handler_of(kind: type) -> Callable[[Walk, Any], None]:
         if issubclass(kind, torch.optim.Optimizer):
             return Walk._optimizer
         if issubclass(kind, torch.Generator):
-            return Walk._torch_generator
+            return Walk._random_generator
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         if issubclass(kind, numpy.ndarray):
@@ -800,10 +767,10 @@ def _handler_of(kind: type) -> Callable[[Walk, Any], None]:
         if issubclass(kind, numpy.random.BitGenerator):
             return Walk._bits
         if issubclass(kind, numpy.random.RandomState):
-            return Walk._numpy_draws
+            return Walk._random_generator
     if kind.__module__.startswith(_TRAINING) or kind in _FOLLOWED:
         return _OBJECT
-    if _tells_its_state(kind):
+    if all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")):
         return _TELLS
     is_of_library = is_library(kind.__module__)
     if hasattr(kind, "__next__") and (
@@ -813,16 +780,12 @@ def _handler_of(kind: type) -> Callable[[Walk, Any], None]:
     return Walk._nothing if is_of_library else _OBJECT
 
 
-def _tells_its_state(kind: type) -> bool:
-    methods = (getattr(kind, name, None) for name in ("state_dict", "load_state_dict"))
-    return all(callable(method) for method in methods)
-
-
+_CELL_CONTENTS: Any = vars(types.CellType)["cell_contents"]
 _OBJECT, _TELLS = Walk._object, Walk._tells
 _FOLLOWED = frozenset({
     types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap,
 })  # fmt: skip
-# The first that fits.
+# The first base class of an object's type decides.
 _BASES: tuple[tuple[Any, Callable[[Walk, Any], None]], ...] = (
     (_ATOM_BASES, Walk._nothing),
     (enum.Enum, Walk._member),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from monarch.runs.hold.copy_beside import SPOILT, CopyBeside
-from monarch.runs.hold.copy_room import ROOM
+from monarch.runs.hold.copy_room import ROOM, available_bytes
 from monarch.runs.hold.packed_state import is_dense
 
 Undo = Callable[[], object]
@@ -23,7 +23,7 @@ Undo = Callable[[], object]
 _SMALL_BYTES = 64 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
 _NUM_SAMPLED = 64  # values of each tensor
-# All values are compared where that takes less than this share of a call, at these speeds.
+# All values are compared if that takes less than this share of a call, at these speeds.
 _SHARE_OF_CALL = 0.01
 _BYTES_A_SECOND = {"cpu": 2e9, "cuda": 200e9}
 _SECONDS_EACH = 1e-5
@@ -35,21 +35,30 @@ class Changed(Exception):
 
 
 class Copies:
-    """Copies all tensors and arrays. ``checks`` raise ``Changed`` for those that had no room."""
+    """Copies all tensors and arrays that a walk meets.
+
+    ``undos`` restore them. ``checks`` run before and raise ``Changed`` for those that had no room.
+    """
 
     def __init__(self) -> None:
         self.undos: list[Undo] = []
         self.checks: list[Undo] = []
-        self._by_memory: dict[Any, Any] = {}  # Two views of the same values need one copy.
+        #: Whether only samples of some tensors are compared.
+        self.is_sampled = False
+        #: Copies of values; two views of the same values need one copy.
+        self._by_memory: dict[Any, Any] = {}
 
-    def check(self, is_good: Callable[[], bool], what: str) -> None:
+    def check(self, is_good: Callable[[], bool], reason: str) -> None:
+        """Add a check, which raises ``Changed`` with this reason unless ``is_good()``."""
+
         def check() -> None:
             if not is_good():
-                raise Changed(what)
+                raise Changed(reason)
 
         self.checks.append(check)
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
+        """Record a tensor; return its inner tensors if the walk must follow them."""
         torch: Any = sys.modules["torch"]
         inner = _inner(tensor)
         if inner:
@@ -104,20 +113,21 @@ class Copies:
             return
         memory = tensor.detach()
         values = _each_once(memory)
-        key = (_place(values), values.dtype, values.device, values.is_conj(), values.is_neg())
+        key = (_layout(values), values.dtype, values.device, values.is_conj(), values.is_neg())
         copied = self._by_memory.get(key) if values.numel() else None
         if copied is None:
             copied = self._by_memory[key] = _copied(torch, values)
         if copied is _NO_ROOM:
-            sums = _sum_of(torch, values)
+            kept_sum = _sum_of(torch, values)
             self.check(
-                lambda: _equal(torch, _sum_of(torch, values), sums), "a large tensor has changed"
+                lambda: bool(torch.equal(_sum_of(torch, values), kept_sum)),
+                "a large tensor has changed",
             )
 
         def put_back() -> None:
             if copied is not _NO_ROOM and not _same_bits(torch, values, copied):
                 _write(torch, values, copied)
-            if _place(tensor) != _place(memory) or tensor.dtype != memory.dtype:
+            if _layout(tensor) != _layout(memory) or tensor.dtype != memory.dtype:
                 tensor.data = memory  # It was given other memory.
 
         self.undos.append(put_back)
@@ -130,31 +140,32 @@ class Copies:
         """
         needs_gradient, gradient = tensor.requires_grad, tensor.grad
         copied = None if gradient is None else _copied(torch, gradient.detach())
-        there = None if gradient is None else weakref.ref(gradient)
+        gradient_ref = None if gradient is None else weakref.ref(gradient)
         device = tensor.device
 
         def put_back() -> None:
             if tensor.requires_grad != needs_gradient:
                 tensor.requires_grad_(needs_gradient)
-            if copied is None or there is None:
+            if copied is None or gradient_ref is None:
                 tensor.grad = None
                 return
-            was = there()
-            if was is None or was.shape != copied.shape:
-                was = copied.to(device, copy=True)
-            elif not _same_bits(torch, was, copied):
-                _write(torch, was, copied)
-            if tensor.grad is not was:
-                tensor.grad = was
+            gradient = gradient_ref()
+            if gradient is None or gradient.shape != copied.shape:
+                gradient = copied.to(device, copy=True)
+            elif not _same_bits(torch, gradient, copied):
+                _write(torch, gradient, copied)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
 
         if copied is _NO_ROOM:
             raise MemoryError("there is no room for a copy of the gradients")
         self.undos.append(put_back)
 
     def array(self, array: Any) -> None:
+        """Record an array."""
         numpy: Any = sys.modules["numpy"]
         if isinstance(array, numpy.memmap) or not array.flags.writeable:
-            return  # A file cannot be put back; what only reads has a base that is looked at, too.
+            return  # A file cannot be restored; of a read-only view the base is copied.
         plain = array.view(numpy.ndarray)
         shape, copied = array.shape, plain.copy()
 
@@ -169,12 +180,14 @@ class Copies:
         self.undos.append(put_back)
 
     def optimizer(self, optimizer: Any) -> None:
-        """Do nothing: an optimizer's tensors are copied like others."""
+        """Record an optimizer, before its tensors. Here it does nothing: they are copied like
+        others."""
 
     def told(self, value: Any) -> Undo:
-        told = copy.deepcopy(value.state_dict())
+        """Copy the ``state_dict`` of an object; the returned function loads it."""
+        state = copy.deepcopy(value.state_dict())
         # A copy, as some objects go on using what they get.
-        return lambda: value.load_state_dict(copy.deepcopy(told))
+        return lambda: value.load_state_dict(copy.deepcopy(state))
 
 
 class LaterCopies(Copies):
@@ -185,11 +198,13 @@ class LaterCopies(Copies):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_sampled = False  # of some of what is copied later only samples are compared
+        #: Plain tensors that the walk has met.
         self._met: list[Any] = []
-        self._parameters: dict[Any, Any] = {}  # what optimizers hold, by its place
+        #: The optimizers' tensors, by layout.
+        self._parameters: dict[Any, Any] = {}
         self._moments: dict[Any, Any] = {}
-        self._is_as_it_was = False  # what is copied later, when it is to be put back
+        #: Whether the tensors that are copied later have not changed; set by the check.
+        self._is_unchanged = False
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
         if _is_plain(tensor):
@@ -199,25 +214,25 @@ class LaterCopies(Copies):
 
     def optimizer(self, optimizer: Any) -> None:
         parameters, moments = tensors_of(optimizer)
-        for tensors, by_place in ((parameters, self._parameters), (moments, self._moments)):
+        for tensors, by_layout in ((parameters, self._parameters), (moments, self._moments)):
             for tensor in tensors:
-                by_place.setdefault(_place(tensor), tensor.detach())
+                by_layout.setdefault(_layout(tensor), tensor.detach())
 
     def held(self) -> list[Any]:
         """Return the optimizers' tensors among all that were met, parameters first."""
-        met = {_place(one) for one in self._met}
-        held = {**self._parameters, **self._moments}
-        return [tensor for place, tensor in held.items() if place in met]
+        met = set(map(_layout, self._met))
+        of_optimizers = {**self._parameters, **self._moments}
+        return [tensor for layout, tensor in of_optimizers.items() if layout in met]
 
     def finish(self, copy: CopyBeside | None) -> None:
         """Copy everything that ``copy`` does not; ``copy`` was begun with the tensors ``held``."""
         numbers: dict[Any, int] = {}
         if copy is not None:
-            numbers = dict(zip(map(_place, self.held()), copy.later, strict=True))
+            numbers = dict(zip(map(_layout, self.held()), copy.later, strict=True))
         met, self._met = self._met, []
         later = []
         for tensor in met:
-            number = numbers.get(_place(tensor))
+            number = numbers.get(_layout(tensor))
             if number is None:
                 super().tensor(tensor)
             else:
@@ -225,19 +240,19 @@ class LaterCopies(Copies):
         if copy is None or not later:
             return
         torch: Any = sys.modules["torch"]
-        sampled = {n: one.detach() for one, n in later if not copy.has_sum(n)}
-        self.is_sampled = any(one.numel() > _NUM_SAMPLED for one in sampled.values())
-        before = _samples_of(torch, sampled.values())
+        sampled = {number: tensor.detach() for tensor, number in later if not copy.has_sum(number)}
+        self.is_sampled = any(tensor.numel() > _NUM_SAMPLED for tensor in sampled.values())
+        samples = _samples_of(torch, sampled.values())
 
         def check() -> None:
-            self._is_as_it_was = copy.is_untouched and _all_equal(
-                torch, before, _samples_of(torch, sampled.values())
+            self._is_unchanged = copy.is_untouched and _all_equal(
+                torch, samples, _samples_of(torch, sampled.values())
             )
-            if self._is_as_it_was:
+            if self._is_unchanged:
                 return
-            if why := copy.wrong():
-                raise Changed(why)
-            if not _all_equal(torch, before, _samples_of(torch, map(copy.tensor, sampled))):
+            if error := copy.wrong():
+                raise Changed(error)
+            if not _all_equal(torch, samples, _samples_of(torch, map(copy.tensor, sampled))):
                 copy.spoil()
                 raise Changed(SPOILT)
 
@@ -251,11 +266,11 @@ class LaterCopies(Copies):
         memory = tensor.detach()
 
         def put_back() -> None:
-            if not self._is_as_it_was:
+            if not self._is_unchanged:
                 copied = copy.tensor(number)
                 if not _same_bits(torch, memory, copied):
                     _write(torch, memory, copied)
-            if _place(tensor) != _place(memory) or tensor.dtype != memory.dtype:
+            if _layout(tensor) != _layout(memory) or tensor.dtype != memory.dtype:
                 tensor.data = memory  # It was given other memory.
 
         self.undos.append(put_back)
@@ -265,7 +280,7 @@ def tensors_of(optimizer: Any) -> tuple[list[Any], list[Any]]:
     """Return an optimizer's parameters, and its state tensors that fill their memory, including the
     inner tensors of compound tensors.
     """
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = [
         value
         for entries in optimizer.state.values()
@@ -296,7 +311,7 @@ def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
     views: dict[Any, list[Any]] = {}
     for tensor in tensors:
         views.setdefault((tensor.dtype, tensor.device), []).append(_sampled(tensor))
-    return {dtype: one.cpu() for (dtype, _), one in _joined(torch, views).items()}
+    return {dtype: values.cpu() for (dtype, _), values in _joined(torch, views).items()}
 
 
 class Notes(Copies):
@@ -310,17 +325,19 @@ class Notes(Copies):
         super().__init__()
         self._samples = samples
         self._call_seconds = call_seconds
-        self.is_sampled = False  # of some tensors only samples, and torch's count, are compared
+        #: Ids of the optimizers' state tensors.
         self._of_optimizers: set[int] = set()
-        self._met: list[Any] = []  # tensors
+        #: Plain tensors that the walk has met.
+        self._met: list[Any] = []
+        #: The types of plain tensors.
         self._plain: tuple[Any, ...] = ()
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             self._plain = torch.Tensor, torch.nn.Parameter
         _count_optimizer_steps()
-        before = _num_optimizer_steps[0]
-        # Some write to weights in ways that are not counted there.
-        self.check(lambda: _num_optimizer_steps[0] == before, "an optimizer has made a step")
+        num_steps = _num_optimizer_steps[0]
+        # Some optimizers write to weights in ways that torch does not count.
+        self.check(lambda: _num_optimizer_steps[0] == num_steps, "an optimizer has made a step")
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
         if type(tensor) in self._plain:
@@ -339,19 +356,19 @@ class Notes(Copies):
         if gradient is None:
             self._put_gradient_back(tensor, lambda: None)
             return ()
-        there = weakref.ref(gradient)
-        versions = [one._version for one in _inner(gradient)]
+        gradient_ref = weakref.ref(gradient)
+        versions = [inner._version for inner in _inner(gradient)]
 
-        def is_as_it_was() -> bool:
-            now = tensor.grad
+        def is_unchanged() -> bool:
+            current = tensor.grad
             return (
-                now is not None
-                and now is there()
-                and [one._version for one in _inner(now)] == versions
+                current is not None
+                and current is gradient_ref()
+                and [inner._version for inner in _inner(current)] == versions
             )
 
-        self._put_gradient_back(tensor, there)
-        self.check(is_as_it_was, "gradients have changed")
+        self._put_gradient_back(tensor, gradient_ref)
+        self.check(is_unchanged, "gradients have changed")
         return ()
 
     def finish(self) -> None:
@@ -360,7 +377,7 @@ class Notes(Copies):
         of_optimizers, noted = self._of_optimizers, []
         for tensor in self._met:
             if tensor.layout is not torch.strided:
-                super().tensor(tensor)  # It has no memory to look at.
+                super().tensor(tensor)  # It has no memory of its own to compare.
             elif (
                 tensor.nbytes <= _SMALL_BYTES
                 and not tensor.requires_grad
@@ -374,22 +391,22 @@ class Notes(Copies):
             return
         gradients = self._note_gradients(noted)
         noted += gradients
-        there = [weakref.ref(tensor) for tensor in noted]
+        refs = [weakref.ref(tensor) for tensor in noted]
         versions = [tensor._version for tensor in noted]
         pointers = [tensor.data_ptr() for tensor in noted]
-        before = self._samples.of(torch, noted, pointers)
+        samples = self._samples.of(torch, noted, pointers)
         views = self._samples.views
 
-        def is_as_it_was() -> bool:
+        def is_unchanged() -> bool:
             # If a tensor is gone, its holder shows what replaced it.
             return all(
-                now is None or (now._version == version and now.data_ptr() == pointer)
-                for one, version, pointer in zip(there, versions, pointers, strict=True)
-                for now in (one(),)
-            ) and _all_equal(torch, before, _joined(torch, views))
+                tensor is None or (tensor._version == version and tensor.data_ptr() == pointer)
+                for ref, version, pointer in zip(refs, versions, pointers, strict=True)
+                for tensor in (ref(),)
+            ) and _all_equal(torch, samples, _joined(torch, views))
 
-        text = "weights, or what the optimizer knows, have changed already"
-        self.check(is_as_it_was, text)
+        reason = "weights, or what the optimizer knows, have changed already"
+        self.check(is_unchanged, reason)
         seconds = len(noted) * _SECONDS_EACH
         if seconds < _SHARE_OF_CALL * self._call_seconds:
             for tensor in noted:
@@ -401,35 +418,32 @@ class Notes(Copies):
 
             def are_sums_equal() -> bool:
                 return all(
-                    now is None or _equal(torch, one, _sum_of(torch, now.detach()))
-                    for one, where in zip(sums, there, strict=True)
-                    for now in (where(),)
+                    tensor is None or torch.equal(kept_sum, _sum_of(torch, tensor.detach()))
+                    for kept_sum, ref in zip(sums, refs, strict=True)
+                    for tensor in (ref(),)
                 )
 
-            self.check(are_sums_equal, text)
+            self.check(are_sums_equal, reason)
 
     def _note_gradients(self, tensors: list[Any]) -> list[Any]:
         """Record which gradients exist; return those that must not change."""
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         flags = [tensor.requires_grad for tensor in leaves]
         gradients = [tensor.grad for tensor in leaves]
-        held = [one for one in gradients if one is not None]
-        if any(one.layout is not sys.modules["torch"].strided for one in held):
+        existing = [gradient for gradient in gradients if gradient is not None]
+        if any(gradient.layout is not sys.modules["torch"].strided for gradient in existing):
             self.check(lambda: False, "sparse gradients may have changed")
             return []
-        if sum(one.nbytes for one in held) > _LARGE_BYTES:
-            # They are let go at the beginning of a step, as a rule, and must be gone then.
-            refs = [None if one is None else weakref.ref(one) for one in gradients]
+        if sum(gradient.nbytes for gradient in existing) > _LARGE_BYTES:
+            # A step usually frees them first, so references to them must not keep them alive.
+            refs = [(leaf, weakref.ref(leaf.grad)) for leaf in leaves if leaf.grad is not None]
             self.check(
-                lambda: all(
-                    ref is None or tensor.grad is ref() is not None
-                    for tensor, ref in zip(leaves, refs, strict=True)
-                ),
+                lambda: all(leaf.grad is ref() is not None for leaf, ref in refs),
                 "gradients have changed",
             )
-            without = [tensor for tensor, one in zip(leaves, gradients, strict=True) if one is None]
-            flags = [tensor.requires_grad for tensor in without]
-            leaves, gradients = without, [None] * len(without)
+            leaves = [leaf for leaf in leaves if leaf.grad is None]
+            flags = [tensor.requires_grad for tensor in leaves]
+            gradients = [None] * len(leaves)
 
         def put_back() -> None:
             for tensor, flag, gradient in zip(leaves, flags, gradients, strict=True):
@@ -439,7 +453,7 @@ class Notes(Copies):
                     tensor.grad = gradient
 
         self.undos.append(put_back)
-        return held
+        return existing
 
     def array(self, array: Any) -> None:
         numpy: Any = sys.modules["numpy"]
@@ -450,11 +464,11 @@ class Notes(Copies):
             if array.dtype.hasobject:
                 self.check(lambda: False, "a large array of objects may have changed")
                 return
-            look = _array_sum
+            facts_of = _array_sum
             if array.nbytes / 2e9 >= _SHARE_OF_CALL * self._call_seconds:
-                look, self.is_sampled = _array_samples, True
-            before = look(numpy, array)
-            self.check(lambda: look(numpy, array) == before, "a large array has changed already")
+                facts_of, self.is_sampled = _array_samples, True
+            facts = facts_of(numpy, array)
+            self.check(lambda: facts_of(numpy, array) == facts, "a large array has changed already")
 
     def optimizer(self, optimizer: Any) -> None:
         torch: Any = sys.modules["torch"]
@@ -474,15 +488,17 @@ class ValueSamples:
     """A few values of each of many tensors, read together."""
 
     def __init__(self) -> None:
-        self.views: dict[Any, list[Any]] = {}  # by kind; they hold the memory that they are of
-        self._last: tuple[list[int], list[int]] = [], []
+        #: Views of the sampled values, by type and device; they keep the memory alive.
+        self.views: dict[Any, list[Any]] = {}
+        #: The ids and addresses of the tensors that the views are of.
+        self._tensors: tuple[list[int], list[int]] = [], []
 
     def of(self, torch: Any, tensors: list[Any], pointers: list[int]) -> dict[Any, Any]:
         """Return the tensors' sampled values, by type; ``pointers`` are the addresses of their
         memory."""
-        last = [id(tensor) for tensor in tensors], pointers
-        if last != self._last:
-            self.views, self._last = {}, last
+        ids = [id(tensor) for tensor in tensors]
+        if (ids, pointers) != self._tensors:
+            self.views, self._tensors = {}, (ids, pointers)
             for tensor in tensors:
                 view = _sampled(tensor.detach())
                 self.views.setdefault((view.dtype, view.device), []).append(view)
@@ -491,7 +507,7 @@ class ValueSamples:
 
 def _joined(torch: Any, views: dict[Any, list[Any]]) -> dict[Any, Any]:
     with torch.no_grad():
-        return {kind: torch.cat(some) for kind, some in views.items()}
+        return {kind: torch.cat(parts) for kind, parts in views.items()}
 
 
 def _sampled(memory: Any) -> Any:
@@ -509,14 +525,10 @@ def _sampled(memory: Any) -> Any:
     return memory[lattice].reshape(-1) if number else memory.reshape(-1)
 
 
-def _all_equal(torch: Any, before: dict[Any, Any], now: dict[Any, Any]) -> bool:
-    return before.keys() == now.keys() and all(
-        _same_bits(torch, before[kind], now[kind]) for kind in before
+def _all_equal(torch: Any, first: dict[Any, Any], second: dict[Any, Any]) -> bool:
+    return first.keys() == second.keys() and all(
+        _same_bits(torch, first[kind], second[kind]) for kind in first
     )
-
-
-def _equal(torch: Any, one: Any, other: Any) -> bool:
-    return bool(torch.equal(one, other))
 
 
 def _sum_of(torch: Any, memory: Any) -> Any:
@@ -544,8 +556,8 @@ def _array_sum(numpy: Any, array: Any) -> Any:
 def _array_samples(numpy: Any, array: Any) -> bytes:
     """Return the bytes of some values, spread over the array."""
     count = min(array.size, _NUM_SAMPLED)
-    where = numpy.linspace(0, array.size - 1, count).astype(numpy.int64)
-    return bytes(array.flat[where].tobytes())
+    positions = numpy.linspace(0, array.size - 1, count).astype(numpy.int64)
+    return bytes(array.flat[positions].tobytes())
 
 
 def _bits_of(torch: Any, values: Any) -> Any:
@@ -555,19 +567,19 @@ def _bits_of(torch: Any, values: Any) -> Any:
     if values.is_complex():
         values = torch.view_as_real(values)
     if values.is_quantized:
-        return values.int_repr()  # a view of one has no memory, and ends the process
+        return values.int_repr()  # A view of a quantized tensor would end the process.
     if values.dtype is torch.bool:
         return values.view(torch.uint8)
     return values.view(getattr(torch, _INTEGERS[values.element_size()]))
 
 
-def _same_bits(torch: Any, one: Any, other: Any) -> bool:
+def _same_bits(torch: Any, first: Any, second: Any) -> bool:
     """Whether all bits are equal; False also if the two cannot be compared, as on two devices."""
-    if one.shape != other.shape or one.device != other.device or one.dtype != other.dtype:
+    if first.shape != second.shape or first.device != second.device or first.dtype != second.dtype:
         return False
     try:
         with torch.no_grad():
-            return bool(torch.equal(_bits_of(torch, one), _bits_of(torch, other)))
+            return bool(torch.equal(_bits_of(torch, first), _bits_of(torch, second)))
     except (RuntimeError, KeyError):
         return False
 
@@ -598,7 +610,8 @@ def _each_once(memory: Any) -> Any:
     return memory.as_strided(sizes, memory.stride())
 
 
-def _place(tensor: Any) -> Any:
+def _layout(tensor: Any) -> Any:
+    """Return the tensor's address and layout; equal for two tensors with the same elements."""
     return tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
@@ -613,33 +626,21 @@ _NO_ROOM: Any = object()
 
 
 def _copied(torch: Any, plain: Any) -> Any:
-    """Return a copy: on the CPU if the GPU has little memory, and ``_NO_ROOM`` if the host has
-    too."""
+    """Return a copy, on the CPU if the GPU has little memory; ``_NO_ROOM`` if the host has little
+    memory for a large tensor."""
     if plain.layout is not torch.strided:
         return plain.clone()
     if plain.is_cuda:
         free, _ = torch.cuda.mem_get_info(plain.device)
         if free < ROOM * plain.nbytes:
             return plain.cpu()
-    elif plain.nbytes > _LARGE_BYTES and _available_bytes() < ROOM * plain.nbytes:
+    elif plain.nbytes > _LARGE_BYTES and available_bytes() < ROOM * plain.nbytes:
         return _NO_ROOM
     return plain.clone()
 
 
-def _available_bytes() -> float:
-    """Return how many bytes of memory the machine has available."""
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return float(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return float("inf")
-
-
 _num_optimizer_steps = [0]
-_counted: list[Any] = []  # the function that takes the counting away again
+_counted: list[Any] = []  # the handle of the hook that counts
 
 
 def _count_optimizer_steps() -> None:

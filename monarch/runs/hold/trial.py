@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monarch.actor import Actor, context, endpoint
@@ -87,29 +87,26 @@ class TrialReport:
 class _Call:
     """A call of an endpoint."""
 
-    method: str
-    generation: int
-    good: int | None
+    #: The report on the call, without what is known only at a look at it.
+    report: TrialReport
+    #: The id of the thread that runs the call.
     thread: int
     started: float = field(default_factory=time.monotonic)
     is_running: bool = True
     is_interrupted: bool = False
     has_failed: bool = False
-    error: str = ""
-    traceback: str = ""
-    file: str = ""
-    line: int = 0
     done: threading.Event = field(default_factory=threading.Event)
 
 
 class Trial(Actor):
-    """The trials of the actor with this uid, in this process. ``good`` has the generation with
-    which each endpoint succeeded in processes before this one; under "", the run's first. Unless it
-    ``keeps``, ``restore`` cannot restore anything, and only copies are made that outlive this
-    process. ``watches_first``: it can also restore after an endpoint that never succeeded, on code
-    that was never edited. ``memory`` is the owner of these copies (``RunMemory.owner``);
-    ``num_ranks_here`` processes of this host make some. ``is_told_of_room``: the run has reported
-    that there is no room for them.
+    """The trials of the actor with this uid, in this process.
+
+    ``good`` has the generation with which each endpoint succeeded in earlier processes; under "",
+    the run's first. Unless it ``keeps``, ``restore`` cannot restore anything, and only copies are
+    made that outlive this process. ``watches_first``: it can also restore after an endpoint that
+    never succeeded, on code that was never edited. ``memory`` is the owner of these copies
+    (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some. ``is_told_of_room``:
+    the run has reported that there is no room for them.
 
     A sync actor, with a thread of its own: it answers while the other is stuck.
     """
@@ -129,32 +126,43 @@ class Trial(Actor):
         self._good = dict(good)
         self._keeps = keeps
         self._watches_first = watches_first
-        self._kept: PutBack | None = None
+        #: Restores the state from before the last call; ``None`` if there is no copy.
+        self._put_back: PutBack | None = None
+        #: Whether the copy is whole, so that any change can be undone.
+        self._is_whole = False
+        #: Why there is no copy.
+        self._why_not_kept = ""
         self._has_owner = bool(memory)
         self._memory = StateMemory(memory, str(self.rank))
         ranks_here = os.environ.get("LOCAL_WORLD_SIZE", "1")
         self._num_ranks_here = int(ranks_here) if num_ranks_here is None else num_ranks_here
+        #: The last copy in the host's memory.
         self._copy: CopyBeside | None = None
-        self._is_shadow = False  # the copy is of code that has gone well
-        self._keeps_older = False  # since there are copies of code that has gone well
-        self._news: list[str] = []  # of copies, for a person
-        self._told: set[str] = set()
-        self._is_told_of_room = is_told_of_room
+        #: Whether that is a copy of the state of code that has succeeded.
+        self._is_shadow = False
+        #: Whether a new copy must not overwrite an older one: there were shadows.
+        self._keeps_older = False
+        #: Messages about copies, for a person, and those about room for them.
+        self._news: list[str] = []
         self._room_news: list[str] = []
+        self._reported: set[str] = set()
+        self._is_told_of_room = is_told_of_room
         self._samples = ValueSamples()
-        self._call_seconds = 0.0  # how long the last one took
-        self._unkept: list[str] = []
-        self._is_whole = False  # what is kept, so that it can be put back whatever has changed
-        self._why_not_kept = ""
-        self._is_restored = False  # since the last call
-        self._is_put_back = False  # the state of which a copy is to be made, which is there
-        self._last: _Call | None = None
+        #: How long the last call took.
+        self._call_seconds = 0.0
+        #: Whether the state was restored since the last call.
+        self._is_restored = False
+        #: Whether the state was restored before the current call, so that its copy may serve again.
+        self._was_restored = False
+        self._last_call: _Call | None = None
+        #: The id of this process in reports.
         self._life = os.urandom(8).hex()
+        #: Guards interruptions: a call must not end meanwhile.
         self._lock = threading.Lock()
         self._cell = next(cell for cell in process.current().cells if cell.record.uid == uid)
         self._cell.surround(self._surround)
 
-    # In the actor's thread
+    # Called in the actor's thread
 
     def _surround(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def tried(instance: object, *args: Any, **kwargs: Any) -> Any:
@@ -168,10 +176,10 @@ class Trial(Actor):
             except Exception:
                 raise
             except BaseException as error:
-                raise _for_a_mend(error) from error
+                raise _fixable(error) from error
             if inspect.iscoroutine(result):
                 return self._awaited(call, result)
-            # A step that groups have discarded says nothing of its code.
+            # If groups have discarded the step, its code has not succeeded.
             call.has_failed = getattr(result, "committed", True) is False
             return result
 
@@ -184,54 +192,54 @@ class Trial(Actor):
             with self._watched(call):
                 return await result
         except (Exception, asyncio.CancelledError, GeneratorExit):
-            raise  # The latter two are of a call that was given up.
+            raise  # The latter two mean that the call was given up.
         except BaseException as error:
-            raise _for_a_mend(error) from error
+            raise _fixable(error) from error
 
     def _begin(self, name: str, instance: object) -> _Call:
-        last, generation = self._last, process.current().generation
+        last, generation = self._last_call, process.current().generation
         if last is not None and not last.has_failed:
             self._note_good(last)
-            self._kept = None
+            self._put_back = None
             if self._copy is not None and not self._is_shadow:
                 self._copy.close()
                 self._copy = None
         elif self._is_restored:
             # The copy refers to wrappers of groups that are gone, whose hooks would still run.
-            self._kept = None
+            self._put_back = None
             gc.collect()
-        self._is_put_back, self._is_restored = self._is_restored, False
+        self._was_restored, self._is_restored = self._is_restored, False
         start, good = self._good_for(name)
-        # Some actors work on a thread that is not their own.
+        # Some actors work on another thread than this one.
         thread = getattr(instance, "__thread__", threading.get_ident)()
-        call = _Call(name, generation, good, thread)
-        # Only code that was loaded since may leave weights changed by halves: a log or a data file
-        # in the workspace costs no copy.
+        report = TrialReport(self.rank, name, generation, good, life=self._life)
+        call = _Call(report, thread)
+        # Only code that was loaded since then may leave weights half changed: a push of a log or a
+        # data file costs no copy.
         is_whole = process.current().gate.code_generation > good
         is_first = self._watches_first and name not in self._good
         is_kept = self._keeps and (generation > start or is_first)
         begin = functools.partial(self._begin_copy, instance, generation)
-        if is_kept and (self._kept is None or is_whole > self._is_whole):
+        if is_kept and (self._put_back is None or is_whole > self._is_whole):
             try:
-                self._kept = (
-                    keep(instance, begin)
-                    if is_whole
-                    else watch(instance, self._samples, self._call_seconds)
-                )
+                if is_whole:
+                    self._put_back = keep(instance, begin)
+                else:
+                    self._put_back = watch(instance, self._samples, self._call_seconds)
                 self._is_whole, self._why_not_kept = is_whole, ""
-            except Exception as error:  # as where there is no room for it
+            except Exception as error:  # for example, there is no room
                 self._why_not_kept = f"{type(error).__name__}: {error}"
         elif not self._keeps and is_whole and self._can_outlive(instance):
-            with contextlib.suppress(Exception):  # as where there is no model yet
+            with contextlib.suppress(Exception):  # for example, there is no model yet
                 begin(held_by_optimizers(instance))
         if is_kept and is_whole:
             guard_optimizers()
-        self._last = call
+        self._last_call = call
         return call
 
     def _note_good(self, call: _Call) -> None:
-        self._good.setdefault("", call.generation)
-        self._good[call.method] = call.generation
+        self._good.setdefault("", call.report.generation)
+        self._good[call.report.method] = call.report.generation
 
     def _good_for(self, name: str) -> tuple[int, int]:
         """Return the run's first generation, and the one with which this endpoint last
@@ -247,21 +255,25 @@ class Trial(Actor):
         """Begin a copy in the host's memory that replaces the last copy; ``None`` if that is
         impossible.
         """
-        was_put_back, self._is_put_back = self._is_put_back, False
+        was_restored, self._was_restored = self._was_restored, False
         if self._copy is not None:
-            if was_put_back and self._copy.renew(held):
+            if was_restored and self._copy.renew(held):
                 return self._copy
             self._copy.close()
             self._copy = None
         self._is_shadow = False
         if "torch" not in sys.modules:
-            return None  # The memory is written as tensors: what is small is copied beside nothing.
+            return None  # The memory is written as tensors.
         state = instance.__state__() if hasattr(instance, "__state__") else None
         begin = functools.partial(
-            begin_copy, self._memory, held=held, generation=generation,
+            begin_copy,
+            self._memory,
+            held=held,
+            generation=generation,
             num_ranks=self._num_ranks_here,
-            keeps_older=self._keeps_older, call_seconds=self._call_seconds,
-        )  # fmt: skip
+            keeps_older=self._keeps_older,
+            call_seconds=self._call_seconds,
+        )
         try:
             try:
                 self._copy = begin(state=state)
@@ -271,13 +283,13 @@ class Trial(Actor):
         except (NoRoom, OSError) as error:
             if not self._is_told_of_room:
                 self._is_told_of_room = True
-                own = "the copy is made before the step, and " if self._keeps else ""
-                self._room_news = [f"{error}: {own}{_INSTEAD}"]
+                in_process = "the copy is made before the step, and " if self._keeps else ""
+                self._room_news = [f"{error}: {in_process}{_INSTEAD}"]
         return self._copy
 
     def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self._news.append(text)
 
     @contextlib.contextmanager
@@ -293,7 +305,7 @@ class Trial(Actor):
             self._end(call)
 
     def _end(self, call: _Call) -> None:
-        """End a call: from here on its thread, which is this one, is not interrupted any more."""
+        """End a call, after which it is not interrupted any more. Runs in the call's thread."""
         self._call_seconds = time.monotonic() - call.started
         with self._lock:
             call.is_running = False
@@ -304,7 +316,7 @@ class Trial(Actor):
                     _raise_in(call.thread, None)
         call.done.set()
 
-    # Asked from elsewhere
+    # Called by the client
 
     @endpoint
     def shadow(self) -> None:
@@ -322,25 +334,28 @@ class Trial(Actor):
     def why_no_copy(self, name: str) -> str:
         """Return why the host has no room for a copy before that endpoint runs new code, so that a
         checkpoint must be saved; else "". Call it while the actor is idle and its last endpoint
-        has gone well on all ranks.
+        has succeeded on all ranks.
         """
-        if self._last is not None and not self._last.has_failed:
-            self._note_good(self._last)
+        if self._last_call is not None and not self._last_call.has_failed:
+            self._note_good(self._last_call)
         instance, (_, good) = self._cell.instance, self._good_for(name)
         is_new = process.current().gate.code_generation > good
         if not (is_new and self._can_outlive(instance)):
             return ""
         try:
-            why = why_no_room(
-                self._memory, instance.__state__(), held_by_optimizers(instance),
-                num_ranks=self._num_ranks_here, keeps_older=self._keeps_older,
-            )  # fmt: skip
-        except Exception:  # as where a checkpoint could not hold that state either
+            reason = why_no_room(
+                self._memory,
+                instance.__state__(),
+                held_by_optimizers(instance),
+                num_ranks=self._num_ranks_here,
+                keeps_older=self._keeps_older,
+            )
+        except Exception:  # for example, no checkpoint could hold that state either
             return ""
-        if not why:
+        if not reason:
             return ""
         self._is_told_of_room, self._room_news = True, []
-        return f"{why}: a checkpoint is written before the step, for new processes to go on from"
+        return f"{reason}: a checkpoint is written before the step, for new processes to go on from"
 
     @endpoint
     def news(self) -> list[str]:
@@ -356,29 +371,17 @@ class Trial(Actor):
     @endpoint
     def report(self) -> TrialReport:
         """Return the report on the last call."""
-        call = self._last
+        call = self._last_call
         if call is None:
             return TrialReport(self.rank, life=self._life)
-        file, line, is_waiting = call.file, call.line, False
-        is_inside = call.is_running and not call.error
+        report = replace(call.report, is_running=call.is_running)
+        is_inside = report.is_running and not report.error
         frame = sys._current_frames().get(call.thread) if is_inside else None
-        if frame is not None:
-            frames = traceback.extract_stack(frame)
-            file, line = users_place(frames)
-            is_waiting = waits_for_others(frames)
-        return TrialReport(
-            rank=self.rank,
-            method=call.method,
-            generation=call.generation,
-            good=call.good,
-            is_running=call.is_running,
-            is_waiting=is_waiting,
-            error=call.error,
-            traceback=call.traceback,
-            file=file,
-            line=line,
-            life=self._life,
-        )
+        if frame is None:
+            return report
+        frames = traceback.extract_stack(frame)
+        file, line = users_place(frames)
+        return replace(report, file=file, line=line, is_waiting=waits_for_others(frames))
 
     @endpoint
     def connections(self) -> list[Connection]:
@@ -403,63 +406,63 @@ class Trial(Actor):
 
         Returns whether it has ended within ``seconds``.
         """
-        call = self._last
+        call = self._last_call
         if call is None:
             return True
         deadline = time.monotonic() + seconds
         if call.done.wait(min(seconds, patience_seconds)):
             return True
-        while (left := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - time.monotonic()) > 0:
             with self._lock:
                 if call.is_running:
                     call.is_interrupted = True
                     _raise_in(call.thread, _Interrupt)
-            if call.done.wait(min(left, _INTERRUPT_AGAIN_SECONDS)):
+            if call.done.wait(min(remaining, _INTERRUPT_AGAIN_SECONDS)):
                 return True
         return False
 
     @endpoint
     def go_on(self) -> None:
         """Cancel an interruption that has not taken effect."""
-        call = self._last
+        call = self._last_call
         with self._lock:
             if call is not None and call.is_running and call.is_interrupted:
                 call.is_interrupted = False
                 _raise_in(call.thread, None)
 
     @endpoint
-    def restore(self) -> str:
-        """Restore the state from before the last call; return why that failed, or ""."""
-        call = self._last
+    def restore(self) -> tuple[str, list[str]]:
+        """Restore the state from before the last call.
+
+        Return why that failed, or "", and descriptions of objects that were neither restored nor
+        compared.
+        """
+        call = self._last_call
         if call is None:
-            return ""
-        call.has_failed = True  # The next one must not take it for one that went well.
-        if self._kept is None:
-            return self._why_not_kept or "no copy of the state was made"
-        gc.collect()  # Graphs with hooks that the failed call left behind are to be gone.
+            return "", []
+        call.has_failed = True  # so that the next call does not count it as a success
+        if self._put_back is None:
+            return self._why_not_kept or "no copy of the state was made", []
+        gc.collect()  # Graphs with hooks that the failed call left behind must go first.
         try:
-            is_same_code = process.current().generation == call.generation
-            self._unkept = self._kept(is_same_code=is_same_code)
-            self._is_restored = True
+            is_same_code = process.current().generation == call.report.generation
+            unkept = self._put_back(is_same_code=is_same_code)
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+            return f"{type(error).__name__}: {error}", []
+        self._is_restored = True
+        return "", unkept
 
     @endpoint
     def has_averaged(self) -> bool:
         """Whether DDP has finished all averages of gradients that it has begun in this process."""
         return has_averaged()
 
-    @endpoint
-    def unkept(self) -> list[str]:
-        """Return descriptions of what the last ``restore`` neither restored nor compared."""
-        return self._unkept
 
+def _fixable(error: BaseException) -> BaseException:
+    """Return the error to raise for one that is no `Exception`, such as `SystemExit`.
 
-def _for_a_mend(error: BaseException) -> BaseException:
-    """Return the error to raise. An error that is no `Exception`, such as `SystemExit`, would end
-    the actor, so it is replaced: the user can fix it like other errors. Our own kinds stay,
-    because callers catch them.
+    That would end the actor, so it is replaced: the user can fix it like other errors. Our own
+    kinds stay, because callers catch them.
     """
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))
@@ -468,13 +471,13 @@ def _for_a_mend(error: BaseException) -> BaseException:
 def _note(call: _Call, error: BaseException) -> None:
     """Record the text of an error, not the error itself: its frames keep tensors and graphs with
     hooks."""
-    call.error = in_words(error)
-    where = error.__traceback__
-    while where is not None and where.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
-        where = where.tb_next
-    lines = traceback.format_exception(type(error), error, where, limit=-_MAX_FRAMES)
-    call.traceback = "".join(lines).rstrip()
-    call.file, call.line = place_of(error)
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(OUR_FOLDER):
+        frames = frames.tb_next
+    lines = traceback.format_exception(type(error), error, frames, limit=-_MAX_FRAMES)
+    text = "".join(lines).rstrip()
+    file, line = place_of(error)
+    call.report = replace(call.report, error=in_words(error), traceback=text, file=file, line=line)
 
 
 class PlacedError(MonarchError):

@@ -18,7 +18,7 @@ from monarch_sync.words import some
 _MISSING = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 _NUM_TOLD = 3
 _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
-_guarded: list[object] = []  # the hook, once there is one
+_guarded: list[object] = []  # the handle of the hook, once it is registered
 
 
 class GradientsNotAveraged(RuntimeError):
@@ -39,9 +39,9 @@ def has_averaged() -> bool:
 def _see_wrappers() -> None:
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel is not None:
-        # Not isinstance: proxies would load what they stand for.
+        # Without isinstance, for which lazy proxies would load their objects.
         wrappers = objects_of(with_subclasses(parallel.DistributedDataParallel))
-        _wrappers.update(one for one in wrappers if hasattr(one, "reducer"))
+        _wrappers.update(wrapper for wrapper in wrappers if hasattr(wrapper, "reducer"))
 
 
 def guard_optimizers() -> None:
@@ -59,20 +59,22 @@ def _check(optimizer: Any, args: object, kwargs: object) -> None:
     groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map
     for wrapper in list(_wrappers):
         if wrapper.process_group not in groups:
-            continue  # It was given up in the middle of a step that failed.
+            continue  # It was given up during a step that failed.
         try:
             wrapper.reducer._check_reducer_finalized()
         except RuntimeError as error:
-            stepped = {one for group in optimizer.param_groups for one in group["params"]}
+            stepped = {
+                parameter for group in optimizer.param_groups for parameter in group["params"]
+            }
             averaged = [(n, p) for n, p in wrapper.module.named_parameters() if p.requires_grad]
             if stepped.isdisjoint(parameter for _, parameter in averaged):
                 continue
-            told = _MISSING.search(str(error))
-            indices = [int(one) for one in told[1].split()] if told else []
-            names = [averaged[one][0] for one in indices if one < len(averaged)]
-            which = some(names, _NUM_TOLD) or "some parameters"
+            missing = _MISSING.search(str(error))
+            indices = [int(index) for index in missing[1].split()] if missing else []
+            names = [averaged[index][0] for index in indices if index < len(averaged)]
+            parameters = some(names, _NUM_TOLD) or "some parameters"
             raise GradientsNotAveraged(
-                f"the loss does not depend on {which}, so DDP "
+                f"the loss does not depend on {parameters}, so DDP "
                 "waits for their gradients, and has not averaged others: each rank would learn "
                 "something else. Make it depend on them, or wrap the model with "
                 "find_unused_parameters=True"

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from monarch.runs.record.measured import int_or_none
+
 _FAILURES = ("held", "failed_edit")
 
 
@@ -48,81 +50,76 @@ def generation_tree(events: Iterable[Mapping[str, Any]]) -> list[Generation]:
 class _GenerationTree:
     def __init__(self) -> None:
         self._nodes: list[Generation] = []
+        #: The index of the node with each digest.
         self._digests: dict[str, int] = {}
-        self._backs: dict[int, int] = {}  # generations that are others again, as they were told
-        self._head: int | None = None  # the place of the code that went well last
-        self._now: int | None = None  # the place of the code that is there
+        #: Generations that rollbacks have made, each with the one that it repeats.
+        self._rollbacks: dict[int, int] = {}
+        #: The index of the code that succeeded last, and of the current code.
+        self._head: int | None = None
+        self._current: int | None = None
 
     def take(self, number: int, event: Mapping[str, Any]) -> None:
         kind = event.get("kind")
         if kind in _FAILURES:
             self._fail(number, event)
         elif kind == "rolled_back":
-            self._backs[number] = int(event.get("good") or 0)
+            self._rollbacks[number] = int(event.get("good") or 0)
         elif kind in ("begun", "generation"):
             self._move(number, event)
 
     def _find(self, number: int) -> int | None:
-        places = (at for at, one in enumerate(self._nodes) if one.generation == number)
-        return next(places, None)
+        return next((n for n, node in enumerate(self._nodes) if node.generation == number), None)
 
     def _add(self, number: int, event: Mapping[str, Any]) -> int:
-        made = Generation(number, self._head, time=event.get("time", 0.0))
-        self._nodes.append(made)
+        self._nodes.append(Generation(number, self._head, time=event.get("time", 0.0)))
         return len(self._nodes) - 1
 
     def _fail(self, number: int, event: Mapping[str, Any]) -> None:
-        place = self._find(number)
-        if place is None:
-            place = self._add(number, event)
-        self._nodes[place].state = "failed"
-        self._nodes[place].error = _place_and_error(event)
-        self._now = place
+        index = self._find(number)
+        if index is None:
+            index = self._add(number, event)
+        error = (str(event.get("error") or event.get("text") or "").splitlines() or [""])[0]
+        if event.get("file"):
+            error = f"{event['file']}:{event.get('line')}: {error}"
+        self._nodes[index].state, self._nodes[index].error = "failed", error
+        self._current = index
 
     def _move(self, number: int, event: Mapping[str, Any]) -> None:
         digest = str(event.get("digest") or "")
-        like = self._digests.get(digest) if digest else self._find(self._backs.get(number, 0))
-        at = self._find(number)
-        if at is not None and at == self._head and self._nodes[at].state == "good":
-            return  # The run goes on with it.
-        if at is None:
-            at = self._add(number, event)
-        node = self._nodes[at]
-        node.state, node.step = "good", _int(event.get("step"))
+        like = self._digests.get(digest) if digest else self._find(self._rollbacks.get(number, 0))
+        index = self._find(number)
+        if index is not None and index == self._head and self._nodes[index].state == "good":
+            return  # The run continues with it.
+        if index is None:
+            index = self._add(number, event)
+        node = self._nodes[index]
+        node.state, node.step = "good", int_or_none(event.get("step"))
         node.files = [str(file) for file in event.get("files") or ()]
         node.diff = str(event.get("diff") or "")
         node.seconds = event.get("save_to_step_seconds")
-        if like is not None and like != at:
+        self._current = index
+        if like is not None and like != index:
             node.like, node.parent, self._head = self._nodes[like].generation, like, like
-            self._now = at
             return
         if digest:
-            self._digests[digest] = at
-        self._head = self._now = at
+            self._digests[digest] = index
+        self._head = index
 
     def laid_out(self) -> list[Generation]:
+        """Return all nodes, with their depths, and the current one marked."""
         trunk = set()
-        at = self._head
-        while at is not None and at not in trunk:
-            trunk.add(at)
-            at = self._nodes[at].parent
-        if self._now is not None:
-            self._nodes[self._now].is_now = True
+        ancestor = self._head
+        while ancestor is not None and ancestor not in trunk:
+            trunk.add(ancestor)
+            ancestor = self._nodes[ancestor].parent
+        if self._current is not None:
+            self._nodes[self._current].is_now = True
         with_child: set[int] = set()
-        for place, node in enumerate(self._nodes):
-            if place in trunk or node.parent is None:
+        for index, node in enumerate(self._nodes):
+            if index in trunk or node.parent is None:
                 continue
             parent = self._nodes[node.parent]
             goes_on = node.parent not in trunk and node.parent not in with_child
             node.depth = parent.depth + (0 if goes_on else 1)
             with_child.add(node.parent)
         return self._nodes
-
-
-def _place_and_error(event: Mapping[str, Any]) -> str:
-    error = (str(event.get("error") or event.get("text") or "").splitlines() or [""])[0]
-    return f"{event['file']}:{event.get('line')}: {error}" if event.get("file") else error
-
-
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

@@ -20,13 +20,13 @@ _LIVE_ONLY = "page.js"
 
 def page_with(data: Mapping[str, Any]) -> str:
     """Return the page, with the data of `run_data`, as one file that needs no other."""
-    page = _text("index.html").replace("<title>monarch</title>", f"<title>{_title(data)}</title>")
-    page = _LINK.sub(lambda found: f"<style>\n{_text(found[1])}</style>", page)
-    page = _SCRIPT.sub(lambda found: _inline(found[1]), page)
+    title = escape(f"{data['name']}: {data['status']}")
+    page = _text("index.html").replace("<title>monarch</title>", f"<title>{title}</title>")
+    page = _LINK.sub(lambda match: f"<style>\n{_text(match[1])}</style>", page)
+    page = _SCRIPT.sub(lambda match: _inline(match[1]), page)
     return (
-        page
-        + f'<script id="data" type="application/json">{_as_json(data)}</script>\n'
-        + ("<script>showFrozen(JSON.parse(document.getElementById('data').textContent))</script>\n")
+        f'{page}<script id="data" type="application/json">{_as_json(data)}</script>\n'
+        "<script>showFrozen(JSON.parse(document.getElementById('data').textContent))</script>\n"
     )
 
 
@@ -36,10 +36,6 @@ def _inline(name: str) -> str:
 
 def _text(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
-
-
-def _title(data: Mapping[str, Any]) -> str:
-    return escape(f"{data['name']}: {data['status']}")
 
 
 def _as_json(data: Mapping[str, Any]) -> str:

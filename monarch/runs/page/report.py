@@ -8,11 +8,6 @@ from monarch.runs.record.folder import RunFolder
 
 
 def write_report(run: RunFolder) -> None:
-    """Write the report again from the data in the folder."""
-    run.write_text("report.html", report_html(run))
-
-
-def report_html(run: RunFolder) -> str:
-    """Return the page. It links to no file of this machine, since it may be sent to somebody
-    else."""
-    return page_with(run_data(run))
+    """Write the report again from the data in the folder. It links to no file of this machine,
+    since it may be sent to somebody else."""
+    run.write_text("report.html", page_with(run_data(run)))

@@ -10,7 +10,7 @@ from monarch.runs.page.generations import generation_tree
 from monarch.runs.page.run_error import Locate, end_of, hold_of, nowhere
 from monarch.runs.page.thinning import points_of, seconds_left, step_seconds, thinned
 from monarch.runs.record.folder import RunFolder, shell_line
-from monarch.runs.record.measured import last_measured, names_measured
+from monarch.runs.record.measured import int_or_none, last_measured, names_measured
 from monarch.runs.record.rollouts import last_rollouts
 from monarch.runs.record.summary import figures, worth_telling
 
@@ -18,7 +18,7 @@ _MOST_EVENTS = 300
 _MOST_DIFF = 40_000
 _MOST_ROLLOUTS = 40
 _SPEEDS = ("samples_per_second", "tokens_per_second", "rank_skew_seconds", "participants")
-_LAST = ("learning_rate", "grad_norm")  # of each recipe: behind a person's own
+_LAST = ("learning_rate", "grad_norm")  # Each recipe has these: they come after a person's own.
 # The kinds of events that are marks in a plot.
 _MARKS = {
     "generation": "edit", "config": "edit", "rolled_back": "edit", "reward": "edit",
@@ -42,7 +42,7 @@ def run_data(
     events = run.events()
     pace = step_seconds(steps, events)
     last = steps[-1] if steps else {}
-    step, num_steps = _int(last.get("step")), _int(last.get("num_steps"))
+    step, num_steps = int_or_none(last.get("step")) or 0, int_or_none(last.get("num_steps")) or 0
     turns = [event for event in events if event["kind"] in _TURNS]
     turn: Mapping[str, Any] = turns[-1] if turns else {}
     status = status_of(run, steps, turn)
@@ -61,7 +61,7 @@ def run_data(
         "failure": end_of(run, turn, locate) if status == "failed" else None,
         "saved": _saved(events),
         "charts": _charts(steps, pace),
-        "rollouts": [asdict(one) for one in last_rollouts(run.path, _MOST_ROLLOUTS)],
+        "rollouts": [asdict(rollout) for rollout in last_rollouts(run.path, _MOST_ROLLOUTS)],
         "num_events": len(events),
     }
     if len(events) != known_events:
@@ -79,18 +79,16 @@ def status_of(run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[
     newest = steps[-1].get("time", 0.0) if steps else 0.0
     if newest >= turn.get("time", 0.0):
         return "training"
-    kind = turn.get("kind")
-    return {"begun": "starting", "begun_again": "restarting", "slow": "slow"}.get(
-        str(kind), "training"
-    )
+    activities = {"begun": "starting", "begun_again": "restarting", "slow": "slow"}
+    return activities.get(str(turn.get("kind")), "training")
 
 
 def _charts(steps: Sequence[Mapping[str, Any]], pace: list[tuple[int, float]]) -> list[Any]:
     names = [name for name in names_measured(steps) if name != "loss"]
-    own = [name for name in names if name not in (*_SPEEDS, *_LAST)]
-    has_loss = any("loss" in row for row in steps)
-    shown = [*(["loss"] if has_loss else []), *own, *(name for name in _LAST if name in names)]
-    charts = [_chart(name, "metrics", points_of(steps, name), steps) for name in shown]
+    loss = ["loss"] if any("loss" in row for row in steps) else []
+    of_person = [name for name in names if name not in (*_SPEEDS, *_LAST)]
+    plotted = [*loss, *of_person, *(name for name in _LAST if name in names)]
+    charts = [_chart(name, "metrics", points_of(steps, name), steps) for name in plotted]
     if pace:
         charts.append(_chart("step time (s)", "speed", pace, ()))
     return charts + [
@@ -101,13 +99,13 @@ def _charts(steps: Sequence[Mapping[str, Any]], pace: list[tuple[int, float]]) -
 def _chart(
     name: str, group: str, points: list[tuple[int, float]], steps: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    kept = thinned(points)
+    drawn = thinned(points)
     last = last_measured(steps, name)
     return {
         "name": name,
         "group": group,
-        "steps": [step for step, _ in kept],
-        "values": [value for _, value in kept],
+        "steps": [step for step, _ in drawn],
+        "values": [value for _, value in drawn],
         "last": points[-1][1] if last is None and points else last,
     }
 
@@ -116,21 +114,26 @@ def _story(
     run: RunFolder, steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the data that only changes with events."""
+    last_events = sorted(worth_telling(events), key=lambda event: float(event["time"]))
     return {
         "figures": figures(steps, events),
         "marks": _marks(steps, events),
         "generations": [
-            {**asdict(one), "diff": one.diff[:_MOST_DIFF]} for one in generation_tree(events)
+            {**asdict(node), "diff": node.diff[:_MOST_DIFF]} for node in generation_tree(events)
         ],
         "events": [
-            {"time": event["time"], "kind": event["kind"], "text": event["text"],
-             "step": event.get("step"),
-             "more": event.get("details") or event.get("traceback") or ""}
-            for event in sorted(worth_telling(events), key=_time)[-_MOST_EVENTS:]
+            {
+                "time": event["time"],
+                "kind": event["kind"],
+                "text": event["text"],
+                "step": event.get("step"),
+                "more": event.get("details") or event.get("traceback") or "",
+            }
+            for event in last_events[-_MOST_EVENTS:]
         ],
         "config": run.config_text,
         "environment": {key: value for key, value in run.environment().items() if value},
-    }  # fmt: skip
+    }
 
 
 def _marks(
@@ -139,16 +142,16 @@ def _marks(
     """Return the marks in plots, in the order of time; ``generation`` says whose diff a mark
     shows."""
     marks = []
-    at = newest = 0
+    index = newest = 0
     for event in events:
-        while at < len(steps) and steps[at].get("time", 0.0) <= event["time"]:
-            newest = steps[at]["step"]
-            at += 1
+        while index < len(steps) and steps[index].get("time", 0.0) <= event["time"]:
+            newest = steps[index]["step"]
+            index += 1
         if event["kind"] in _MARKS:
-            step = event.get("step")
+            step = int_or_none(event.get("step"))
             marks.append(
                 {
-                    "step": step if isinstance(step, int) else newest,
+                    "step": newest if step is None else step,
                     "kind": _MARKS[event["kind"]],
                     "text": event["text"],
                     "generation": event.get("generation"),
@@ -161,11 +164,3 @@ def _saved(events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the last checkpoint, or ``None``."""
     last = next((event for event in reversed(events) if event["kind"] == "saved"), None)
     return last and {"step": last.get("step"), "path": str(last.get("path") or "")}
-
-
-def _time(event: Mapping[str, Any]) -> float:
-    return float(event["time"])
-
-
-def _int(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import statistics
@@ -24,18 +25,18 @@ def points_of(steps: Sequence[Mapping[str, Any]], name: str) -> Points:
     ]
 
 
-def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """Return at most about ``most`` points: the lowest and highest of each stretch, the first and
-    last."""
-    if len(points) <= most:
+def thinned(points: Points) -> Points:
+    """Return about ``MOST_POINTS`` points at most: the lowest and highest of each stretch, the
+    first and last."""
+    if len(points) <= MOST_POINTS:
         return points
-    size = math.ceil(len(points) / (most // 2))
-    kept: Points = [points[0]]
-    for at in range(0, len(points), size):
-        stretch = points[at : at + size]
-        low, high = min(stretch, key=lambda one: one[1]), max(stretch, key=lambda one: one[1])
-        kept += sorted({low, high})
-    return sorted({*kept, points[-1]})
+    size = math.ceil(len(points) / (MOST_POINTS // 2))
+    chosen = {points[0], points[-1]}
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        chosen.add(min(stretch, key=lambda point: point[1]))
+        chosen.add(max(stretch, key=lambda point: point[1]))
+    return sorted(chosen)
 
 
 def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Points:
@@ -43,16 +44,14 @@ def step_seconds(steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[st
     restarted are omitted.
     """
     breaks = sorted(event["time"] for event in events if event["kind"] in _BREAKS)
-    found: Points = []
-    at = 0
-    for before, row in itertools.pairwise(steps):
-        since, until = before.get("time", 0.0), row.get("time", 0.0)
-        while at < len(breaks) and breaks[at] <= since:
-            at += 1
-        is_broken = at < len(breaks) and breaks[at] < until
+    points: Points = []
+    for previous, row in itertools.pairwise(steps):
+        since, until = previous.get("time", 0.0), row.get("time", 0.0)
+        next_break = bisect.bisect_right(breaks, since)
+        is_broken = next_break < len(breaks) and breaks[next_break] < until
         if not is_broken and until > since > 0:
-            found.append((row["step"], (until - since) / (row["step"] - before["step"])))
-    return found
+            points.append((row["step"], (until - since) / (row["step"] - previous["step"])))
+    return points
 
 
 def seconds_left(pace: Points, step: int, num_steps: int) -> float | None:

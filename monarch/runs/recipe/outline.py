@@ -1,5 +1,4 @@
-"""A recipe's config, check and preloaded modules, read from its source without the imports that
-only a training needs.
+"""A recipe's config, check and preloaded modules, read from its source without its slow imports.
 
 A recipe imports torch, which takes seconds; its config is a dataclass of numbers and words. So only
 those statements of its module are run on which the config or ``check`` depends. If the source does
@@ -32,10 +31,11 @@ class Outline:
         self.path = path = source.path
         self.doc = ast.get_docstring(source.tree) or ""
         self._tree = source.tree
+        #: The statements that have run.
         self._ran: set[ast.stmt] = set()
         self._module = ModuleType(f"{source.module} (outline)")
         self._module.__dict__.update(__file__=str(path), __package__=source.package)
-        # Where dataclasses and typing look for the names in a class's annotations.
+        # Dataclasses and typing look there for the names in a class's annotations.
         sys.modules[self._module.__name__] = self._module
         self._run(_names_in([annotation]))
         code = compile(ast.Expression(annotation), str(path), "eval", dont_inherit=True)
@@ -51,29 +51,29 @@ class Outline:
 
     def defines(self, name: str) -> bool:
         """Whether the recipe's own module has a function of that name."""
-        return any(isinstance(each, _FUNCTIONS) and each.name == name for each in self._tree.body)
+        return any(isinstance(x, _FUNCTIONS) and x.name == name for x in self._tree.body)
 
     def forget(self) -> None:
-        """Remove it from ``sys.modules``, before other code uses it as the recipe."""
+        """Remove the outline from ``sys.modules``, before other code uses it as the recipe."""
         sys.modules.pop(self._module.__name__, None)
 
     def _run(self, names: set[str]) -> None:
-        wanted = _statements_for(self._tree, names)
-        needed = [each for each in wanted if each not in self._ran or _is_future(each)]
-        self._ran.update(needed)
-        exec(_compiled(needed, self.path), self._module.__dict__)
+        statements = _statements_for(self._tree, names)
+        new = [x for x in statements if x not in self._ran or _is_future(x)]
+        self._ran.update(new)
+        exec(_compiled(new, self.path), self._module.__dict__)
 
 
 def outline_of(wanted: str) -> Outline | None:
     """Return the outline of the recipe that ``wanted`` names (a built-in recipe, a file, a module,
     or ``module:name``); ``None`` if its source does not show it.
     """
-    found = _source_of(wanted)
-    if found is None:
+    source = _source_of(wanted)
+    if source is None:
         return None
     try:
-        annotation = _annotation(found.tree, wanted.partition(":")[2] or "run")
-        outline = Outline(found, annotation) if annotation else None
+        annotation = _annotation(source.tree, wanted.partition(":")[2] or "run")
+        outline = Outline(source, annotation) if annotation else None
     except Exception:
         return None
     return outline if outline and is_config(outline.config_class) else None
@@ -86,14 +86,14 @@ def preload_of(wanted: str) -> tuple[str, ...]:
 
 def words_of(wanted: str, name: str) -> tuple[str, ...]:
     """Return the words under a name in the recipe's module; empty if it has none."""
-    found = _source_of(wanted)
-    if found is None:
+    source = _source_of(wanted)
+    if source is None:
         return ()
     try:
-        found = found.defining(name)
-        names: dict[str, Any] = {"__file__": str(found.path), "__package__": found.package}
-        needed = _statements_for(found.tree, {name}, in_strings=False)
-        exec(_compiled(needed, found.path), names)
+        source = source.defining(name)
+        names: dict[str, Any] = {"__file__": str(source.path), "__package__": source.package}
+        needed = _statements_for(source.tree, {name}, in_strings=False)
+        exec(_compiled(needed, source.path), names)
         return tuple(names.get(name, ()))
     except Exception:
         return ()
@@ -118,28 +118,29 @@ class _RecipeSource:
 
     def defining(self, name: str) -> _RecipeSource:
         """Return this source, or that of the file beside it from which it imports ``name``."""
-        for each in self.tree.body:
-            if not (isinstance(each, ast.ImportFrom) and each.level == 1 and each.module):
+        for statement in self.tree.body:
+            if not (isinstance(statement, ast.ImportFrom) and statement.level == 1):
                 continue
-            if name in [alias.asname or alias.name for alias in each.names]:
-                path = self.path.parent.joinpath(*each.module.split(".")).with_suffix(".py")
-                module = f"{self.package}.{each.module}"
+            parts = statement.module
+            if parts and name in [alias.asname or alias.name for alias in statement.names]:
+                path = self.path.parent.joinpath(*parts.split(".")).with_suffix(".py")
+                module = f"{self.package}.{parts}"
                 return _RecipeSource(ast.parse(path.read_bytes()), path, module)
         return self
 
 
 def _source_of(wanted: str) -> _RecipeSource | None:
-    place = wanted.partition(":")[0]
-    known = built_in_recipes()
+    name = wanted.partition(":")[0]
+    built_in = built_in_recipes()
     path: Path | None
-    is_folder = place not in known and is_package(Path(place))
-    if Path(place).suffix == ".py" or is_folder:
-        path, module = Path(place, "__init__.py" if is_folder else ""), Path(place).stem
-        other = source_of(module)
-        if other is not None and not (path.exists() and path.samefile(other)):
-            return None  # The name of another module, which an import would give instead.
+    is_folder = name not in built_in and is_package(Path(name))
+    if Path(name).suffix == ".py" or is_folder:
+        path, module = Path(name, "__init__.py" if is_folder else ""), Path(name).stem
+        imported = source_of(module)
+        if imported is not None and not (path.exists() and path.samefile(imported)):
+            return None  # An import would give another module of that name.
     else:
-        module = known.get(place, place)
+        module = built_in.get(name, name)
         path = source_of(module)
     if path is None or path.suffix != ".py":
         return None
@@ -178,13 +179,11 @@ def _statements_for(
     """Return the statements that bind or change ``names``, and those that they need, in their
     order."""
     bound = {statement: _bound_by(statement) for statement in tree.body}
-    taken: set[ast.stmt] = set()
-    while True:
-        more = {each for each in bound if each not in taken and bound[each] & names}
-        if not more:
-            return [each for each in tree.body if each in taken or _is_future(each)]
-        taken |= more
-        names |= _names_in(more, in_strings=in_strings)
+    needed: set[ast.stmt] = set()
+    while new := {x for x in bound if x not in needed and bound[x] & names}:
+        needed |= new
+        names |= _names_in(new, in_strings=in_strings)
+    return [statement for statement in tree.body if statement in needed or _is_future(statement)]
 
 
 def _is_future(statement: ast.stmt) -> bool:
@@ -213,11 +212,11 @@ def _bound_by(statement: ast.stmt) -> set[str]:
 def _names_in(nodes: Iterable[ast.AST], *, in_strings: bool = True) -> set[str]:
     """Return all names in the nodes; with ``in_strings`` also those in annotations that are
     strings."""
-    found: set[str] = set()
+    names: set[str] = set()
     for root in nodes:
         for node in ast.walk(root):
             if isinstance(node, ast.Name):
-                found.add(node.id)
+                names.add(node.id)
             elif in_strings and isinstance(node, ast.Constant) and str(node.value).isidentifier():
-                found.add(str(node.value))
-    return found
+                names.add(str(node.value))
+    return names

@@ -35,11 +35,12 @@ NO_STEP = (
 
 @dataclass
 class ScriptConfig:
-    """A script and its arguments; ``there`` is its path in a copy of the workspace."""
+    """A script and its arguments; ``there`` is its path in a copy of the workspace, "" if it is
+    not in the workspace."""
 
     script: str = ""
     args: list[str] = field(default_factory=list)
-    there: str = ""  # its path in a copy of the workspace, "" where it is in none
+    there: str = ""
 
 
 class ScriptFailed(RunFailed):
@@ -88,10 +89,10 @@ def _run(config: ScriptConfig, hosts: HostMesh, record: Record) -> None:
         run = _run_steps if has_steps else _run_processes
         run(ranks, tried, record, config)
 
+    num_procs = record.procs_per_host
     with_attempts(
-        attempt, hosts, record.procs_per_host, record,
-        name=path.stem, preload=preload, max_restarts=0,
-    )  # fmt: skip
+        attempt, hosts, num_procs, record, name=path.stem, preload=preload, max_restarts=0
+    )
 
 
 def _run_processes(
@@ -112,8 +113,8 @@ def _run_processes(
 
 def _is_consequence(end: ScriptEnd) -> tuple[bool, bool, int]:
     text = end.error.error if end.error else ""
-    words = ("gloo", "NCCL", "Connection", "rocess group")
-    return any(word in text for word in words), not (end.error and end.error.file), end.rank
+    is_consequence = any(part in text for part in ("gloo", "NCCL", "Connection", "rocess group"))
+    return is_consequence, not (end.error and end.error.file), end.rank
 
 
 def _run_steps(ranks: Any, tried: TrainingAttempt, record: Record, config: ScriptConfig) -> None:
@@ -127,8 +128,8 @@ def _run_steps(ranks: Any, tried: TrainingAttempt, record: Record, config: Scrip
         if not any(rank.is_at_step for rank in arrived):
             return
         step = max(rank.num_steps for rank in arrived) + 1
-        made: list[StepsMade] = holding.ask(ranks.step, doing=f"step {step}")
-        telling = [rank for rank in (*arrived, *made) if rank.figures]
-        figures = min(telling, key=lambda rank: rank.rank).figures if telling else {}
+        finished: list[StepsMade] = holding.ask(ranks.step, doing=f"step {step}")
+        with_figures = [rank for rank in (*arrived, *finished) if rank.figures]
+        figures = min(with_figures, key=lambda rank: rank.rank).figures if with_figures else {}
         record.metrics(step, 0, {**figures, "generation": float(process.current().generation)})
         tried.step_made(step)

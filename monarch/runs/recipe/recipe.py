@@ -79,8 +79,8 @@ class Recipe:
     def function(self, name: str) -> Callable[..., Any] | None:
         """Return an optional function of the recipe (``plan``, ``check``, ``prepare``), or
         ``None``."""
-        found = getattr(self.module, name, None)
-        return found if callable(found) else None
+        function = getattr(self.module, name, None)
+        return function if callable(function) else None
 
     @property
     def roles(self) -> dict[str, int]:
@@ -98,49 +98,46 @@ def find_recipe(wanted: str) -> Recipe:
 
     It is a built-in one, a file, a folder, a module, or ``module:name``. Raises ``JobError``.
     """
-    place, _, attribute = wanted.partition(":")
-    module = _load_module(place)
+    source, _, attribute = wanted.partition(":")
+    module = _load_module(source)
     entry = getattr(module, attribute or "run", None)
     if entry is None and attribute:
-        raise JobError(f"{place} has no {attribute!r}")
-    name = attribute if inspect.isclass(entry) else Path(place).stem.rpartition(".")[2]
+        raise JobError(f"{source} has no {attribute!r}")
     if inspect.isclass(entry):
-        return _of_class(name or place, wanted, module, entry)
-    parameters = _parameters(entry) if callable(entry) else []
-    if len(parameters) < 3 or not is_config(parameters[0][1]):
-        raise JobError(f"{wanted} is no recipe: it needs a function {_SHAPE}")
-    return Recipe(
-        name=name,
-        wanted=wanted,
-        module=module,
-        config_class=parameters[0][1],
-        takes_hosts=parameters[1][1] is HostMesh,
-        is_cooperative=parameters[2][1] is Record,
-        _call=typing.cast(Callable[..., Any], entry),
-    )
-
-
-def _of_class(name: str, wanted: str, module: ModuleType, cls: type[Any]) -> Recipe:
-    made = _parameters(cls.__init__)[1:]
-    runs = _parameters(cls.run)[1:] if callable(getattr(cls, "run", None)) else []
-    if len(made) != 1 or not is_config(made[0][1]) or len(runs) < 2:
-        raise JobError(
-            f"{wanted} is no recipe: a class needs `__init__(self, config: YourConfig)` and "
+        name = attribute or source
+        init = _parameter_types(entry.__init__)[1:]
+        types = [*init, *_parameter_types(getattr(entry, "run", None))[1:]]
+        is_recipe, call = len(init) == 1, _call_of_class(entry)
+        shape = (
+            "a class needs `__init__(self, config: YourConfig)` and "
             "`run(self, procs: ProcMesh, record: Record)`"
         )
+    else:
+        name = Path(source).stem.rpartition(".")[2]
+        types = _parameter_types(entry)
+        is_recipe, call = callable(entry), typing.cast(Callable[..., Any], entry)
+        shape = f"it needs a function {_SHAPE}"
+    if not is_recipe or len(types) < 3 or not is_config(types[0]):
+        raise JobError(f"{wanted} is no recipe: {shape}")
     return Recipe(
         name=name,
         wanted=wanted,
         module=module,
-        config_class=made[0][1],
-        takes_hosts=runs[0][1] is HostMesh,
-        is_cooperative=runs[1][1] is Record,
-        _call=lambda config, mesh, record: cls(config).run(mesh, record),
+        config_class=types[0],
+        takes_hosts=types[1] is HostMesh,
+        is_cooperative=types[2] is Record,
+        _call=call,
     )
 
 
-def _parameters(function: Any) -> list[tuple[str, Any]]:
-    """Return the names and types of a function's positional parameters."""
+def _call_of_class(cls: type[Any]) -> Callable[..., Any]:
+    return lambda config, mesh, record: cls(config).run(mesh, record)
+
+
+def _parameter_types(function: Any) -> list[Any]:
+    """Return the types of a function's positional parameters; an empty list if it is none."""
+    if not callable(function):
+        return []
     hints = typing.get_type_hints(function)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -148,13 +145,13 @@ def _parameters(function: Any) -> list[tuple[str, Any]]:
         return []
     kinds = inspect.Parameter
     positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    return [(p.name, hints.get(p.name)) for p in parameters if p.kind in positional]
+    return [hints.get(p.name) for p in parameters if p.kind in positional]
 
 
 def _load_module(name: str) -> ModuleType:
-    known = built_in_recipes()
+    built_in = built_in_recipes()
     path = Path(name)
-    if path.suffix == ".py" or (name not in known and is_package(path)):
+    if path.suffix == ".py" or (name not in built_in and is_package(path)):
         if not path.exists():
             raise ConfigError(f"there is no file {name}{_meant(name, _files_beside(path))}")
         path = path.resolve()
@@ -168,7 +165,7 @@ def _load_module(name: str) -> ModuleType:
             )
         return module
     try:
-        return importlib.import_module(known.get(name, name))
+        return importlib.import_module(built_in.get(name, name))
     except ModuleNotFoundError as error:
         if error.name not in (name, name.partition(".")[0]):
             extra = _EXTRAS.get(name, "train")
@@ -177,14 +174,14 @@ def _load_module(name: str) -> ModuleType:
                 f"pip install 'monarch-loop[{extra}]'"
             ) from None
         whole = name.partition("-")[0]
-        if whole in known:
+        if whole in built_in:
             raise JobError(
                 f"{name} is no recipe to run, but one to prepare: `monarch recipe prepare {name}` "
                 f"makes a folder to `monarch run {whole}` in"
             ) from None
         raise ConfigError(
-            f"there is no recipe {name!r}{_meant(name, known)} Built in: {', '.join(known)}; or "
-            "give a Python file, a folder with an __init__.py, or a module"
+            f"there is no recipe {name!r}{_meant(name, built_in)} Built in: {', '.join(built_in)}; "
+            "or give a Python file, a folder with an __init__.py, or a module"
         ) from None
 
 
@@ -195,6 +192,6 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 def _files_beside(path: Path) -> list[str]:
     try:
-        return [str(each) for each in path.parent.glob("*.py")]
+        return [str(file) for file in path.parent.glob("*.py")]
     except OSError:
         return []

@@ -69,8 +69,10 @@ class ScriptProcess(SPMDActor):
         self._printed = _Printed()
         self._child = subprocess.Popen(
             [sys.executable, "-u", script, *argv[1:]],
-            env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
         assert self._child.stderr is not None
         self._reader = threading.Thread(
             target=self._printed.follow, args=(self._child.stderr.fileno(),), daemon=True
@@ -144,7 +146,7 @@ class ScriptSteps(SPMDActor):
     def start(self, run_id: str, there: str, argv: list[str], num_here: int) -> None:
         """Prepare the script as ``ScriptProcess.start`` does; none of it has run on return."""
         os.environ.update(_torchrun_variables(run_id, num_here))
-        # OpenMP has read its variable where torch was imported before.
+        # If torch was imported before, OpenMP has read its variable already.
         torch: Any = sys.modules.get("torch")
         num_threads = os.environ.get("OMP_NUM_THREADS", "")
         if torch is not None and num_threads.isdecimal() and int(num_threads):
@@ -203,7 +205,7 @@ def script_here(there: str, path: str) -> str:
 def _run_as_main(script: str) -> None:
     """Run a file as ``__main__``, under that name in ``sys.modules``, as Python itself does."""
     with open(script, "rb") as file:
-        # Not with what is imported here from `__future__`, by which annotations would be texts.
+        # Without this file's imports from `__future__`, which would turn annotations into strings.
         code = compile(file.read(), script, "exec", dont_inherit=True)
     module = types.ModuleType("__main__")
     module.__file__ = script

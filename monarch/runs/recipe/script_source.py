@@ -23,27 +23,26 @@ def is_plain_script(wanted: str) -> bool:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return False  # It is told as a recipe's mistake: with file, line and caret.
+        return False  # It is reported as a recipe's mistake, with file, line and caret.
     return is_plain(tree)
 
 
 def is_plain(tree: ast.Module) -> bool:
     """Whether a module is a script, and no recipe."""
-    is_started = any(_is_main_guard(statement) for statement in tree.body)
+    is_started = any(
+        isinstance(statement, ast.If) and "'__main__'" in ast.dump(statement.test)
+        for statement in tree.body
+    )
     for statement in tree.body:
         if isinstance(statement, _FUNCTIONS) and statement.name == "run":
             arguments = statement.args
             positional = [*arguments.posonlyargs, *arguments.args]
-            looks_like_one = len(positional) >= _RECIPE_PARAMETERS and positional[0].annotation
-            return not looks_like_one and is_started
+            is_recipe = len(positional) >= _RECIPE_PARAMETERS and positional[0].annotation
+            return not is_recipe and is_started
         if "run" in _bound_by(statement):
             return is_started
     # A file with definitions only is taken for a recipe, whose error says what it lacks.
     return is_started or any(map(_acts, tree.body))
-
-
-def _is_main_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "'__main__'" in ast.dump(statement.test)
 
 
 def _acts(statement: ast.stmt) -> bool:
@@ -59,25 +58,20 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
         yield statement.name
     elif isinstance(statement, ast.Assign):
-        yield from (one.id for one in statement.targets if isinstance(one, ast.Name))
+        yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
 
 
 def calls_step(path: Path) -> bool:
     """Whether a script, or a module beside it that it imports, imports monarch to call ``step``."""
-    seen: set[Path] = set()
-    todo = [path]
-    while todo:
-        file = todo.pop()
-        if file in seen:
-            continue
-        seen.add(file)
+    files = [path]
+    for file in files:  # It grows meanwhile.
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
         if _names_step(tree):
             return True
-        todo += _modules_beside(tree, path.parent)
+        files += set(_modules_beside(tree, path.parent)).difference(files)
     return False
 
 

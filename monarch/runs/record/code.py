@@ -65,9 +65,10 @@ class RunCode:
         self._past = past
         self._newest_loaded = newest_loaded
         self._workspace = workspace
-        # Has the hosts go back to a generation, where a way to do so is known.
+        #: Rolls the hosts back to a generation; ``None`` if the program cannot.
         self.roll_back: Callable[[int], SyncReport] | None = None
-        self.copies: frozenset[str] = frozenset()  # where hosts have theirs, as far as known
+        #: The paths of the hosts' copies of the workspace, as far as they are known.
+        self.copies: frozenset[str] = frozenset()
         self.generation = generation
         self.digest = ""
         self.move_to(generation)
@@ -85,11 +86,11 @@ class RunCode:
     def in_authors_words(self, text: str) -> str:
         """Return a text, such as a traceback, with paths of a host's copy replaced by the
         author's."""
-        deepest_first = sorted(self._workspace.folders, key=lambda one: -len(one.remote))
+        deepest_first = sorted(self._workspace.folders, key=lambda folder: -len(folder.remote))
         for copy in self.copies:
             for folder in deepest_first:
-                there = f"{copy}/{folder.remote}".rstrip("/")
-                text = text.replace(f"{there}/", f"{folder.local}/")
+                remote = f"{copy}/{folder.remote}".rstrip("/")
+                text = text.replace(f"{remote}/", f"{folder.local}/")
         return text
 
     def move_to(self, generation: int) -> RunCodeChange | None:
@@ -103,7 +104,7 @@ class RunCode:
         except (MonarchError, SyncError):
             return None
         self.generation, self.digest = generation, held.digest.hex()
-        changes = [one for one in held.changes if _content(one.before) != _content(one.now)]
+        changes = [x for x in held.changes if _content(x.before) != _content(x.now)]
         if not changes:
             return None
         return RunCodeChange(
@@ -121,8 +122,8 @@ class RunCode:
                 return [*lines[:_MAX_DIFF_LINES], f"... and more, and {files}"]
             lines += _lines(change.path, self._text(change.before), self._text(change.now))
         if len(lines) > _MAX_DIFF_LINES:
-            left = len(lines) - _MAX_DIFF_LINES
-            return [*lines[:_MAX_DIFF_LINES], f"... and {left} more lines"]
+            num_more = len(lines) - _MAX_DIFF_LINES
+            return [*lines[:_MAX_DIFF_LINES], f"... and {num_more} more lines"]
         return lines
 
     def _text(self, entry: Entry | None) -> str | None:
@@ -148,11 +149,11 @@ class RunCode:
             for local in self._workspace.locate(change.path):
                 with contextlib.suppress(OSError):
                     stat = os.stat(local)
-                    when = stat.st_mtime
-                    if stat.st_ctime - when > _MOVED_SECONDS:
+                    modified_at = stat.st_mtime
+                    if stat.st_ctime - modified_at > _MOVED_SECONDS:
                         return 0.0  # A file that is moved keeps the time of its last save.
-                    if when > saved_at:
-                        newest, saved_at, digest = str(local), when, change.now.digest
+                    if modified_at > saved_at:
+                        newest, saved_at, digest = str(local), modified_at, change.now.digest
                     break
         is_known = newest and saved_at <= pushed_at and digest_of(newest) == digest
         return saved_at if is_known else 0.0
@@ -163,11 +164,11 @@ def _content(entry: Entry | None) -> bytes:
     return entry.digest if entry is not None else b""
 
 
-def _lines(path: str, before: str | None, now: str | None) -> Iterator[str]:
+def _lines(path: str, old: str | None, new: str | None) -> Iterator[str]:
     name = printable(path)
-    if before is None or now is None:
+    if old is None or new is None:
         yield f"{name} has changed"
         return
     yield from difflib.unified_diff(
-        before.splitlines(), now.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
+        old.splitlines(), new.splitlines(), f"a/{name}", f"b/{name}", lineterm=""
     )

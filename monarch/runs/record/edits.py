@@ -24,7 +24,7 @@ OnEditError = Literal["hold", "rollback", "end"]
 _NUM_REMEMBERED = 20
 _TIMES_USUAL = 10.0
 _TIMES_LONGEST = 3.0  # the longest was the first, as a rule, which compiled
-_MEND_SECONDS = 2.0  # where a fix waits, code on trial is given no more time than this
+_FIX_SECONDS = 2.0  # While a fix waits, code on trial gets no more time than this.
 
 
 def default_policy() -> OnEditError:
@@ -33,9 +33,9 @@ def default_policy() -> OnEditError:
 
     The setting ``on_edit_error`` comes first; without a person it is a rollback.
     """
-    wanted = settings().on_edit_error
-    if wanted in get_args(OnEditError):
-        return wanted  # type: ignore[return-value]
+    policy = settings().on_edit_error
+    if policy in get_args(OnEditError):
+        return policy  # type: ignore[return-value]
     is_interactive = "ipykernel" in sys.modules or hasattr(sys, "ps1")
     return "hold" if is_interactive or (sys.stdin and sys.stdin.isatty()) else "rollback"
 
@@ -63,20 +63,18 @@ class Failure:
 
     @property
     def first_line(self) -> str:
-        error = self._error_line.removeprefix(f"{self.doing} ")  # of a hang, which says it too
+        """Return what failed, on which generation, and the first line of the error."""
+        error = (self.error.splitlines() or ["?"])[0]
+        error = error.removeprefix(f"{self.doing} ")  # The error of a hang begins with it.
         return f"{self.doing} failed on generation {self.generation}: {error}"
-
-    @property
-    def _error_line(self) -> str:
-        return (self.error.splitlines() or ["?"])[0]
 
     @property
     def place(self) -> str:
         """Return file, line and ranks, as far as they are known."""
         parts = [f"{Path(self.file).as_posix()}:{self.line}"] if self.file else []
         if self.ranks:
-            many = "ranks" if len(self.ranks) > 1 else "rank"
-            parts.append(f"on {many} {', '.join(map(str, self.ranks))}")
+            noun = "ranks" if len(self.ranks) > 1 else "rank"
+            parts.append(f"on {noun} {', '.join(map(str, self.ranks))}")
         return ", ".join(parts)
 
     def told(self, what_now: str) -> str:
@@ -95,20 +93,26 @@ class Edits:
     policy: OnEditError = field(default_factory=default_policy)
     good: dict[str, int] = field(default_factory=dict)
     origins: dict[int, int] = field(default_factory=dict)
-    held_since: float | None = None  # while what failed has not gone well
-    in_place: bool = True  # whether the ranks are as they were, so that they can be saved
-    told: object = None  # how the last hold was explained at length
-    is_told_of_room: bool = False  # that hosts have none for copies
-    _well: set[int] = field(default_factory=set)  # generations with which anything went well
+    #: When the hold began, by the monotonic clock; ``None`` outside of a hold.
+    held_since: float | None = None
+    #: Whether the ranks' state is as before the failure, so that it can be saved.
+    in_place: bool = True
+    #: The facts that the last long text about a hold was made of.
+    told: object = None
+    #: Whether the run has reported that hosts have no room for copies.
+    is_told_of_room: bool = False
+    #: Generations with which any activity has succeeded.
+    _well: set[int] = field(default_factory=set)
+    #: How often ranks were lost, by generation and step.
     _losses: dict[tuple[int, str], int] = field(default_factory=dict)
-    # Seconds that calls took: the first in new processes, or on new code, and all others.
+    #: Seconds of an activity's calls: the first in new processes or on new code, and all others.
     _firsts: dict[str, deque[float]] = field(default_factory=dict)
     _usual: dict[str, deque[float]] = field(default_factory=dict)
-    _warm: set[str] = field(default_factory=set)  # activities that these processes have done
+    #: Activities that the current processes have done.
+    _warm: set[str] = field(default_factory=set)
 
     def begin(self, generation: int) -> None:
-        """Note that the run begins with this generation, unless it has begun; and that processes
-        are new."""
+        """Record that processes are new, and the run's first generation unless it has one."""
         self.good.setdefault("", generation)
         self._warm.clear()
 
@@ -139,7 +143,7 @@ class Edits:
 
     def older(self, generation: int) -> tuple[int, ...]:
         """Return the generations before it that succeeded, the newest last."""
-        return tuple(sorted(one for one in self._well if one < generation))
+        return tuple(sorted(good for good in self._well if good < generation))
 
     def good_before(self, activity: str, generation: int) -> int:
         """Return the generation to roll back to, if this one fails."""
@@ -150,17 +154,16 @@ class Edits:
 
     def way_back(self, failure: Failure) -> int | None:
         """Return the generation to roll back to after a failure; ``None`` if there is nothing
-        older.
-
-        It is older than the last rollback's, if that has failed as well.
+        older. If a rollback has failed, it is older than the rollback's origin.
         """
         origin = self.origins.get(failure.generation)
         if origin is None:
             return failure.good if failure.good < failure.generation else None
-        older = {self.origins.get(one, one) for one in failure.older}
-        return max((one for one in older if one < origin), default=None)
+        older = {self.origins.get(generation, generation) for generation in failure.older}
+        return max((generation for generation in older if generation < origin), default=None)
 
     def went_well(self, activity: str, generation: int, seconds: float) -> None:
+        """Record that a call of the activity has succeeded, after this many seconds."""
         is_first = activity not in self._warm or self.is_new(activity, generation)
         self.good.setdefault("", generation)
         self.good[activity] = max(generation, self.good.get(activity, 0))
@@ -170,15 +173,15 @@ class Edits:
         history.setdefault(activity, deque(maxlen=_NUM_REMEMBERED)).append(seconds)
 
     def is_lost_again(self, activity: str, doing: str, generation: int) -> bool:
-        """Note that a process died or hung; return whether the code must be the cause.
+        """Record that a process died or hung; return whether the code must be the cause.
 
-        It is on the second time: on trial anywhere, later in the same step.
+        A second loss shows that: anywhere if the code is on trial, else in the same step.
         """
         if not self.is_edited(generation):
             return False
-        where = "" if self.is_new(activity, generation) else doing
-        self._losses[generation, where] = self._losses.get((generation, where), 0) + 1
-        return self._losses[generation, where] > 1
+        key = generation, "" if self.is_new(activity, generation) else doing
+        self._losses[key] = self._losses.get(key, 0) + 1
+        return self._losses[key] > 1
 
     def patience(
         self,
@@ -211,7 +214,7 @@ class Edits:
             hard = min(most, least)
         else:
             patience = Patience.on_trial(max(min(least, most / TIMES_STUCK), measured), usual)
-            hard = min(patience.most, max(_MEND_SECONDS, generous))
+            hard = min(patience.most, max(_FIX_SECONDS, generous))
         return replace(patience, hard=hard) if mend_waits else patience
 
     def seed(self) -> Mapping[str, int]:

@@ -38,9 +38,9 @@ def lines_of(error: BaseException) -> ErrorLines | None:
 
     Returns ``None`` if the error's own text says everything.
     """
-    known = getattr(error, "lines", None)
-    if isinstance(known, ErrorLines):
-        return known
+    lines = getattr(error, "lines", None)
+    if isinstance(lines, ErrorLines):
+        return lines
     if isinstance(error, ActorError):
         lines = error_in(error.exception_formatted)
         on = "" if error.rank is None else f"on rank {error.rank}"
@@ -62,8 +62,8 @@ def _within(text: str) -> ErrorLines | None:
         return None
     head, tail = text[: begins.start()].rstrip(), text.partition(lines.traceback)[2].strip("\n")
     if "\n" in head or tail:
-        said = "\n".join(part for part in (head, tail) if part)
-        return ErrorLines(said, traceback=lines.traceback)
+        rest = "\n".join(part for part in (head, tail) if part)
+        return ErrorLines(rest, traceback=lines.traceback)
     return lines._replace(error=head or lines.error)
 
 
@@ -74,21 +74,20 @@ def _first_line(text: str) -> str:
 def error_in(text: str) -> ErrorLines | None:
     """Return the last Python error that a process has printed; ``None`` if it printed none."""
     text = _RANK.sub("", text)
-    heads = [found.start() for found in _BEGINS.finditer(text)]
+    heads = [match.start() for match in _BEGINS.finditer(text)]
     if not heads:
         return _syntax_error(text)
     lines = text[heads[-1] :].splitlines()
     places = []
     end = 1
     while end < len(lines) and (lines[end].startswith(" ") or not lines[end].strip()):
-        if found := _PLACE.match(lines[end]):
-            places.append((found[1], int(found[2])))
+        if match := _PLACE.match(lines[end]):
+            places.append((match[1], int(match[2])))
         end += 1
     if end == len(lines):
         return None
-    own = [place for place in places if not is_installed(place[0])] or places or [("", 0)]
-    error = lines[end]
-    return ErrorLines(error, *own[-1], "\n".join(lines[: end + 1]))
+    of_user = [place for place in places if not is_installed(place[0])] or places or [("", 0)]
+    return ErrorLines(lines[end], *of_user[-1], "\n".join(lines[: end + 1]))
 
 
 def _syntax_error(text: str) -> ErrorLines | None:
@@ -96,6 +95,6 @@ def _syntax_error(text: str) -> ErrorLines | None:
     lines = text.rstrip().splitlines()
     if lines and re.match(r"(Syntax|Indentation|Tab)Error: ", lines[-1]):
         for index in range(len(lines) - 2, -1, -1):
-            if found := _PLACE.match(lines[index]):
-                return ErrorLines(lines[-1], found[1], int(found[2]), "\n".join(lines[index:]))
+            if match := _PLACE.match(lines[index]):
+                return ErrorLines(lines[-1], match[1], int(match[2]), "\n".join(lines[index:]))
     return None

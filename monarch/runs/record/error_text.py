@@ -13,23 +13,22 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, MonarchError):
         return str(error)
     try:
-        said = str(error)
-    except Exception:  # A class of the user's, which has a fault of its own.
-        said = ""
-    if said[:1].isspace():
-        # As in torch's pipelines, which put a stage's values around the error that it raised.
+        text = str(error)
+    except Exception:  # The user's class has a fault of its own.
+        text = ""
+    if text[:1].isspace():
+        # For example from torch's pipelines, which add a stage's values to its error.
         if error.__cause__ is not None:
             return in_words(error.__cause__)
-        said = said.strip()
-    return f"{type(error).__name__}: {_in_short(said)}".removesuffix(": ")
+        text = text.strip()
+    return f"{type(error).__name__}: {_in_short(text)}".removesuffix(": ")
 
 
-def _in_short(said: str) -> str:
-    """Shorten a CUDA error to one line: the others are the same for every error, about
-    debugging."""
-    first, _, rest = said.partition("\n")
-    if not first.startswith("CUDA error") or not rest:
-        return said
+def _in_short(text: str) -> str:
+    """Shorten a CUDA error to its first line; the others are general advice on debugging."""
+    first, _, advice = text.partition("\n")
+    if not first.startswith("CUDA error") or not advice:
+        return text
     if "device-side assert" in first:
         return f"{first} (a kernel has found a value that cannot be; it printed which)"
     return first

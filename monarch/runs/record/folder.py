@@ -10,6 +10,7 @@ that began it still lives; so a killed run need not record its end.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -36,12 +37,12 @@ _MODE = "MONARCH_RUNS_MODE"
 RUNS = Path(os.environ.get("MONARCH_RUNS_DIR") or "runs").expanduser()
 HOSTS_OPTION = "--hosts"
 CONFIG = "config.toml"
-TRACEBACK = "traceback.txt"  # of what ended the run last
+TRACEBACK = "traceback.txt"  # of the error that ended the run last
 # For runs that continue without their author: see `detached.py`.
 DETACHED = "detached.json"
 REMOTE = "remote.json"
 _ANSWER = "answer"
-# The events that determine a run's status.
+# The events that begin and end sessions, and all that determine a run's status.
 _ENDS = ("begun", "ended")
 _TURNS = (*_ENDS, "held", "mended", "begun_again")
 
@@ -101,8 +102,8 @@ class RunFolder:
     @property
     def recipe(self) -> str:
         """Return the recipe's name or file, as in ``monarch run RECIPE``; "" for other commands."""
-        program, word, recipe, *_ = [*self.command, "", "", ""]
-        is_run = (program, word) == ("monarch", "run") and not recipe.startswith("-")
+        program, subcommand, recipe, *_ = [*self.command, "", "", ""]
+        is_run = (program, subcommand) == ("monarch", "run") and not recipe.startswith("-")
         return recipe if is_run else ""
 
     def note_command(self, command: Sequence[str]) -> None:
@@ -111,12 +112,13 @@ class RunFolder:
         if not path.exists():
             self.write_text("command", shell_line(command) + "\n")
             return
-        first, began = self.command, path.stat()
-        now = [*_without_hosts(first)[:3], *_hosts_of(command), *_without_hosts(first)[3:]]
-        if now != first:
-            self.write_text("command", shell_line(now) + "\n")
-            # Runs are in order by it.
-            os.utime(path, ns=(began.st_atime_ns, began.st_mtime_ns))
+        recorded, status = self.command, path.stat()
+        without_hosts = _without_hosts(recorded)
+        resumed = [*without_hosts[:3], *_hosts_of(command), *without_hosts[3:]]
+        if resumed != recorded:
+            self.write_text("command", shell_line(resumed) + "\n")
+            # The order of runs follows from the file's time.
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def events(self) -> list[dict[str, Any]]:
         """Return all events, oldest first."""
@@ -245,10 +247,10 @@ class RunFolder:
     def link_as_latest(self) -> None:
         """Make the link ``latest`` beside the folder point to it."""
         link = self.path.parent / "latest"
-        made = link.with_name(f".latest.{self.path.name}")
-        made.unlink(missing_ok=True)
-        made.symlink_to(self.name)
-        os.replace(made, link)
+        new_link = link.with_name(f".latest.{self.path.name}")
+        new_link.unlink(missing_ok=True)
+        new_link.symlink_to(self.name)
+        os.replace(new_link, link)
 
 
 def writing_in(folder: Path) -> AbstractContextManager[None]:
@@ -266,16 +268,14 @@ def new_run(name: str, base: Path = RUNS) -> RunFolder:
         ignore = base / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        number = 1
-        while True:
-            path = base / (f"{name}-{stamp}" + (f"-{number}" if number > 1 else ""))
-            try:
+        path = first = base / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for number in itertools.count(2):
+            with suppress(FileExistsError):
                 path.mkdir(0o700)
-                path.chmod(_mode_of_runs())
-                return RunFolder(path)
-            except FileExistsError:
-                number += 1
+                break
+            path = first.with_name(f"{first.name}-{number}")
+        path.chmod(_mode_of_runs())
+        return RunFolder(path)
 
 
 def _mode_of_runs() -> int:
@@ -291,9 +291,9 @@ def _mode_of_runs() -> int:
 
 def runs_in(base: Path = RUNS) -> list[RunFolder]:
     """Return all runs, the latest last."""
-    found = [path for path in base.glob("*") if path.is_dir() and not path.is_symlink()]
-    found = [path for path in found if (path / "command").exists()]
-    return [RunFolder(path) for path in sorted(found, key=_began)]
+    folders = [path for path in base.glob("*") if path.is_dir() and not path.is_symlink()]
+    folders = [path for path in folders if (path / "command").exists()]
+    return [RunFolder(path) for path in sorted(folders, key=_began)]
 
 
 def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
@@ -309,12 +309,9 @@ def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
         raise JobError(f"there are no runs in {base}: `monarch run ddp` makes one")
     if wanted == "latest":
         return runs[-1]
-    for run in reversed(runs):
-        if run.name == wanted:
-            return run
-    for run in reversed(runs):
-        if run.name.startswith(wanted):
-            return run
+    matches = [run for run in runs if run.name.startswith(wanted)]
+    if matches:
+        return next((run for run in matches if run.name == wanted), matches[-1])
     names = ", ".join(run.name for run in runs[-5:])
     raise JobError(f"there is no run {wanted!r} in {base}. The last ones: {names}")
 
@@ -336,10 +333,10 @@ def answer_run(run: RunFolder, choice: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file; an empty dictionary if it cannot be read."""
     try:
-        found = parsed_json(read_kept(path))
+        value = parsed_json(read_kept(path))
     except OSError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def steps_of(
@@ -410,8 +407,8 @@ def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
 
 def what_changed(run: RunFolder, config: Any) -> list[str]:
     """Return the keys that differ from the run's and may not change during a run."""
-    before = config_of(run, type(config))
-    if before is None:
+    last = config_of(run, type(config))
+    if last is None:
         return ["the recipe's keys"]
     free = set(live_keys(type(config)))
-    return [key for key in changed_keys(before, config) if key not in free]
+    return [key for key in changed_keys(last, config) if key not in free]

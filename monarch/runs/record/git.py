@@ -11,25 +11,31 @@ import os
 import subprocess
 
 _SECONDS = 5.0
-_NOTHING_RUNS = (
+_NO_PROGRAMS = (
     "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat",
     "-c", "diff.external=", "--no-pager",
 )  # fmt: skip
-# Of objects that are missing none is fetched, by no transport.
+# They keep git from fetching missing objects, by any transport.
 _VARIABLES = {
-    "GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_ALLOW_PROTOCOL": "",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
-}  # fmt: skip
+}
 
 
 def commit_here() -> str | None:
     """Return the commit of the current folder, by a tag if one is near; ``None`` outside of git."""
     try:
-        done = subprocess.run(
-            ["git", *_NOTHING_RUNS, "describe", "--always", "--abbrev=12"],
-            env={**os.environ, **_VARIABLES}, capture_output=True, text=True, timeout=_SECONDS,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        result = subprocess.run(
+            ["git", *_NO_PROGRAMS, "describe", "--always", "--abbrev=12"],
+            env={**os.environ, **_VARIABLES},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return result.stdout.strip() or None

@@ -70,9 +70,11 @@ class LiveConfig(Generic[C]):
         self.config = config
         self._files = dict(files)
         self._stamps = {path: _stamp(path) for path in files}
-        self._live = set(live_keys(type(config)))
-        self._seen = dict.fromkeys(files, config)
-        self._own = next(iter(files), None)
+        self._live_keys = set(live_keys(type(config)))
+        #: The config that was last read from each file.
+        self._last_read = dict.fromkeys(files, config)
+        #: The run's own file.
+        self._own_file = next(iter(files), None)
         self._write = write
 
     def poll(self) -> ConfigChange | None:
@@ -89,35 +91,35 @@ class LiveConfig(Generic[C]):
 
     def _read(self, path: Path, read: Callable[[], C]) -> ConfigChange | None:
         try:
-            wanted = read()
+            config = read()
         except ConfigError as error:
             return ConfigChange(path, {}, {}, str(error))
         # Only edited keys count: a key that another file changed live stays so.
-        edited = changed_keys(self._seen[path], wanted)
-        self._seen[path] = wanted
-        changes = {key: (_at(self.config, key), _at(wanted, key)) for key in edited}
+        edited = changed_keys(self._last_read[path], config)
+        self._last_read[path] = config
+        changes = {key: (_at(self.config, key), _at(config, key)) for key in edited}
         changes = {key: pair for key, pair in changes.items() if pair[0] != pair[1]}
         if not changes:
             return None
-        applied = {key: pair for key, pair in changes.items() if key in self._live}
-        waiting = {key: pair for key, pair in changes.items() if key not in self._live}
+        applied = {key: pair for key, pair in changes.items() if key in self._live_keys}
+        waiting = {key: pair for key, pair in changes.items() if key not in self._live_keys}
         try:
-            self.config = with_keys_of(self.config, wanted, list(applied))
+            self.config = with_keys_of(self.config, config, list(applied))
         except ConfigError as error:
             return ConfigChange(path, {}, {}, str(error))
-        if applied and self._own not in (path, None):
-            assert self._own is not None
+        own_file = self._own_file
+        if applied and own_file is not None and own_file != path:
             self._write(self.config)
-            self._stamps[self._own], self._seen[self._own] = _stamp(self._own), self.config
+            self._stamps[own_file], self._last_read[own_file] = _stamp(own_file), self.config
         return ConfigChange(path, applied, waiting)
 
 
 def _stamp(path: Path) -> _Stamp:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _is_empty(stamp: _Stamp) -> bool:
@@ -132,9 +134,8 @@ def _at(config: Any, key: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return (
-        value if isinstance(value, (bool, int, float, str, list, dict, type(None))) else str(value)
-    )
+    is_plain = isinstance(value, (bool, int, float, str, list, dict, type(None)))
+    return value if is_plain else str(value)
 
 
 def _listed(changes: Mapping[str, tuple[Any, Any]]) -> str:

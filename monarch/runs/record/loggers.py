@@ -14,23 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from monarch.config_file import ConfigError
 from monarch.whole_file import OF_PEOPLE, write_whole
 
-_PROJECT = "monarch"  # where neither a key nor the environment names one
-
-
-class Logger(Protocol):
-    """Gets the figures of each step. ``place`` says where they are sent, for a person."""
-
-    place: str
-
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
+_PROJECT = "monarch"  # unless a key or the environment names another
 
 
 @dataclass(frozen=True)
@@ -45,8 +35,8 @@ class LoggedRun:
     @property
     def uid(self) -> str:
         """Return an id that stays the same when the run is resumed, and differs between runs."""
-        whole = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=3).hexdigest()
-        return f"{self.folder.name}-{whole}"
+        digest = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=3).hexdigest()
+        return f"{self.folder.name}-{digest}"
 
 
 class TensorBoard:
@@ -56,6 +46,7 @@ class TensorBoard:
     def __init__(self, run: LoggedRun) -> None:
         library = _library("tensorboard", "torch.utils.tensorboard")
         folder = run.folder / "tensorboard"
+        #: Where the figures are sent, for a person; each logger has this.
         self.place = f"tensorboard --logdir {folder}"
         self._writer = library.SummaryWriter(str(folder))
 
@@ -76,7 +67,7 @@ class WandB:
 
     def __init__(self, run: LoggedRun) -> None:
         library = _library("wandb", "wandb")
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "project": run.wandb_project or _unless_set("WANDB_PROJECT", _PROJECT),
             "entity": run.wandb_entity,
             "name": _unless_set("WANDB_NAME", run.folder.name),
@@ -87,9 +78,9 @@ class WandB:
             "config": dict(run.config),
         }
         self._run = library.init(
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in settings.items() if value is not None},
             reinit="create_new",  # The runs of a sweep go on side by side.
-            settings=library.Settings(silent=True),  # It would write into the table of the run.
+            settings=library.Settings(silent=True),  # Its output would break the run's table.
         )
         url = getattr(self._run, "url", None)
         self.place = url or f"W&B, offline (no login was found): wandb sync {run.folder / 'wandb'}"
@@ -118,37 +109,40 @@ class MLflow:
         self.place = f"MLflow, {uri}, run {self._uid}"
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
+        timestamp = int(time.time() * 1000)
         for name, value in values.items():
-            self._client.log_metric(self._uid, name, float(value), timestamp=now, step=step)
+            self._client.log_metric(self._uid, name, float(value), timestamp=timestamp, step=step)
 
     def close(self) -> None:
         self._client.set_terminated(self._uid)
 
     def _begin(self, run: LoggedRun) -> str:
-        noted = run.folder / "mlflow_run"
-        if given := os.environ.get("MLFLOW_RUN_ID"):
-            return given
-        if noted.exists():
-            return noted.read_text().strip()
-        made = self._client.create_run(self._experiment(), run_name=run.folder.name)
-        uid = str(made.info.run_id)
-        write_whole(noted, uid + "\n", mode=OF_PEOPLE)
+        uid_file = run.folder / "mlflow_run"
+        if run_id := os.environ.get("MLFLOW_RUN_ID"):
+            return run_id
+        if uid_file.exists():
+            return uid_file.read_text().strip()
+        new_run = self._client.create_run(self._experiment(), run_name=run.folder.name)
+        uid = str(new_run.info.run_id)
+        write_whole(uid_file, uid + "\n", mode=OF_PEOPLE)
         for name, value in run.config.items():
             self._client.log_param(uid, name, value)
         return uid
 
     def _experiment(self) -> str:
-        if given := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-            return given
+        if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+            return experiment_id
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or _PROJECT
-        known = self._client.get_experiment_by_name(name)
-        return str(known.experiment_id if known else self._client.create_experiment(name))
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
 
+Logger = TensorBoard | WandB | MLflow
 LOGGERS: dict[str, Callable[[LoggedRun], Logger]] = {
-    "tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow,
-}  # fmt: skip
+    "tensorboard": TensorBoard,
+    "wandb": WandB,
+    "mlflow": MLflow,
+}
 
 
 def check_loggers(names: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ class RunLogs:
 
 
 def _file_name(log: Log, run_name: str) -> str:
-    # The host keeps the lines in MESH/RANK.log; a later mesh of one name is MESH-2.
+    # The host keeps the lines in MESH/RANK.log; a later mesh of the same name is MESH-2.
     path = Path(log.path)
     mesh, rank = path.parent.name, path.name.removesuffix(".log")
     if not rank.isdigit():
@@ -97,36 +97,35 @@ class PrintedLines:
         A line without an end is left for later, unless it ``is_over`` and no end will come.
         """
         files = self._files()
-        most = None if self._last_bytes is None else self._last_bytes // max(1, len(files))
-        return [line for path in files for line in self._new_in(path, is_over, most)]
+        limit = None if self._last_bytes is None else self._last_bytes // max(1, len(files))
+        return [line for path in files for line in self._new_in(path, is_over, limit)]
 
     def _files(self) -> list[Path]:
-        found = []
+        paths = []
         for path in self._folder.glob("*.log"):
             rank = _RANK.search(path.stem)
             if rank and (not self._ranks or int(rank[1]) in self._ranks):
-                found.append(((path.stem[: rank.start()], int(rank[1])), path))
-        return [path for _, path in sorted(found)]
+                paths.append(((path.stem[: rank.start()], int(rank[1])), path))
+        return [path for _, path in sorted(paths)]
 
-    def _new_in(self, path: Path, is_over: bool, most: int | None) -> list[Line]:
+    def _new_in(self, path: Path, is_over: bool, limit: int | None) -> list[Line]:
         offset = self._offsets.get(path, 0)
         try:
             with open_kept(path, self._folder.parent) as file:
                 size = os.fstat(file.fileno()).st_size
-                is_cut = most is not None and path not in self._offsets and size > most
+                is_cut = limit is not None and path not in self._offsets and size > limit
                 if is_cut:
-                    offset = size - (most or 0)
+                    offset = size - (limit or 0)
                 file.seek(offset)
                 data = file.read()
         except OSError:
-            return []  # It was taken away, or is none of the run's.
+            return []  # It was removed, or is a link that leads out of the run's folder.
         if is_cut:
-            begin = data.find(b"\n") + 1  # not in the middle of a line
+            begin = data.find(b"\n") + 1  # not within a line
             offset, data = offset + begin, data[begin:]
         end = len(data) if is_over else data.rfind(b"\n") + 1
         self._offsets[path] = offset + end
         text = data[:end].decode(errors="replace")
-        # Not splitlines: that also breaks at characters that are no end of a line to the program
-        # that printed it.
+        # Not splitlines, which breaks lines at other characters too.
         lines = text.removesuffix("\n").split("\n") if text else []
         return [Line(path.stem, line) for line in lines]

@@ -37,13 +37,20 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def int_or_none(value: Any) -> int | None:
+    """Return the value if it is an integer; rows may have anything."""
+    return value if isinstance(value, int) and is_number(value) else None
+
+
 def html_of(name: str, recipe: str, status: str, steps: Sequence[Mapping[str, Any]]) -> str:
     """Return the HTML with which a notebook shows a run, without links or scripts.
 
     ``steps`` are those of `RunFolder.metrics`.
     """
     last = steps[-1] if steps else {}
-    of = f" of {last['num_steps']}" if "num_steps" in last else ""
-    rows = [("recipe", recipe or "-"), ("status", status), ("step", f"{last.get('step', 0)}{of}")]
+    step = f"{last.get('step', 0)}"
+    if "num_steps" in last:
+        step += f" of {last['num_steps']}"
+    rows = [("recipe", recipe or "-"), ("status", status), ("step", step)]
     rows += [(key, f"{last_measured(steps, key):.4g}") for key in names_measured(steps)]
     return html.table(name, (), rows)

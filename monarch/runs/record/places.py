@@ -14,7 +14,7 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 def users_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
     """Return the innermost frame that is not of an installed package, or ``None``."""
-    return next((one for one in reversed(frames) if not is_installed(one.filename)), None)
+    return next((frame for frame in reversed(frames) if not is_installed(frame.filename)), None)
 
 
 def users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
@@ -26,8 +26,8 @@ def users_place(frames: Sequence[traceback.FrameSummary]) -> tuple[str, int]:
 def in_short(path: str) -> str:
     """Return a file's path within its import folder, wherever that is on this host."""
     folders = [os.path.join(folder, "") for folder in sys.path if folder]
-    folder = max((one for one in folders if path.startswith(one)), key=len, default="")
-    return path.removeprefix(folder)
+    above = max((folder for folder in folders if path.startswith(folder)), key=len, default="")
+    return path.removeprefix(above)
 
 
 def is_installed(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,29 +14,25 @@ COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be
 _WIDTH, _HEIGHT = 760, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 20, 34
 _MAX_POINTS = 1500
-_FINEST = 1e-9  # of a value: what lies closer together is one
+_FINEST = 1e-9  # Values that differ by a smaller share are drawn as equal.
 _LEAST, _MOST = 1e-280, 1e280
 _STYLE = (
     "<style>text{font:11px system-ui,sans-serif;fill:#6b7280}.title{font-weight:bold;fill:#1f2937}"
     ".grid{stroke:#e5e7eb}</style>"
 )
 _LEVELS = "▁▂▃▄▅▆▇█"
+_NUM_ROWS = 6  # of a chart as text
 
 
 def svg_chart(
-    lines: Mapping[str, Series],
-    x_name: str = "step",
-    *,
-    y_name: str = "",
-    title: str = "",
-    is_log: bool = False,
+    lines: Mapping[str, Series], *, y_name: str = "", title: str = "", is_log: bool = False
 ) -> str:
-    """Return a chart with a line for each name.
+    """Return a chart over the steps with a line for each name.
 
     Values that are no finite numbers are left out, and, if ``is_log``, those not above zero.
     """
-    kept = {name: _thinned(_finite(line, is_log=is_log)) for name, line in lines.items()}
-    points = [point for line in kept.values() for point in line]
+    thinned = {name: _thinned(_finite(line, is_log=is_log)) for name, line in lines.items()}
+    points = [point for line in thinned.values() for point in line]
     if not points:
         return '<p class="none">nothing was reported</p>'
     x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points), 8)
@@ -53,7 +50,7 @@ def svg_chart(
         share = (height(y) - y_low) / (y_high - y_low)
         return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
-    # Styles of its own, so that it looks the same in a file of its own.
+    # The chart has its own styles, so that it looks the same in a file by itself.
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{_STYLE}']
     if title:
         parts.append(f'<text class="title" x="{_LEFT}" y="11">{escape(title)}</text>')
@@ -69,16 +66,14 @@ def svg_chart(
                 f'<text x="{at_x(x):.1f}" y="{_HEIGHT - _BOTTOM + 16}" '
                 f'text-anchor="middle">{x:.6g}</text>'
             )
-    parts.append(
-        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
-    )
+    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">step</text>')
     if y_name:
         middle = (_TOP + _HEIGHT - _BOTTOM) / 2
         parts.append(
             f'<text transform="translate(12 {middle:.0f}) rotate(-90)" text-anchor="middle">'
             f"{escape(y_name)}{' (log)' if is_log else ''}</text>"
         )
-    for index, (name, line) in enumerate(kept.items()):
+    for index, (name, line) in enumerate(thinned.items()):
         color = COLORS[index % len(COLORS)]
         path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in line)
         shape = (
@@ -90,7 +85,7 @@ def svg_chart(
             )
         )
         parts.append(f"<g>{shape}<title>{escape(name)}</title></g>")
-        if len(kept) > 1:
+        if len(thinned) > 1:
             parts.append(
                 f'<text x="{_LEFT + 8}" y="{_TOP + 12 + 14 * index}" style="fill:{color}">'
                 f"{escape(name)}</text>"
@@ -105,51 +100,41 @@ def text_chart(line: Series, width: int, *, is_log: bool = False) -> str:
         points = [(x, math.log10(y)) for x, y in points]
     if not points:
         return ""
-    width = max(1, min(width, len(points)))
-    parts = [
-        points[i * len(points) // width : (i + 1) * len(points) // width] for i in range(width)
-    ]
-    means = [sum(y for _, y in part) / len(part) for part in parts]
+    means = _means([y for _, y in points], max(1, min(width, len(points))))
     low, high = min(means), max(means)
     top = len(_LEVELS) - 1
     return "".join(_LEVELS[round((mean - low) / ((high - low) or 1) * top)] for mean in means)
 
 
-def text_plot(
-    line: Series, width: int, height: int = 6, *, is_log: bool = False, x_name: str = "step"
-) -> list[str]:
-    """Return the line as ``height`` rows of block characters, each column the mean of its part.
+def text_plot(line: Series, width: int, *, is_log: bool = False) -> list[str]:
+    """Return the line as rows of block characters, each column the mean of its part.
 
-    The highest and lowest values are at the left, the first and last ``x`` below.
+    The highest and lowest values are at the left, the first and last step below.
     """
     points = _finite(line, is_log=is_log)
     if not points:
         return []
-    of, back = (math.log10, lambda y: 10.0**y) if is_log else (float, float)
-    names = [f"{y:.4g}" for _, y in points]
-    room = max(8, width - max(map(len, names)) - 2)
+    scale, unscale = (math.log10, lambda y: 10.0**y) if is_log else (float, float)
+    room = max(8, width - max(len(f"{y:.4g}") for _, y in points) - 2)
     columns = min(room, len(points))
-    parts = [
-        points[i * len(points) // columns : (i + 1) * len(points) // columns]
-        for i in range(columns)
-    ]
-    means = [math.fsum(of(y) for _, y in part) / len(part) for part in parts]
+    means = _means([scale(y) for _, y in points], columns)
     low, high = min(means), max(means)
     full = len(_LEVELS)
     # At least one eighth, so that each column is seen.
-    heights = [1 + round((y - low) / ((high - low) or 1) * (height * full - 1)) for y in means]
-    left = {0: f"{back(high):.4g}", height - 1: f"{back(low):.4g}"}
-    indent = max(map(len, left.values()))
+    heights = [1 + round((y - low) / ((high - low) or 1) * (_NUM_ROWS * full - 1)) for y in means]
+    labels = {0: f"{unscale(high):.4g}", _NUM_ROWS - 1: f"{unscale(low):.4g}"}
+    indent = max(map(len, labels.values()))
     rows = []
-    for row in range(height):
-        base = (height - 1 - row) * full
+    for row in range(_NUM_ROWS):
+        base = (_NUM_ROWS - 1 - row) * full
         cells = "".join(
             _LEVELS[min(full, above) - 1] if (above := number - base) > 0 else " "
             for number in heights
         )
-        rows.append(f"{left.get(row, ''):>{indent}} {'┤' if row in left else '│'}{cells}".rstrip())
+        axis = "┤" if row in labels else "│"
+        rows.append(f"{labels.get(row, ''):>{indent}} {axis}{cells}".rstrip())
     first, last = f"{points[0][0]:.6g}", f"{points[-1][0]:.6g}"
-    below = f"{x_name} {first}"
+    below = f"step {first}"
     rows.append(f"{'':>{indent}} └{'─' * columns}")
     rows.append(f"{'':>{indent}}  {below}{last:>{max(len(last) + 1, columns - len(below))}}")
     return rows
@@ -177,27 +162,33 @@ def log_ticks(low: float, high: float, about: int) -> list[float]:
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     if last - first <= 2:
-        wanted = [10.0**power * by for power in range(first, last + 1) for by in (1, 2, 5)]
-        below = max(at for at, value in enumerate(wanted) if value <= low)
-        above = min((at for at, value in enumerate(wanted) if value >= high), default=len(wanted))
-        found = wanted[below : above + 1]
-        return found if len(found) > 1 else [found[0] / 2, found[0] * 2]
+        numbers = [10.0**power * factor for power in range(first, last + 1) for factor in (1, 2, 5)]
+        below = max(n for n, value in enumerate(numbers) if value <= low)
+        above = min((n for n, value in enumerate(numbers) if value >= high), default=len(numbers))
+        chosen = numbers[below : above + 1]
+        return chosen if len(chosen) > 1 else [chosen[0] / 2, chosen[0] * 2]
     every = max(1, round((last - first) / about))
     return [10.0**power for power in range(first, last + every, every)]
 
 
 def smoothed(line: Series, num: int) -> Series:
     """Return the line with each value replaced by the mean of the last ``num``."""
-    found: list[tuple[float, float]] = []
+    means: list[tuple[float, float]] = []
     recent: deque[float] = deque(maxlen=num)
     for x, y in _finite(line):
         recent.append(y)
-        found.append((x, math.fsum(recent) / len(recent)))
-    return found
+        means.append((x, math.fsum(recent) / len(recent)))
+    return means
+
+
+def _means(values: Sequence[float], num_parts: int) -> list[float]:
+    """Return the means of equal parts of the values."""
+    ends = [index * len(values) // num_parts for index in range(num_parts + 1)]
+    return [math.fsum(values[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
 
 
 def _finite(line: Series, *, is_log: bool = False) -> list[tuple[float, float]]:
-    # Differences of larger ones would be no numbers.
+    # Differences of larger numbers could be infinite.
     least = _LEAST if is_log else -_MOST
     return [(x, y) for x, y in line if math.isfinite(x) and least < y < _MOST]
 

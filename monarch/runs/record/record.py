@@ -23,7 +23,7 @@ from monarch.runtime.ends.process_start import seconds_since_start
 from monarch_sync.words import counted, printable, some
 
 _LOOK_SECONDS = 0.2
-_MAX_DELAY_SECONDS = 600.0  # more is a clock that is wrong, or a file that was moved here
+_MAX_DELAY_SECONDS = 600.0  # A longer delay means a wrong clock, or a file that was moved here.
 
 C = TypeVar("C")
 
@@ -83,27 +83,39 @@ class Record:
 
     def __init__(self, folder: Path | str, display: Display, *, procs_per_host: int = 1) -> None:
         self.folder = Path(folder)
-        self.roles: dict[str, int] = {}  # procs of each, where a person or the recipe says
+        #: The number of procs of each role; empty unless a person or the recipe gives it.
+        self.roles: dict[str, int] = {}
         self.procs_per_host = procs_per_host
         self.display = display
+        #: The run's config while its files may change; ``None`` for a config without a file.
         self.config_file: LiveConfig[Any] | None = None
+        #: The code of the run; ``None`` without a workspace.
         self.code: RunCode | None = None
+        #: The hosts' allocation; ``None`` if the run has hosts of its own.
         self.allocation: Allocation | None = None
+        #: Stores the records of processes; ``None`` outside of a session.
         self.telemetry: RunTelemetry | None = None
         self.edits = Edits()
-        # Within, the keys of the person at the run's own terminal are heard.
+        #: Opens a block in which keys at the run's own terminal are read; ``None`` without one.
         self.listen_to_keys: Callable[[], AbstractContextManager[PressedKeys]] | None = None
-        self._config: Any = None  # the last that the recipe was given
+        #: The config that the recipe got last.
+        self._config: Any = None
+        #: The generation of the last metrics.
         self._generation: float | None = None
         self._stop = threading.Event()
         self._is_save_wanted = False
         self._metrics = RowFile(self.folder / METRICS)
         self._events = RowFile(self.folder / EVENTS)
+        #: Files that cannot be written, with the reported reasons.
         self._unwritten: dict[RowFile, str] = {}
         self._loggers: list[Logger] = []
+        #: The steps of the last metrics and of the last checkpoint.
         self._newest_step = self._saved_step = 0
-        self._has_held = False  # since the last generation
-        self._kept_code: list[str] = []  # what the last audit found, by design
+        #: Whether the run has held since the last change of the generation.
+        self._has_held = False
+        #: Old code that is kept by design, from the last audit.
+        self._kept_code: list[str] = []
+        #: The newest step of each metric; ``None`` before the file of metrics was read.
         self._newest_steps: dict[str, int] | None = None
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 
@@ -149,23 +161,21 @@ class Record:
 
     def take_save_wanted(self) -> bool:
         """Return ``is_save_wanted``, and reset it."""
-        wanted, self._is_save_wanted = self._is_save_wanted, False
-        return wanted
+        is_save_wanted, self._is_save_wanted = self._is_save_wanted, False
+        return is_save_wanted
 
     def warned(self, warning: HostWarning) -> None:
         """Record that a host is about to end, and ask for a checkpoint. Any thread may call it."""
-        self.event(
-            "warned", f"{warning}; saving",
-            host=warning.host, why=warning.why, seconds=warning.seconds,
-        )  # fmt: skip
+        data = {"host": warning.host, "why": warning.why, "seconds": warning.seconds}
+        self.event("warned", f"{warning}; saving", **data)
         self._is_save_wanted = True
 
     def wait_until_stopping(self, seconds: float) -> bool:
         """Wait for ``seconds``, or until the recipe should stop; return whether it should."""
         # Not in the event's own wait: a signal's handler that sets it there would wait for us.
         deadline = time.monotonic() + seconds
-        while not self.is_stopping and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK_SECONDS))
+        while not self.is_stopping and (remaining := deadline - time.monotonic()) > 0:
+            time.sleep(min(remaining, _LOOK_SECONDS))
         return self.is_stopping
 
     def hosts_after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
@@ -254,9 +264,9 @@ class Record:
         change = self.config_file.poll()
         if change is not None:
             self.event("config", change.text, **change.data())
-        now: C = self.config_file.config
-        self._config = now
-        return now
+        current: C = self.config_file.config
+        self._config = current
+        return current
 
     @property
     def edit_patience_seconds(self) -> float | None:
@@ -295,7 +305,7 @@ class Record:
         for logger in loggers:
             try:
                 logger.close()
-            except Exception as error:  # The run counts, whatever becomes of its copies.
+            except Exception as error:  # The run has its own files.
                 self.note("unlogged", f"{type(logger).__name__} could not end: {in_words(error)}")
 
     def _is_made_again(self, step: int, values: Mapping[str, float]) -> bool:
@@ -317,34 +327,36 @@ class Record:
         generation = values.get("generation")
         if generation is None or generation == self._generation:
             return
-        before, self._generation = self._generation, generation
-        if before is None:
+        last, self._generation = self._generation, generation
+        if last is None:
             seconds = seconds_since_start()
             self.note("first_step", f"first step after {seconds:.1f} s", seconds=seconds, step=step)
             if self.code is not None and generation > self.code.generation:
                 self.code.move_to(int(generation))  # There was a push while it began.
             return
-        if self.code is not None and not self.code.is_loaded_since(before):
-            return  # no process has loaded what it changed
+        if self.code is not None and not self.code.is_loaded_since(last):
+            return  # No process has loaded the changed code.
         text = f"generation {generation:.0f} from step {step}"
         change = self.code.move_to(int(generation)) if self.code is not None else None
         if change is None:
             self.event("generation", text, generation=generation, step=step)
             return
         data: dict[str, Any] = {
-            "files": change.files, "diff": change.diff, "digest": change.digest
-        }  # fmt: skip
+            "files": change.files,
+            "diff": change.diff,
+            "digest": change.digest,
+        }
         text += f": {some([printable(file) for file in change.files])}"
         seconds = max(0.0, now - change.saved_at)
         has_held, self._has_held = self._has_held, False
-        # In a hold, the time in which a person thinks does not count for the edit.
+        # After a hold, the time would include the person's thinking.
         if seconds < _MAX_DELAY_SECONDS and not has_held:
             text += f", {seconds * 1000:.0f} ms after the save"
             data["save_to_step_seconds"] = seconds
         self.event("generation", text, generation=generation, step=step, **data)
 
     def replacing(self, generation: int, num_procs: int) -> None:
-        """Report that a push is about to replace so many processes, and what that costs."""
+        """Report that a push is about to replace processes, and the steps that this loses."""
         saved, newest = self._saved_step, self._newest_step
         costs = "nothing was saved yet, and what was learned is lost"
         if saved:
@@ -369,14 +381,14 @@ class Record:
                 self.message(text)
         self._kept_code = list(kept)
 
-    def _show(self, show: Callable[..., None], *what: Any) -> None:
+    def _show(self, show: Callable[..., None], *args: Any) -> None:
         """Call a display's method.
 
         If nothing can be shown, as when the terminal is gone, the run continues; if the reader is
         gone (``| head``), it is asked to save and stop.
         """
         try:
-            show(*what)
+            show(*args)
         except BrokenPipeError:
             self.stop()
         except OSError:
@@ -388,10 +400,10 @@ class Record:
         try:
             file.add(row)
         except OSError as error:
-            why = error.strerror or str(error)
-            if self._unwritten.get(file) != why:
-                self.message(f"cannot write {file.path}: {why}; the run goes on without")
-            self._unwritten[file] = why
+            reason = error.strerror or str(error)
+            if self._unwritten.get(file) != reason:
+                self.message(f"cannot write {file.path}: {reason}; the run goes on without")
+            self._unwritten[file] = reason
         else:
             self._unwritten.pop(file, None)
 

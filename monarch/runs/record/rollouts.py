@@ -15,6 +15,7 @@ from typing import Any
 
 from monarch.observe.json_rows import rows_in
 from monarch.observe.kept_files import open_kept
+from monarch.runs.record.measured import int_or_none, is_number
 from monarch.runs.record.rows import ROLLOUTS
 
 _MOST_BYTES = 1 << 18
@@ -41,16 +42,12 @@ class Rollout:
     @property
     def made_by(self) -> str:
         """Return the versions of the policy and the code, in words."""
-        known = [
-            f"{word} {number}"
-            for word, number in (
-                ("policy", self.version),
-                ("made by", self.generation),
-                ("judged by", self.reward_generation),
-            )
-            if number is not None
-        ]
-        return ", ".join(known)
+        versions = {
+            "policy": self.version,
+            "made by": self.generation,
+            "judged by": self.reward_generation,
+        }
+        return ", ".join(f"{name} {n}" for name, n in versions.items() if n is not None)
 
 
 def last_rollouts(folder: Path, most: int) -> list[Rollout]:
@@ -69,14 +66,14 @@ def last_rollouts(folder: Path, most: int) -> list[Rollout]:
 
 def _rollout(row: Mapping[str, Any]) -> Rollout:
     return Rollout(
-        step=_int(row.get("step")),
+        step=int_or_none(row.get("step")),
         prompt=_text(row.get("prompt")),
         completion=_text(row.get("completion")),
         reward=_finite(row.get("reward")),
         is_solved=row.get("solved") is True,
-        version=_int(row.get("version")),
-        generation=_int(row.get("generation")),
-        reward_generation=_int(row.get("reward_generation")),
+        version=int_or_none(row.get("version")),
+        generation=int_or_none(row.get("generation")),
+        reward_generation=int_or_none(row.get("reward_generation")),
     )
 
 
@@ -85,10 +82,5 @@ def _text(value: Any) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
 
 
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _finite(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    return float(value) if is_number(value) and math.isfinite(value) else None

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from monarch_sync.words import took
 
-# What a person may want of a run whose step takes long: the kinds of bulletins about `ASKED`, and
-# the keys for them.
+# Requests of a person about a slow step: kinds of bulletins about `ASKED`, and the keys for them.
 ASKED = "slow runs"
 HOLD, MORE = "hold", "more-time"
 KEYS = {"k": HOLD, "+": MORE}
@@ -23,11 +22,11 @@ KEYS = {"k": HOLD, "+": MORE}
 TIMES_MORE = 4.0
 TIMES_STUCK = 4.0
 TIMES_MOST = 20.0
-_NUM_LOOKS = 8  # before it is told
+_NUM_LOOKS = 8  # before a slow call is reported
 _LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.2, 5.0
 _TIMES_PROVED = TIMES_MOST / TIMES_STUCK
-# Threads that only wait, and wake up now and then, use less. A thread that is ready but gets no
-# processor, as others have them all, uses little as well.
+# Threads that only wait use less than this share of a processor. A thread that gets no processor,
+# since others have them all, is busy if it was ready to run for this share of the time.
 _BUSY_SHARE = 0.01
 _READY_SHARE = 0.25
 
@@ -105,82 +104,75 @@ class Slowness:
         self.looks: Sequence[RankLook] = ()
         self._num_ranks = num_ranks
         self._started = started
+        #: The times of the last look and of the last progress.
         self._looked_at = started
         self._moved_at = started
         self._num_looks = 0
+        #: Seconds that do not count, as ranks compiled or imported.
         self._excused_seconds = 0.0
-        self._computing: set[int] = set()  # ranks that seem to wait, and use a processor
+        #: Ranks that seem to wait, but use a processor.
+        self._computing: set[int] = set()
 
     def seen(self, now: float, looks: Iterable[RankLook]) -> None:
         """Add a look at the ranks; ranks that did not answer are left out."""
         seconds = now - self._looked_at
-        before = {one.rank: one for one in self.looks}
-        self.looks, self._looked_at = sorted(looks, key=lambda one: one.rank), now
+        last_looks = {look.rank: look for look in self.looks}
+        self.looks, self._looked_at = sorted(looks, key=lambda look: look.rank), now
         self._num_looks += 1
-        self._computing = {
-            one.rank
-            for one in self.looks
-            if one.may_compute and one.rank in before and _uses(before[one.rank], one, seconds)
+        busy = {
+            look.rank
+            for look in self.looks
+            if look.rank in last_looks and _uses(last_looks[look.rank], look, seconds)
         }
+        self._computing = {look.rank for look in self.looks if look.may_compute} & busy
         if any(
-            one.is_compiling and (one.rank not in before or _uses(before[one.rank], one, seconds))
-            for one in self.looks
+            look.is_compiling and (look.rank in busy or look.rank not in last_looks)
+            for look in self.looks
         ):
             self._excused_seconds += seconds
             self._moved_at = now
-        elif self._has_moved(before, seconds):
+        elif self._has_moved(last_looks, busy):
             self._moved_at = now
 
     @property
     def do_not_match(self) -> bool:
         """Whether all ranks wait in collectives that differ."""
-        waiting = [one for one in self.looks if one.is_waiting and one.rank not in self._computing]
-        return len(waiting) == self._num_ranks > 1 and len({one.spot for one in waiting}) > 1
-
-    def counted_seconds(self, now: float) -> float:
-        """Return how long the call has taken, without time that does not count."""
-        return now - self._started - self._excused_seconds
-
-    def still_seconds(self, now: float) -> float:
-        """Return for how long nothing has moved."""
-        return now - self._moved_at
+        waiting = [x for x in self.looks if x.is_waiting and x.rank not in self._computing]
+        return len(waiting) == self._num_ranks > 1 and len({look.spot for look in waiting}) > 1
 
     def is_stuck(self, now: float, patience: Patience) -> bool:
         """Whether the call has made no progress for longer than it may."""
         limit = patience.told if self.do_not_match else patience.stuck
-        return self._num_looks > 1 and self.still_seconds(now) >= limit
+        return self._num_looks > 1 and now - self._moved_at >= limit
 
     def is_over(self, now: float, patience: Patience) -> bool:
         """Whether the call has taken longer than it may at all."""
-        return self.counted_seconds(now) >= patience.most or now - self._started >= patience.hard
+        seconds = now - self._started
+        return seconds - self._excused_seconds >= patience.most or seconds >= patience.hard
 
-    def _has_moved(self, before: dict[int, RankLook], seconds: float) -> bool:
-        acting = [one for one in self.looks if not (one.is_waiting or one.is_idle)]
+    def _has_moved(self, last_looks: dict[int, RankLook], busy: set[int]) -> bool:
+        acting = [look for look in self.looks if not (look.is_waiting or look.is_idle)]
         if not acting and len(self.looks) == self._num_ranks:
-            waiting = [one for one in self.looks if one.is_waiting]
-            if not waiting:
+            acting = [look for look in self.looks if look.is_waiting]
+            if not acting:
                 return True  # The answers are on their way.
             if self.do_not_match:
                 # A rank may use a processor while it waits for something that never comes.
-                return any(_has_other_place(before, one) for one in waiting)
-            acting = waiting
+                busy = set()
         return any(
-            _has_other_place(before, one)
-            or (one.rank in before and _uses(before[one.rank], one, seconds))
-            for one in acting
+            look.rank in busy
+            or (look.rank in last_looks and last_looks[look.rank].place != look.place)
+            for look in acting
         )
 
 
-def _has_other_place(before: dict[int, RankLook], look: RankLook) -> bool:
-    return look.rank in before and before[look.rank].place != look.place
-
-
-def _uses(before: RankLook, now: RankLook, seconds: float) -> bool:
+def _uses(last: RankLook, look: RankLook, seconds: float) -> bool:
     """Whether the rank has used a processor, or read or written, in these seconds."""
-    busy = abs(now.busy_seconds - before.busy_seconds)  # Less, where a process below it has ended.
-    ready = busy + abs(now.ready_seconds - before.ready_seconds)
+    # The absolute difference: the sum shrinks when a child process has ended.
+    busy = abs(look.busy_seconds - last.busy_seconds)
+    ready = busy + abs(look.ready_seconds - last.ready_seconds)
     is_busy = busy > _BUSY_SHARE * seconds or ready > _READY_SHARE * seconds
-    return is_busy or now.num_bytes != before.num_bytes
+    return is_busy or look.num_bytes != last.num_bytes
 
 
 def told_as_slow(
@@ -189,22 +181,22 @@ def told_as_slow(
     """Return a line for people: how long the call has taken, and where the ranks are."""
     usual = "" if patience.usual is None else f", usual {took(patience.usual)}"
     places: dict[str, list[int]] = {}
-    for one in looks:
-        places.setdefault(_state(one), []).append(one.rank)
-    silent = sorted(set(range(num_ranks)) - {one.rank for one in looks})
+    for look in looks:
+        places.setdefault(_state(look), []).append(look.rank)
+    silent = sorted(set(range(num_ranks)) - {look.rank for look in looks})
     if silent:
         places["give no answer: stopped, or in C with the GIL"] = silent
-    where = ", ".join(_of_ranks(text, ranks, num_ranks) for text, ranks in places.items())
-    return f"{doing} takes {took(seconds)} so far{usual}: {where or 'nobody has looked yet'}"
+    states = ", ".join(_of_ranks(text, ranks, num_ranks) for text, ranks in places.items())
+    return f"{doing} takes {took(seconds)} so far{usual}: {states or 'nobody has looked yet'}"
 
 
 def _state(look: RankLook) -> str:
     if look.is_idle:
         return "have answered"
-    at = f" {look.where}" if look.where else " code of a library"
+    place = look.where or "code of a library"
     if look.is_compiling:
-        return f"compile or import, in{at}"
-    return f"wait for others, in{at}" if look.is_waiting else f"are in{at}"
+        return f"compile or import, in {place}"
+    return f"wait for others, in {place}" if look.is_waiting else f"are in {place}"
 
 
 def _of_ranks(text: str, ranks: Sequence[int], num_ranks: int) -> str:
@@ -213,5 +205,5 @@ def _of_ranks(text: str, ranks: Sequence[int], num_ranks: int) -> str:
     if len(ranks) > 1:
         return f"ranks {', '.join(map(str, ranks))} {text}"
     verb, _, rest = text.partition(" ")
-    one = {"are": "is", "have": "has", "compile": "compiles", "wait": "waits", "give": "gives"}
-    return f"rank {ranks[0]} {one[verb]} {rest}".replace(" or import", " or imports")
+    singular = {"are": "is", "have": "has", "compile": "compiles", "wait": "waits", "give": "gives"}
+    return f"rank {ranks[0]} {singular[verb]} {rest}".replace(" or import", " or imports")

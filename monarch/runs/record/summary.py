@@ -18,46 +18,46 @@ _ENDS_OF_A_GO = ("ended", "begun", "died", "hung")
 
 def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the events that a person should see; of checkpoints only the last of each session."""
-    kept: list[Mapping[str, Any]] = []
+    worthy: list[Mapping[str, Any]] = []
     last_saved: Mapping[str, Any] | None = None
     for event in (*events, None):
         if event is not None and event["kind"] == "saved":
             last_saved = event
             continue
         if last_saved is not None and (event is None or event["kind"] in _ENDS_OF_A_GO):
-            kept.append(last_saved)
+            worthy.append(last_saved)
             last_saved = None
         if event is not None:
-            kept.append(event)
-    return kept
+            worthy.append(event)
+    return worthy
 
 
 def figures(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
     """Return the main figures of a run, in words."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if steps:
         row = steps[-1]
         num_steps = row.get("num_steps")  # 0 of a script, which does not say
-        found["steps"] = f"{row['step']} of {num_steps}" if num_steps else f"{row['step']}"
+        texts["steps"] = f"{row['step']} of {num_steps}" if num_steps else f"{row['step']}"
     began = next((event["time"] for event in events if event["kind"] == "begun"), None)
     if began is not None:
         ended = max(event["time"] for event in events)
-        found["from begin to end"] = f"{ended - began:.1f} s"
+        texts["from begin to end"] = f"{ended - began:.1f} s"
     for name in ("loss", "held_out_accuracy", "validation_loss"):
         value = last_measured(steps, name)
         if value is not None:
-            found[name] = _number(value)
-    for kind, words in _NAMES.items():
-        key = {"first_step": "seconds", "generation": "save_to_step_seconds"}.get(kind, "seconds")
+            texts[name] = _number(value)
+    for kind, name in _NAMES.items():
+        key = "save_to_step_seconds" if kind == "generation" else "seconds"
         seconds = [event[key] for event in events if event["kind"] == kind and key in event]
         if seconds:
-            found[words] = ", ".join(_duration(value) for value in seconds[:8])
+            texts[name] = ", ".join(_duration(value) for value in seconds[:8])
     deaths = sum(event["kind"] in ("died", "hung") for event in events)
     if deaths:
-        found["deaths and hangs"] = str(deaths)
-    return found
+        texts["deaths and hangs"] = str(deaths)
+    return texts
 
 
 def flat_config(text: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def flat_config(text: str) -> dict[str, Any]:
     try:
         return _flat(loads(text))
     except TOMLDecodeError:
-        return {}  # An edit made meanwhile has broken it.
+        return {}
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:

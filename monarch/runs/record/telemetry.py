@@ -19,7 +19,7 @@ HANG_REPORT = "hang.json"
 _KEPT_SECONDS = 3600.0
 
 TROUBLE = ("died", "hung", "held")
-"""Events of a run after which its telemetry is written: it may not come to its end."""
+"""Events of a run after which its telemetry is written, as the run may not reach its end."""
 
 
 class RunTelemetry:

@@ -23,12 +23,12 @@ from monarch.runs.recover.ranks import RunLost
 from monarch.runtime.client_agent import client
 from monarch_sync.words import counted
 
-# Between the end of an allocation and its replacement, the new processes have to start.
+# Between the end of an allocation and its replacement, the new processes must start.
 _REPLACED_WITHIN_SECONDS = 20.0
 _LOOK_SECONDS = 0.05
 _REPLACED = "the allocation was replaced by another"
 
-_WAIT_SECONDS = 1.0  # between two looks for a host that is to come back
+_WAIT_SECONDS = 1.0  # between two looks for a host that may come back
 
 Sleep = Callable[[float], object]
 OnHostLoss = Literal["fewer", "wait", "end"]
@@ -62,8 +62,10 @@ class RunAllocation:
         sleep: Sleep = time.sleep,
     ) -> None:
         self._job = job
+        #: The id of the allocation on which the run continues.
         self._apply_id = job.apply_id
         self._mesh = mesh
+        #: The file of the job's kept state.
         self._path = record_of(path)
         self._move = move
         self._tell = tell
@@ -72,8 +74,10 @@ class RunAllocation:
         self._is_stopping = is_stopping
         self._is_part = is_part
         self._sleep = sleep
-        self._unrepaired = ""  # what was told of hosts that cannot be brought up
-        self._may_be_elsewhere = False  # Hosts were brought up again, and nobody attached anew.
+        #: The last message about hosts that cannot be restarted.
+        self._unrepaired = ""
+        #: Whether hosts were restarted by a scheduler, and not yet attached to.
+        self._may_be_elsewhere = False
 
     def why_gone(self) -> str:
         """Return why the allocation on which the run began has ended or was replaced; "" if
@@ -81,11 +85,11 @@ class RunAllocation:
 
         In that case the loss of its hosts is no failure any more.
         """
-        why = self._why_gone(self._read())
-        if why:
+        reason = self._why_gone(self._read())
+        if reason:
             for url in self._job.urls():
                 client().expect_end(url)
-        return why
+        return reason
 
     def _why_gone(self, job: JobTrait | None) -> str:
         if job is not None and job.apply_id != self._apply_id:
@@ -105,14 +109,14 @@ class RunAllocation:
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:
             job = self._read()
-            why = self.why_gone()
+            reason = self.why_gone()
             if job is not None and job.apply_id != self._apply_id:
                 return self._move_to(job, hosts)
-            if job is not None and not why:
+            if job is not None and not reason:
                 return self._repaired(job, hosts, any_number)
             is_replaced = job is not None and (job.ending or {}).get("how") == "replaced"
             if not is_replaced or time.monotonic() > deadline:
-                raise AllocationLost(why or "the allocation was ended")
+                raise AllocationLost(reason or "the allocation was ended")
             self._sleep(_LOOK_SECONDS)
 
     def repair(self, *, is_loss_known: bool = True) -> None:
@@ -126,16 +130,16 @@ class RunAllocation:
             return
         if (isinstance(job, ScheduledJob) and not is_loss_known) or job.is_whole():
             return
-        why = job.why_ended()
+        reason = job.why_ended()
         try:
             names = job.repair()
         except JobError as error:
-            if (told := f"{why}\n{error}".strip()) != self._unrepaired:
-                self._tell(told)
-                self._unrepaired = told
+            if (text := f"{reason}\n{error}".strip()) != self._unrepaired:
+                self._tell(text)
+                self._unrepaired = text
             return
         if names:
-            self._tell_repaired(job, why, names)
+            self._tell_repaired(job, reason, names)
             self._may_be_elsewhere = isinstance(job, ScheduledJob)
 
     def _read(self) -> JobTrait | None:
@@ -145,10 +149,10 @@ class RunAllocation:
             return None
 
     def _move_to(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
-        there = getattr(job, "meshes", {}).get(self._mesh)
-        if there is not None and (there < len(hosts) if self._is_part else there != len(hosts)):
+        num_hosts = getattr(job, "meshes", {}).get(self._mesh, len(hosts))
+        if num_hosts < len(hosts) or (num_hosts > len(hosts) and not self._is_part):
             raise AllocationLost(
-                f"{_REPLACED}: it has {counted(there, 'host')} in "
+                f"{_REPLACED}: it has {counted(num_hosts, 'host')} in "
                 f"{self._mesh!r}, and this run began on {len(hosts)}"
             )
         self._tell(f"{_REPLACED}: the run moves over to that")
@@ -171,33 +175,33 @@ class RunAllocation:
         """Restart the hosts that have ended, and return the hosts to continue on."""
         if job.is_whole():
             return self._attached_again(job, hosts) if self._may_be_elsewhere else hosts
-        why = job.why_ended()
+        reason = job.why_ended()
         try:
             names = job.repair()
         except JobError as error:
-            left = hosts._among(job.running_urls())
-            if len(left) == len(hosts):
-                return hosts  # What has ended was none of this run's.
-            words = "is" if len(left) == 1 else "are"
+            remaining = hosts._among(job.running_urls())
+            if len(remaining) == len(hosts):
+                return hosts  # The hosts that have ended were not this run's.
+            verb = "is" if len(remaining) == 1 else "are"
             lost = (
-                f"hosts of the allocation have ended, and {error}; {len(left)} of "
-                f"{counted(len(hosts), 'host')} {words} left\n{why}"
+                f"hosts of the allocation have ended, and {error}; {len(remaining)} of "
+                f"{counted(len(hosts), 'host')} {verb} left\n{reason}"
             ).rstrip()
-            return self._without(left, hosts, lost, any_number)
+            return self._without(remaining, hosts, lost, any_number)
         if names:
-            self._tell_repaired(job, why, names)
+            self._tell_repaired(job, reason, names)
             if isinstance(job, ScheduledJob):
                 return self._attached_again(job, hosts)
         return hosts
 
-    def _tell_repaired(self, job: JobTrait, why: str, names: list[str]) -> None:
-        first = why.partition("\n")[0].partition(";")[0] or f"{names[0]} is gone"
-        others = f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
-        told = f"{first}{others}: brought up again"
+    def _tell_repaired(self, job: JobTrait, reason: str, names: list[str]) -> None:
+        text = reason.partition("\n")[0].partition(";")[0] or f"{names[0]} is gone"
+        text += f", as {counted(len(names) - 1, 'other host')} did" if names[1:] else ""
+        text += ": brought up again"
         if isinstance(job, ScheduledJob) and job.replaced:
-            pairs = (f"{now} in the place of {was}" for now, was in job.replaced.items())
-            told += f", {', '.join(pairs)}"
-        self._tell(told)
+            pairs = (f"{new} in the place of {old}" for new, old in job.replaced.items())
+            text += f", {', '.join(pairs)}"
+        self._tell(text)
 
     def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
         """Attach again to hosts that a scheduler has placed: they may be elsewhere, without the
@@ -209,24 +213,28 @@ class RunAllocation:
         self._job, self._may_be_elsewhere = job, False
         return moved
 
-    def _without(self, left: HostMesh, hosts: HostMesh, lost: str, any_number: bool) -> HostMesh:
-        """Return the hosts to continue on, after some of ``hosts`` were lost for good, as ``lost``
-        says."""
-        if not len(left):
+    def _without(
+        self, remaining: HostMesh, hosts: HostMesh, lost: str, any_number: bool
+    ) -> HostMesh:
+        """Return the hosts to continue on, after some of ``hosts`` were lost for good.
+
+        ``lost`` is the text about the loss.
+        """
+        if not len(remaining):
             raise AllocationLost(lost)
-        why = "" if any_number else self._why_unfit(len(left))
-        if why:
-            lost += f"\nit cannot go on with {counted(len(left), 'host')}: {why}"
+        unfit = "" if any_number else self._why_unfit(len(remaining))
+        if unfit:
+            lost += f"\nit cannot go on with {counted(len(remaining), 'host')}: {unfit}"
         choice = self._choose(lost)
         if choice == "wait":
             return self._waited(hosts, any_number)
-        if choice == "end" or why:
-            fewer = "" if why else f"\n`--hosts {len(left)}` goes on with what is left"
-            raise AllocationLost(f"{lost}{fewer}")
-        first, _, more = lost.partition("\n")
-        self._tell(f"{first}: going on with {counted(len(left), 'host')}\n{more}".rstrip())
+        if choice == "end" or unfit:
+            advice = "" if unfit else f"\n`--hosts {len(remaining)}` goes on with what is left"
+            raise AllocationLost(f"{lost}{advice}")
+        first, _, details = lost.partition("\n")
+        self._tell(f"{first}: going on with {counted(len(remaining), 'host')}\n{details}".rstrip())
         self._is_part = True
-        return left
+        return remaining
 
     def _waited(self, hosts: HostMesh, any_number: bool) -> HostMesh:
         """Wait until the hosts run again, or the allocation is another, and then do as

@@ -23,25 +23,23 @@ AUTO, NEVER = "auto", "never"
 BEST = "best"
 """The folder beside the checkpoints that keeps the best one."""
 _FILES = (".pt", ".pth", ".bin", ".safetensors")
+_STEPS = "step-*.pt"
 
 
-def checkpoint_named(
-    wanted: str, key: str, *, own: Path | None = None, base: Path = RUNS, steps: str = "step-*.pt"
-) -> Path:
-    """Return the absolute path of the checkpoint that ``wanted`` names. Raises ConfigError, of
-    ``key``.
+def checkpoint_named(wanted: str, key: str, *, own: Path | None = None, base: Path = RUNS) -> Path:
+    """Return the absolute path of the checkpoint that ``wanted`` names; the newest of a folder.
 
-    ``own`` is the folder of the asking run, which no name of a run refers to. In a folder,
-    ``steps`` is the pattern of checkpoints; the newest is used.
+    ``own`` is the folder of the asking run, which no name of a run refers to. Raises ConfigError,
+    of ``key``.
     """
     path = Path(wanted)
     try:
         if path.suffix in _FILES:
             return _file(path, key)
         if path.is_dir() and not (path / "command").exists():
-            return _newest(path, steps, f"the folder {wanted}", key)
+            return _newest(path, f"the folder {wanted}", key)
         if wanted == BEST:
-            return _best_of_all(own, base, steps, key)
+            return _best_of_all(own, base, key)
         name, is_best = wanted.rstrip("/"), False
         if path.name == BEST and wanted != BEST:
             name, is_best = str(path.parent), True
@@ -53,23 +51,21 @@ def checkpoint_named(
             key=key,
         ) from None
     if is_best:
-        return _newest(
-            run.checkpoint_dir / BEST, steps, f"{run.name} (extras.keep_best keeps one)", key,
-            what="best checkpoint",
-        )  # fmt: skip
+        owner = f"{run.name} (extras.keep_best keeps one)"
+        return _newest(run.checkpoint_dir / BEST, owner, key, noun="best checkpoint")
     if (elsewhere := run.saved_elsewhere) is not None:
         return elsewhere[0]
-    return _newest(run.checkpoint_dir, steps, run.name, key)
+    return _newest(run.checkpoint_dir, run.name, key)
 
 
-def find_run_but(name: str, own: Path | None, base: Path = RUNS) -> RunFolder:
+def find_run_but(name: str, own: Path | None, base: Path) -> RunFolder:
     """Return the run of that name, as ``find_run`` does, but never the one in ``own``."""
     run = find_run(name, base)
     if own is None or run.path.resolve() != own.resolve():
         return run
-    others = [each for each in runs_in(base) if each.path.resolve() != own.resolve()]
-    for other in reversed(others):
-        if name == "latest" or other.name.startswith(name):
+    for other in reversed(runs_in(base)):
+        matches = name == "latest" or other.name.startswith(name)
+        if matches and other.path.resolve() != own.resolve():
             return other
     raise JobError(f"there is no other run {name!r} in {base}")
 
@@ -105,12 +101,12 @@ def chosen_for(
     return AUTO if RunFolder(run).has_checkpoint and not is_own else str(path), init_from
 
 
-def _best_of_all(own: Path | None, base: Path, steps: str, key: str) -> Path:
+def _best_of_all(own: Path | None, base: Path, key: str) -> Path:
     for run in reversed(runs_in(base)):
         if own is not None and run.path.resolve() == own.resolve():
             continue
-        if any((run.checkpoint_dir / BEST).glob(steps)):
-            return _newest(run.checkpoint_dir / BEST, steps, run.name, key)
+        if any((run.checkpoint_dir / BEST).glob(_STEPS)):
+            return _newest(run.checkpoint_dir / BEST, run.name, key)
     raise ConfigError(
         f"asks for the best checkpoint, and no run in {base} has kept one: train with "
         "extras.keep_best=true, or name a run",
@@ -129,9 +125,10 @@ def _file(path: Path, key: str) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _newest(folder: Path, steps: str, whose: str, key: str, *, what: str = "checkpoint") -> Path:
-    inside = [path for path in folder.glob(steps) if not leads_out(path, folder)]
-    found = sorted(inside, key=lambda path: (path.stat().st_mtime_ns, path.name))
-    if not found:
-        raise ConfigError(f"finds no {what} of {whose}", key=key)
-    return Path(os.path.abspath(found[-1]))
+def _newest(folder: Path, owner: str, key: str, *, noun: str = "checkpoint") -> Path:
+    """Return the newest checkpoint in a folder; ``owner`` and ``noun`` are for the error."""
+    checkpoints = [path for path in folder.glob(_STEPS) if not leads_out(path, folder)]
+    if not checkpoints:
+        raise ConfigError(f"finds no {noun} of {owner}", key=key)
+    newest = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return Path(os.path.abspath(newest))

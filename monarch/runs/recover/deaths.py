@@ -14,7 +14,7 @@ _SETTLE_SECONDS = 1.0
 
 
 class Deaths:
-    """Within its ``with`` block, deaths and failures below this program do not end it.
+    """A ``with`` block in which deaths and failures below this program do not end it.
 
     The calls that waited for a dead process raise ``SupervisionError`` all the same; ``take``
     returns the failures since its last call, in order. Blocks may be nested or run side by side in
@@ -22,7 +22,9 @@ class Deaths:
     """
 
     _lock = threading.Condition()
-    _open: list[Deaths] = []  # noqa: RUF012 - of the program, whose hook there is only one of
+    #: All open blocks of the program, which has only one hook.
+    _open: list[Deaths] = []  # noqa: RUF012
+    #: The hook from before the first block.
     _hook_before = staticmethod(monarch.actor.unhandled_fault_hook)
 
     def __init__(self) -> None:
@@ -31,8 +33,8 @@ class Deaths:
     def take(self) -> list[MeshFailure]:
         """Return the failures since the last call."""
         with Deaths._lock:
-            taken, self._failures = self._failures, []
-        return taken
+            failures, self._failures = self._failures, []
+        return failures
 
     def wait(self, seconds: float) -> list[MeshFailure]:
         """Wait for a failure, for at most ``seconds``, and return as ``take`` does.
@@ -55,23 +57,19 @@ class Deaths:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        where: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         if process.is_bootstrapped() and isinstance(agent := process.current(), ClientAgent):
-            # Deaths within are handled on another thread, perhaps a moment later.
+            # Deaths in the block are handled on another thread, perhaps a moment later.
             agent.faults.settle(_SETTLE_SECONDS)
         with Deaths._lock:
             Deaths._open.remove(self)
             if not Deaths._open:
                 monarch.actor.unhandled_fault_hook = Deaths._hook_before
 
-    @staticmethod
-    def _told(failure: MeshFailure) -> None:
-        with Deaths._lock:
-            for deaths in Deaths._open:
-                deaths._failures.append(failure)
-            Deaths._lock.notify_all()
-
 
 def _note(failure: MeshFailure) -> None:
-    Deaths._told(failure)
+    with Deaths._lock:
+        for deaths in Deaths._open:
+            deaths._failures.append(failure)
+        Deaths._lock.notify_all()

@@ -22,7 +22,7 @@ _STATES = "FORWARD", "PRE_BACKWARD", "POST_BACKWARD"
 class ModulesRun(NamedTuple):
     """The ``parts`` of all models, in order, and those that have ``run`` since the step began.
 
-    The part that it is in counts as run. ``is_forward_over``: no more of them will run.
+    The current part counts as run. ``is_forward_over``: no more of them will run.
     """
 
     parts: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class ModulesRun(NamedTuple):
 
     def left_out(self) -> set[str]:
         """Return the parts that come before one that has run, and have not run themselves."""
-        last = max((self.parts.index(one) for one in self.run if one in self.parts), default=-1)
+        last = max((self.parts.index(part) for part in self.run if part in self.parts), default=-1)
         passed = self.parts if self.is_forward_over else self.parts[: last + 1]
         return set(passed) - set(self.run)
 
@@ -45,10 +45,9 @@ def modules_run_here() -> ModulesRun:
     state_class = getattr(module, "FSDPState", None)
     if state_class is None:
         return NOTHING_RUN
-    found = objects_of({state_class})
     try:
-        return _of_states(found)
-    except AttributeError:  # in another version of torch, which keeps its books otherwise
+        return _of_states(objects_of({state_class}))
+    except AttributeError:  # Another version of torch may lack these attributes.
         return NOTHING_RUN
 
 
@@ -68,19 +67,18 @@ def _of_states(states: Sequence[Any]) -> ModulesRun:
 def _names(states: Sequence[Any]) -> Iterator[str]:
     for state in states:
         for group in state._fsdp_param_groups:
-            if group._module_fqn:  # The root has an empty one: all ranks run it.
+            if group._module_fqn:  # The root's is empty: all ranks run it.
                 yield group._module_fqn
 
 
 def who_left_out_what(ranks: Sequence[tuple[int, ModulesRun]]) -> str:
-    """Return text such as ``rank 1 did not run blocks.3``, about parts that other ranks have run.
-
-    It is "" if all have run the same.
+    """Return text such as ``rank 1 did not run blocks.3``, about parts that other ranks have run;
+    "" if all have run the same.
     """
-    parts = []
-    for rank, own in ranks:
-        by_others = {name for other, one in ranks if other != rank for name in one.run}
-        missing = [name for name in own.parts if name in own.left_out() & by_others]
+    texts = []
+    for rank, modules in ranks:
+        by_others = {name for other, x in ranks if other != rank for name in x.run}
+        missing = [name for name in modules.parts if name in modules.left_out() & by_others]
         if missing:
-            parts.append(f"rank {rank} did not run {some(missing)}")
-    return "; ".join(parts)
+            texts.append(f"rank {rank} did not run {some(missing)}")
+    return "; ".join(texts)

@@ -52,12 +52,12 @@ def ask_all(
     compiles or imports does not count. Raises ``KeyboardInterrupt`` as soon as ``unless`` is true:
     a run that must stop and has nothing to save need not wait.
     """
-    asked = endpoint.stream(*args)
-    return answers_of(asked, seconds=seconds, witnesses=witnesses, doing=doing, unless=unless)
+    futures = endpoint.stream(*args)
+    return answers_of(futures, seconds=seconds, witnesses=witnesses, doing=doing, unless=unless)
 
 
 def answers_of(
-    asked: Iterable[Future[Any]],
+    futures: Iterable[Future[Any]],
     *,
     seconds: float | Callable[[], Patience],
     witnesses: Any,
@@ -72,11 +72,11 @@ def answers_of(
     """
     call = _CallWatch(witnesses, seconds, doing, slow or SlowCall())
     answers = []
-    for future in asked:
+    for future in futures:
         while not future.done():
             if unless is not None and unless():
                 raise KeyboardInterrupt
-            with contextlib.suppress(TimeoutError):  # It may be the endpoint's own: see below.
+            with contextlib.suppress(TimeoutError):  # An endpoint's own is raised below.
                 future.get(timeout=call.wait_seconds)
             if not future.done():
                 call.look()
@@ -109,6 +109,8 @@ class _CallWatch:
     def __init__(
         self, witnesses: Any, seconds: float | Callable[[], Patience], doing: str, slow: SlowCall
     ) -> None:
+        #: How long to wait until the next `look`.
+        self.wait_seconds = _LOOK_SECONDS
         self._witnesses = witnesses
         if not callable(seconds):
             fixed = Patience.of_proved_code(seconds) if witnesses else Patience.unseen(seconds)
@@ -117,15 +119,18 @@ class _CallWatch:
             self._patience = seconds
         self._doing = doing
         self._slow = slow
+        #: For how long calls of this program had been held before.
         self._held_before = held_seconds()
         self._started = self._now()
         self._num_ranks = 0 if self._witnesses is None else len(self._witnesses)
         self._slowness = Slowness(self._num_ranks, self._started)
+        #: The witnesses' looks to come; empty between two looks, the last of which began then.
         self._questions: list[Future[RankLook]] = []
         self._asked_at = self._started
-        self._told_at = self._tried_at = 0.0  # seconds since the start
+        #: After how many seconds the call was last reported as slow, and tried to be ended.
+        self._told_at = self._tried_at = 0.0
+        #: Whether it was too long already when it was last tried to be ended.
         self._was_over = False
-        self.wait_seconds = _LOOK_SECONDS  # until the next look at it
 
     def _now(self) -> float:
         """Return the time of a clock that stops while a person holds a rank."""
@@ -134,7 +139,9 @@ class _CallWatch:
     def look(self) -> None:
         """Look at the ranks again. Raises ``RankHangs``."""
         now, patience = self._now(), self._patience()
-        self.wait_seconds = self._seconds_to_next(now, patience)
+        limits = (patience.told, patience.hard, patience.stuck, patience.most)
+        remaining = [self._started + limit - now for limit in limits]
+        self.wait_seconds = min([_LOOK_SECONDS, *(x for x in remaining if x > 0)])
         self._ask_ranks(now, patience)
         seconds, slowness = now - self._started, self._slowness
         is_told = seconds >= patience.told
@@ -144,18 +151,13 @@ class _CallWatch:
         if is_over or slowness.is_stuck(now, patience):
             if seconds >= 2 * self._tried_at or (is_over and not self._was_over):
                 self._tried_at, self._was_over = seconds, is_over
-                hangs = self._hangs(seconds)  # As they are now, before one is interrupted.
+                hangs = self._hangs(seconds)  # with stacks from before an interruption
                 if self._slow.may_end(slowness.looks, is_over=is_over):
                     raise hangs
         elif is_told and seconds >= 2 * self._told_at:
             self._told_at = seconds
             looks = slowness.looks
             self._slow.tell(told_as_slow(self._doing, seconds, patience, looks, self._num_ranks))
-
-    def _seconds_to_next(self, now: float, patience: Patience) -> float:
-        ends = [patience.told, patience.hard, patience.stuck, patience.most]
-        left = (self._started + end - now for end in ends)
-        return min((one for one in left if 0 < one < _LOOK_SECONDS), default=_LOOK_SECONDS)
 
     def _ask_ranks(self, now: float, patience: Patience) -> None:
         if self._witnesses is None:
@@ -171,16 +173,15 @@ class _CallWatch:
             looks = []
             for question in self._questions:
                 if question.done():
-                    with contextlib.suppress(Exception):  # It has gone: its call says so.
+                    with contextlib.suppress(Exception):  # The rank's call reports its loss.
                         looks.append(question.get())
             self._questions = []
             self._slowness.seen(now, looks)
 
     def _hangs(self, seconds: float) -> RankHangs:
-        told = f"{seconds:.1f}".removesuffix(".0")
         if self._witnesses is None:
-            return RankHangs(f"{self._doing} has not ended within {told} s")
-        return RankHangs(tell_hang(stacks_of(self._witnesses), self._doing, float(told)))
+            return RankHangs(f"{self._doing} has not ended within {round(seconds, 1):g} s")
+        return RankHangs(tell_hang(stacks_of(self._witnesses), self._doing, round(seconds, 1)))
 
 
 def when_up(endpoint: Any, record: Record) -> Any:

@@ -43,7 +43,7 @@ class NotMade(RunFailed):
     def __init__(self, failure: MeshFailure, ranks: tuple[int, ...]) -> None:
         super().__init__(failure.reason.rstrip())
         lines = failure.reason.rstrip().splitlines()
-        places = [found for line in lines if (found := _PLACE.match(line))]
+        places = [match for line in lines if (match := _PLACE.match(line))]
         self.error = lines[-1]
         self.file, self.line = (places[-1][1], int(places[-1][2])) if places else ("", 0)
         self.ranks = ranks
@@ -52,14 +52,14 @@ class NotMade(RunFailed):
     def of(cls, *failures: MeshFailure | None) -> NotMade | None:
         """Return the first of these failures, if an ``__init__`` raised, with all ranks that have
         the same."""
-        causes = [one.root_cause for one in failures if one is not None]
+        causes = [failure.root_cause for failure in failures if failure is not None]
         if not causes or causes[0].kind != "actor":
             return None
         reason = causes[0].reason
         if not reason.partition("\n")[0].endswith(_NOT_MADE):
             return None
-        ranks = {rank for one in causes if one.reason == reason for rank in one.crashed_ranks}
-        return cls(causes[0], tuple(sorted(ranks)))
+        same = [cause for cause in causes if cause.reason == reason]
+        return cls(causes[0], tuple(sorted({rank for x in same for rank in x.crashed_ranks})))
 
 
 class RanksLost(Exception):
@@ -99,16 +99,16 @@ def with_restarts(
             record.event("respawned", text, seconds=seconds, step=step)
         last_step = step
 
-    with Deaths():  # Also those that come between two attempts.
+    with Deaths():  # also between two attempts
         while True:
             try:
                 return attempt(step_made)
             except BeginAgain as mended:
                 lost_at = time.monotonic()
-                # The failure was reported when it came; after the fix it would read as a new one.
+                # The failure itself was reported when it came.
                 text = "all begin again in new processes"
-                if last_step and (where := goes_on_from()):
-                    text += f", from {where}"
+                if last_step and (origin := goes_on_from()):
+                    text += f", from {origin}"
                 record.event("begun_again", text, why=str(mended))
                 if record.is_stopping:
                     raise KeyboardInterrupt from mended
@@ -127,11 +127,11 @@ def with_restarts(
                     raise RunLost(
                         f"{lost}\ngiving up after {restarts.most} restarts without a new checkpoint"
                     ) from lost
-                first, line_end, stacks = str(lost).partition("\n")
-                again = f"restart {restarts.num_counted} of {restarts.most}"
-                text = f"{first.rstrip('.;: ')}; {again}{line_end}{stacks}"
+                headline, line_end, stacks = str(lost).partition("\n")
+                restart = f"restart {restarts.num_counted} of {restarts.most}"
+                text = f"{headline.rstrip('.;: ')}; {restart}{line_end}{stacks}"
                 record.event(lost.kind, text, wait_seconds=wait_seconds)
-                record.phase(f"restart {restarts.num_counted} of {restarts.most}")
+                record.phase(restart)
                 if record.wait_until_stopping(wait_seconds):
                     raise KeyboardInterrupt from lost
 
@@ -158,19 +158,19 @@ def procs_to_lose(
 
 @contextmanager
 def noticing_losses() -> Iterator[None]:
-    """Within, a death does not end the program, and errors of calls become ``RanksLost``.
+    """Turn deaths and errors of calls in the block into ``RanksLost``; no death ends the program.
 
-    They become ``RunFailed`` if a restart would not help. Leave it before the procs are stopped,
-    since a stop on purpose is not reported.
+    They become ``RunFailed`` if a restart would not help. Leave the block before the procs are
+    stopped, since a stop on purpose is not reported.
     """
     with Deaths() as deaths:
         try:
             yield
         except (SupervisionError, ActorError, RankHangs) as error:
-            raise _what_happened(error, deaths) from error
+            raise _cause_of(error, deaths) from error
 
 
-def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
+def _cause_of(error: SupervisionError | ActorError | RankHangs, deaths: Deaths) -> Exception:
     if isinstance(error, RankHangs):
         return RanksLost("hung", str(error))
     # If a rank has died, the ranks connected to it may raise first.
@@ -188,7 +188,7 @@ def _what_happened(error: SupervisionError | ActorError | RankHangs, deaths: Dea
         return RanksLost("died", f"the ranks lost each other: {error.exception}")
     cause = error.exception
     if isinstance(cause, (ConfigError, MonarchError)):
-        return RunFailed(in_words(cause))  # The place where it was raised does not matter.
+        return RunFailed(in_words(cause))  # without a traceback, which does not matter
     return RunFailed(f"{in_words(cause)}\n{error.exception_formatted.rstrip()}")
 
 
@@ -197,4 +197,4 @@ def is_connection_lost(error: BaseException) -> bool:
     # By name, because not every client has torch.
     if any(cls.__name__ in ("DistError", "ConnectionError") for cls in type(error).__mro__):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST_WORDS)
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in _LOST_WORDS)

@@ -31,11 +31,11 @@ class Restarts:
         return len(self._moments)
 
     def progressed(self) -> None:
-        """Note progress that the next restart does not have to repeat: the budget is full again."""
+        """Record progress that the next restart need not repeat: the budget is full again."""
         self._moments.clear()
 
     def progressed_to(self, step: int) -> None:
-        """Note that the next restart continues after this step: progress, if it is a new
+        """Record that the next restart continues after this step: progress, if it is a new
         maximum."""
         if step > self._furthest:
             self._furthest = step
@@ -44,7 +44,7 @@ class Restarts:
     def next_wait_seconds(self, now: float) -> float | None:
         """Take one restart from the budget; return how long to wait before it, ``None`` if none is
         left."""
-        self._moments = [at for at in self._moments if now - at < self.window_seconds]
+        self._moments = [moment for moment in self._moments if now - moment < self.window_seconds]
         num_before = self.num_counted
         if num_before >= self.most:
             return None

@@ -14,7 +14,7 @@ from monarch.runs.recover.restarts import Restarts
 class UnsavableState(MonarchError):
     """A state has a value, under ``key``, that a checkpoint cannot restore."""
 
-    no_edit_helps = True  # What is in the state stays there, whichever code made it.
+    no_edit_helps = True  # The value stays in the state, whichever code made it.
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(key, reason)
@@ -39,7 +39,8 @@ class Saving:
         self.is_overdue = False
         self._record = record
         self._restarts = restarts
-        self._unsaved = ""  # why, as it was told
+        #: The last reported reason why a checkpoint could not be saved.
+        self._unsaved_reason = ""
 
     def resumed(
         self, path: Path | None, step: int, skipped: Sequence[str], *, is_from_memory: bool = False
@@ -60,9 +61,9 @@ class Saving:
         lost = self.saved_step
         if lost is not None and step < lost:
             self.saved_step = step
-            place = "the beginning" if path is None else shown(path)
+            origin = "the beginning" if path is None else shown(path)
             text = f"no host that is left has the checkpoint after step {lost}"
-            self._record.event("skipped", f"{text}: going on from {place}", step=step)
+            self._record.event("skipped", f"{text}: going on from {origin}", step=step)
         if path is not None:
             self.latest = shown(path)
             text = f"resumed from {self.latest}, after step {step}"
@@ -92,31 +93,31 @@ class Saving:
     def saved(self, step: int, path: Path) -> None:
         """Report that a checkpoint was saved."""
         self.latest, self.saved_step = shown(path), step
-        self.is_overdue, self._unsaved = False, ""
+        self.is_overdue, self._unsaved_reason = False, ""
         self._restarts.progressed()
         self._record.event("saved", f"saved {self.latest}", step=step, path=str(path))
 
     def _failed(self, step: int, error: ActorError, *, must: bool = False) -> None:
-        why = error.exception
-        if isinstance(why, UnsavableState):
+        cause = error.exception
+        if isinstance(cause, UnsavableState):
             self.is_overdue = True
-        elif not isinstance(why, OSError):
+        elif not isinstance(cause, OSError):
             raise error
-        self.failed(step, why, must=must)
+        self.failed(step, cause, must=must)
 
     def failed(self, step: int, why: object, *, must: bool = False) -> None:
         """Report that a checkpoint could not be saved, as `save` does; once, if each step tries
         again."""
-        kept = f"the last good one is {self.latest}" if self.latest else "there is none yet"
-        text = f"could not save a checkpoint after step {step}: {why}; {kept}"
+        latest = f"the last good one is {self.latest}" if self.latest else "there is none yet"
+        text = f"could not save a checkpoint after step {step}: {why}; {latest}"
         if must:
             raise RunFailed(text)
-        if not self.is_overdue or str(why) != self._unsaved:
+        if not self.is_overdue or str(why) != self._unsaved_reason:
             self._record.event("unsaved", text, step=step)
-        self._unsaved = str(why)
+        self._unsaved_reason = str(why)
 
 
 def shown(path: Path) -> Path:
     """Return the path relative to the current folder, if it is below that."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path

@@ -38,13 +38,13 @@ _WAITS = (
     "torch/distributed/", "torch/autograd/graph.py", "torch/nn/parallel/distributed.py",
     "torch/futures/", "torchtitan/distributed/", "/torchft",
 )  # fmt: skip
-# Those in which it certainly waits. The others compute as well: operators of distributed tensors,
-# hooks of FSDP, stages of a pipeline, a backward pass.
+# Files in which it only waits. The others compute as well: operators of distributed tensors, hooks
+# of FSDP, stages of a pipeline, a backward pass.
 _COLLECTIVES = (
     "torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py",
     "torch/distributed/_functional_collectives.py", "torch/futures/", "/torchft",
 )  # fmt: skip
-_OPERATOR = "/torch/_ops.py"  # The caller says what it is.
+_OPERATOR = "/torch/_ops.py"  # Its caller shows what the thread does.
 # Frames that exist only while something is compiled. Other frames of these packages exist also
 # while compiled code runs.
 _COMPILES = (
@@ -63,7 +63,7 @@ _COMPILING_FUNCTIONS = {
     "/triton/runtime/autotuner.py": ("benchmark", "_bench"),
 }
 _IMPORTS = "<frozen importlib._bootstrap>"
-# What torch's compiler, Triton and extensions run. The system keeps 15 letters of a name.
+# Programs that torch's compiler, Triton and extensions run. The system keeps 15 letters of a name.
 _COMPILERS = frozenset({
     "cc1", "cc1plus", "g++", "c++", "gcc", "cc", "clang", "clang++", "as", "ld", "ld.lld",
     "collect2", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "hipcc", "ninja",
@@ -114,22 +114,22 @@ class Witness(Actor):
 def look_here(rank: int) -> RankLook:
     """Look at this process, from a thread that runs no code of the user's."""
     stacks = _users_stacks()
-    threads = [thread for thread, _, _ in stacks]
     busy, ready, num_bytes, runs_compiler = _used_by_users_threads()
     is_compiling = runs_compiler or any(map(_compiles, _all_but_runtime()))
     # A process alone in its groups waits for nobody; nor does one that compiles in a backward pass.
     waiting = [frames for _, _, frames in stacks if waits_for_others(frames)]
     is_waiting = bool(waiting) and not is_compiling and _has_others()
-    where: list[str] = []
+    where = ""
     for _, _, frames in stacks:
         # The last stack is usually of the latest call.
         if (frame := users_frame(frames)) is not None:
-            at = f"{in_short(frame.filename)}:{frame.lineno}"
-            where.append(at if frame.name == "<module>" else f"`{frame.name}`, {at}")
+            where = f"{in_short(frame.filename)}:{frame.lineno}"
+            if frame.name != "<module>":
+                where = f"`{frame.name}`, {where}"
     places = [[(f.filename, f.lineno) for f in frames] for _, _, frames in stacks]
     return RankLook(
         rank=rank,
-        where=where[-1] if where else "",
+        where=where,
         place=hash(tuple((thread, *_instructions(frame)) for thread, frame, _ in stacks)),
         spot=zlib.crc32(repr(places).encode(errors="replace")),
         busy_seconds=busy,
@@ -138,7 +138,7 @@ def look_here(rank: int) -> RankLook:
         is_waiting=is_waiting,
         may_compute=is_waiting and all(map(_may_compute, waiting)),
         is_compiling=is_compiling,
-        is_idle=not threads,
+        is_idle=not stacks,
     )
 
 
@@ -147,30 +147,29 @@ def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]
 
     The stack has the innermost frame last, and no frames of the runtime.
     """
-    here, stacks = threading.get_ident(), []
+    current, stacks = threading.get_ident(), []
     for thread, frame in sys._current_frames().items():
         frames = [f for f in traceback.extract_stack(frame) if not _is_runtime(f.filename)]
-        if thread != here and not all(_is_background(f.filename) for f in frames):
+        if thread != current and not all(_is_background(f.filename) for f in frames):
             stacks.append((thread, frame, frames))
     return stacks
 
 
 def _all_but_runtime() -> list[FrameType]:
-    """Return the innermost frames of threads that may compile: torch has some of its own for
-    that."""
+    """Return the innermost frames of threads that may compile, which include torch's own."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    here = threading.get_ident()
+    current = threading.get_ident()
     return [
         frame
         for thread, frame in sys._current_frames().items()
-        if thread != here and not names.get(thread, "").startswith("monarch-")
+        if thread != current and not names.get(thread, "").startswith("monarch-")
     ]
 
 
 def _has_others() -> bool:
     """Whether the process is in a group with others, for which it could wait."""
     if "torchft" in sys.modules:
-        return True  # Its groups are its own.
+        return True  # TorchFT has groups that torch does not know.
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return False
@@ -180,11 +179,11 @@ def _has_others() -> bool:
 
 
 def _instructions(frame: FrameType | None) -> list[tuple[int, int]]:
-    found = []
+    instructions = []
     while frame is not None:
-        found.append((id(frame.f_code), frame.f_lasti))
+        instructions.append((id(frame.f_code), frame.f_lasti))
         frame = frame.f_back
-    return found
+    return instructions
 
 
 def _compiles(frame: FrameType | None) -> bool:
@@ -193,7 +192,7 @@ def _compiles(frame: FrameType | None) -> bool:
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path == _IMPORTS or any(part in path for part in _COMPILES):
             return True
-        if any(path.endswith(end) and name in of for end, of in _COMPILING_FUNCTIONS.items()):
+        if any(path.endswith(file) and name in x for file, x in _COMPILING_FUNCTIONS.items()):
             return True
         frame = frame.f_back
     return False
@@ -220,25 +219,26 @@ def _used_by_users_threads() -> tuple[float, float, int, bool]:
             ready += int(times[1]) / 1e9
         num_bytes += _bytes_of(f"/proc/self/task/{task}/io")
     for pid in _processes_below(os.getpid()):
-        name, _, rest = _read(f"/proc/{pid}/stat").rpartition(")")
+        name, _, numbers = _read(f"/proc/{pid}/stat").rpartition(")")
         runs_compiler = runs_compiler or name.partition("(")[2] in _COMPILERS
-        times = rest.split()
-        if len(times) > 12:
-            busy += (int(times[11]) + int(times[12])) / _TICKS
+        fields = numbers.split()
+        if len(fields) > 12:
+            busy += (int(fields[11]) + int(fields[12])) / _TICKS
         num_bytes += _bytes_of(f"/proc/{pid}/io")
     return busy, ready, num_bytes, runs_compiler
 
 
 def _processes_below(pid: int) -> list[int]:
     """Return the child processes of a process, and theirs, as far as the system shows them."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in _numbers_in(f"/proc/{pid}/task"):
         for child in _read(f"/proc/{pid}/task/{task}/children").split():
-            found += [int(child), *_processes_below(int(child))]
-    return found
+            pids += [int(child), *_processes_below(int(child))]
+    return pids
 
 
 def _bytes_of(path: str) -> int:
+    """Return how many bytes were read and written, from a file ``io`` of ``/proc``."""
     lines = (line.partition(":") for line in _read(path).splitlines())
     return sum(int(number) for name, _, number in lines if name in ("rchar", "wchar"))
 
@@ -259,18 +259,18 @@ def _read(path: str) -> str:
 
 
 def stacks_of(witnesses: Any, seconds: float = 3.0) -> list[RankStack]:
-    """Ask all ranks for their stacks; one that does not answer in time has the GIL, or is
+    """Ask all ranks for their stacks; a rank that does not answer in time has the GIL, or is
     stopped."""
     flat = witnesses.flatten("rank")
     questions = [flat.slice(rank=rank).stack.call_one() for rank in range(len(flat))]
-    found = []
+    stacks = []
     for rank, question in enumerate(questions):
         text, is_waiting, modules = "", False, NOTHING_RUN
         with contextlib.suppress(Exception):
-            text, is_waiting, told = question.get(timeout=seconds)
-            modules = ModulesRun(*told)
-        found.append(RankStack(rank, text, is_waiting, modules))
-    return found
+            text, is_waiting, fields = question.get(timeout=seconds)
+            modules = ModulesRun(*fields)
+        stacks.append(RankStack(rank, text, is_waiting, modules))
+    return stacks
 
 
 def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
@@ -285,16 +285,15 @@ def looks_of(witnesses: Any, seconds: float = 3.0) -> list[RankLook]:
 
 def tell_hang(stacks: Sequence[RankStack], doing: str, seconds: float) -> str:
     """Describe a hang for a person: which ranks, since when, and the stack of every rank."""
-    names = [str(stack.rank) for stack in stacks if stack.hangs]
-    if not names:
-        who = _who_waits(stacks)
-    elif len(names) == len(stacks) == 1:
-        who = f"rank {names[0]} hangs"
-    elif len(names) == 1:
-        who = f"rank {names[0]} hangs, and the others wait for it"
+    ranks = [str(stack.rank) for stack in stacks if stack.hangs]
+    if not ranks:
+        text = _who_waits(stacks)
+    elif len(ranks) > 1:
+        text = f"ranks {', '.join(ranks)} hang"
     else:
-        who = f"ranks {', '.join(names)} hang"
-    return f"{doing} has not ended within {seconds:g} s: {who}\n{tell_stacks(stacks)}"
+        text = f"rank {ranks[0]} hangs"
+        text += ", and the others wait for it" if len(stacks) > 1 else ""
+    return f"{doing} has not ended within {seconds:g} s: {text}\n{tell_stacks(stacks)}"
 
 
 def _who_waits(stacks: Sequence[RankStack]) -> str:
@@ -307,14 +306,13 @@ def _who_waits(stacks: Sequence[RankStack]) -> str:
         return f"rank {ranks} waits for others, and there are none"
     left_out = who_left_out_what([(stack.rank, stack.modules) for stack in stacks])
     if len(waiting) < len(stacks):
-        many = "ranks" if len(waiting) > 1 else "rank"
-        verb = "wait" if len(waiting) > 1 else "waits"
-        text = f"{many} {ranks} {verb} in a collective that the others are not in"
+        wait = f"ranks {ranks} wait" if len(waiting) > 1 else f"rank {ranks} waits"
+        text = f"{wait} in a collective that the others are not in"
         return f"{text}: {left_out}" if left_out else text
     if len({_without_names(stack.text) for stack in waiting}) == 1:
         return "all ranks wait in the same collective, which does not end"
-    why = left_out or "they are in collectives that do not match"
-    return f"all ranks wait for each other: {why}"
+    reason = left_out or "they are in collectives that do not match"
+    return f"all ranks wait for each other: {reason}"
 
 
 def _without_names(text: str) -> str:
@@ -335,14 +333,14 @@ def tell_stacks(stacks: Sequence[RankStack]) -> str:
 
 def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
     """Whether a thread with these frames, the innermost last, is in a collective."""
-    place = _innermost(frames)
-    return any(part in place for part in _WAITS)
+    file = _innermost(frames)
+    return any(part in file for part in _WAITS)
 
 
 def _may_compute(frames: Sequence[traceback.FrameSummary]) -> bool:
     """Whether a thread that seems to wait may compute instead."""
-    place = _innermost(frames)
-    return not any(part in place for part in _COLLECTIVES)
+    file = _innermost(frames)
+    return not any(part in file for part in _COLLECTIVES)
 
 
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
