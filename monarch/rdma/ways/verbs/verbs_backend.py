@@ -88,13 +88,20 @@ class Verbs:
     def __init__(self, library: VerbsLibrary) -> None:
         self._library = library
         self._lock = threading.RLock()
+        #: Held while a connection is made: its owner may be asking this process for the same.
         self._connecting = threading.Lock()
+        #: The device; ``None`` until it is used.
         self._opened: VerbsDevice | None = None
+        #: As a reader: the connections, by owner.
         self._connections: dict[Uid, _Connection] = {}
+        #: As a reader: the remote keys of a registration and of its owner's table.
         self._remote_keys: dict[tuple[int, int, int], tuple[int, int]] = {}
+        #: As an owner: the queue pairs, by reader.
         self._served: dict[Uid, QueuePair] = {}
+        #: As an owner: the keys of registrations, by slot and key, and of the table.
         self._own_keys: dict[tuple[int, int], MemoryKeys] = {}
         self._table_keys: MemoryKeys | None = None
+        #: As an owner: the descriptor and slot of each write in progress, by reader and number.
         self._writing: dict[tuple[Uid, int], tuple[int, int]] = {}
         self._next_write = 0
         answers["verbs connect"], answers["verbs key"] = self._on_connect, self._on_key
@@ -160,12 +167,12 @@ class Verbs:
                 connection = self._connection(region, deadline)
             except VerbsFailed as refused:
                 raise BackendUnavailable(str(refused)) from None
-            # After an error the owner is asked again: it knows what has become of the memory.
+            # After an error the owner is asked again: the memory may have ended.
             keys = self._keys(region, deadline, anew=bool(errors))
             try:
                 with connection.lock:
                     if connection.is_broken:
-                        continue  # Another transfer, or the owner's end, closed it meanwhile.
+                        continue  # Another transfer, or the owner's end, has closed it.
                     return move(connection, keys)
             except VerbsFailed as failed:
                 errors.append(failed)
@@ -183,7 +190,6 @@ class Verbs:
         )
 
     def _connection(self, region: RemoteRegion, deadline: float) -> _Connection:
-        # Not the other lock: the owner may be asking us for the same at this moment.
         with self._connecting:
             connection = self._connections.get(region.owner.uid)
             if connection is not None and not connection.is_broken:
@@ -223,19 +229,9 @@ class Verbs:
     def _entry(
         self, connection: _Connection, region: RemoteRegion, rkey: int, deadline: float
     ) -> TableEntry:
-        place = region.table.address + region.slot * ENTRY_BYTES
-        works = [
-            WorkRequest(
-                number=0,
-                kind=READ,
-                local=connection.address,
-                lkey=connection.keys.lkey,
-                remote=place,
-                rkey=rkey,
-                length=ENTRY.size,
-            )
-        ]
-        self._run(connection, iter(works), deadline)
+        entry = region.table.address + region.slot * ENTRY_BYTES, ENTRY.size
+        works = works_of(READ, iter([entry]), connection.address, connection.keys.lkey, rkey)
+        self._run(connection, works, deadline)
         return TableEntry._make(ENTRY.unpack_from(connection.bounce, 0))
 
     def _move(
@@ -243,33 +239,37 @@ class Verbs:
         kind: str,
         connection: _Connection,
         rkey: int,
-        there: Iterator[Run],
-        here: Sequence[Run],
+        theirs: Iterator[Run],
+        ours: Sequence[Run],
         deadline: float,
     ) -> None:
-        total = sum(length for _, length in here)
-        if len(here) == 1 and total > _SMALL_BYTES:
+        """Copy between runs of this process and of the owner.
+
+        A large run is registered for the copy; others go by way of the connection's own memory.
+        """
+        total = sum(length for _, length in ours)
+        if len(ours) == 1 and total > _SMALL_BYTES:
             try:
-                keys = self._device.register(here[0][0], total)
+                keys = self._device.register(ours[0][0], total)
             except VerbsFailed:
-                pass  # No more memory may be locked: by way of what is registered already.
+                pass  # No more memory may be locked.
             else:
                 try:
-                    works = works_of(kind, there, here[0][0], keys.lkey, rkey)
+                    works = works_of(kind, theirs, ours[0][0], keys.lkey, rkey)
                     self._run(connection, works, deadline)
                 finally:
                     if not connection.is_broken:
                         keys.close()
                 return
-        ours, theirs = RunReader(here), RunReader(there)
+        local_runs, remote_runs = RunReader(ours), RunReader(theirs)
         while total:
             size = min(total, _BOUNCE_BYTES)
             total -= size
-            local = ours.take(size)
+            local = local_runs.take(size)
             if kind == WRITE:
                 copy_runs(local, [(connection.address, size)])
             works = works_of(
-                kind, iter(theirs.take(size)), connection.address, connection.keys.lkey, rkey
+                kind, iter(remote_runs.take(size)), connection.address, connection.keys.lkey, rkey
             )
             self._run(connection, works, deadline)
             if kind == READ:
@@ -312,32 +312,32 @@ class Verbs:
         pair = GuardedPair(self._device.queue_pair(_MOST_WORK))
         pair.connect(remote)
         with self._lock:
-            before = self._served.pop(about["uid"], None)
+            older = self._served.pop(about["uid"], None)
             self._served[about["uid"]] = pair
-        if before is not None:
-            before.close()
+        if older is not None:
+            older.close()
         return asdict(pair.info)
 
     def _on_key(self, about: dict[str, Any]) -> dict[str, Any]:
-        found = registry().find_entry(about["slot"], about["key"])
+        registration = registry().find_entry(about["slot"], about["key"])
         with self._lock:
             if self._table_keys is None:
-                place = registry().place
+                address = registry().place.address
                 size = registry().table.view.nbytes
-                self._table_keys = self._device.register(place.address, size)
-            name = found.slot, found.key
+                self._table_keys = self._device.register(address, size)
+            name = registration.slot, registration.key
             keys = self._own_keys.get(name)
             if keys is None:
-                held = found.life.hold()
-                low, size = found.layout.span()
-                address = found.address + low
-                if found.device == "cpu":
+                memory = registration.life.hold()
+                low, size = registration.layout.span()
+                address = registration.address + low
+                if registration.device == "cpu":
                     keys = self._device.register(address, size)
                 else:
                     keys = register_gpu(self._device, address, size)
-                del held
+                del memory
                 self._own_keys[name] = keys
-                found.at_end.append(lambda: self._forget_key(name))
+                registration.at_end.append(lambda: self._forget_key(name))
             return {"rkey": keys.rkey, "table": self._table_keys.rkey}
 
     def _forget_key(self, name: tuple[int, int]) -> None:
