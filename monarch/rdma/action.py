@@ -12,10 +12,9 @@ from monarch.actor.future import Future
 from monarch.rdma.buffer import (
     DEFAULT_TIMEOUT,
     RDMABuffer,
-    compare_and_swap,
     deadline_of,
     destination,
-    fetch_add,
+    exchange,
     local_memory,
     read,
     source,
@@ -25,6 +24,7 @@ from monarch.rdma.memory.gpu import GpuMark, gpu
 from monarch.rdma.memory.memory import LocalMemory, copy_runs, memory_of
 from monarch.rdma.memory.region import Part
 from monarch.rdma.transfers import start
+from monarch.rdma.ways.backend import WordChange
 from monarch.rdma.ways.choice import Ways, ways
 
 _Step = Callable[[Ways, float, tuple[GpuMark, ...]], None]
@@ -42,8 +42,9 @@ class RDMAAction:
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._claims = _Claims()
-        # All that is used is held until the action is done with.
+        #: Keeps the local memory of the steps for as long as the action exists.
         self._held: list[Any] = []
+        #: The GPUs of that memory: a submitted action waits for the work queued on them.
         self._devices: set[int] = set()
 
     def read_remote(self, dst: Any, src: RDMABuffer) -> RDMAAction:
@@ -76,11 +77,11 @@ class RDMAAction:
         return self
 
     def read_into(self, src: RDMABuffer, dst: Any) -> RDMAAction:
-        """Call ``read_remote``, under the name of older programs: the buffer comes first."""
+        """Call ``read_remote``: older programs use this name, with the buffer first."""
         return self.read_remote(dst, src)
 
     def write_from(self, src: RDMABuffer, dst: Any) -> RDMAAction:
-        """Call ``write_remote``, under the name of older programs: ``dst`` is written to the buffer
+        """Call ``write_remote``: older programs use this name. ``dst`` is written to the buffer
         ``src``."""
         return self.write_remote(src, dst)
 
@@ -89,8 +90,7 @@ class RDMAAction:
 
         ``dst``, 8 bytes of local memory or ``None``, gets the word's old value.
         """
-        region, place = src.part.region, src.check_word(offset)
-        return self._atomic(dst, lambda way, until: fetch_add(way, region, place, add, until))
+        return self._exchange(src, dst, offset, WordChange(add % 2**64))
 
     def compare_and_swap(
         self, src: RDMABuffer, dst: Any, compare: int, swap: int, *, offset: int = 0
@@ -100,12 +100,10 @@ class RDMAAction:
 
         ``dst``, 8 bytes of local memory or ``None``, gets the word's old value.
         """
-        region, place = src.part.region, src.check_word(offset)
-        return self._atomic(
-            dst, lambda way, until: compare_and_swap(way, region, place, compare, swap, until)
-        )
+        return self._exchange(src, dst, offset, WordChange(swap % 2**64, compare % 2**64))
 
-    def _atomic(self, dst: Any, exchange: Callable[[Ways, float], int]) -> RDMAAction:
+    def _exchange(self, src: RDMABuffer, dst: Any, offset: int, change: WordChange) -> RDMAAction:
+        region, word_offset = src.part.region, src.check_word(offset)
         memory = None
         if dst is not None:
             memory = local_memory(dst, "read into", None, is_written=True)
@@ -117,10 +115,11 @@ class RDMAAction:
             self._claim(memory, _WORD.size, is_written=True)
 
         def step(way: Ways, deadline: float, ready: tuple[GpuMark, ...]) -> None:
-            old = exchange(way, deadline)
+            old = exchange(way, region, word_offset, change, deadline)
             if memory is not None:
-                word = memory_of(_WORD.pack(old))
-                copy_runs(word.runs(), memory.runs())
+                # A name for it: the memory must stay until the copy is done.
+                source = memory_of(_WORD.pack(old))
+                copy_runs(source.runs(), memory.runs())
 
         self._steps.append(step)
         return self
@@ -142,7 +141,7 @@ class RDMAAction:
             self._devices.add(gpu().device_of(memory.keep))
 
     def submit(self, timeout: float = DEFAULT_TIMEOUT) -> Future[None]:
-        """Run all steps. The future raises the first error; other steps may have been done."""
+        """Run all steps. The future raises the first error; other steps may have been run."""
         steps, deadline = list(self._steps), deadline_of(timeout)
         ready = tuple(gpu().mark(device) for device in self._devices)
 
@@ -173,7 +172,7 @@ class _Claims:
 
 
 class _Intervals:
-    """Sorted ranges of addresses that do not overlap: a new range is merged with those that it
+    """Sorted ranges of addresses that do not overlap. A new range is merged with the ranges that it
     meets."""
 
     def __init__(self) -> None:

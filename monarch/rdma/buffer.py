@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from monarch.rdma.memory.region import Part, RemoteRegion
 from monarch.rdma.memory.registry import is_registry_made, registry
 from monarch.rdma.transfers import start
 from monarch.rdma.ways.availability import RDMAReadTransferWarning, RDMAWriteTransferWarning
+from monarch.rdma.ways.backend import WordChange
 from monarch.rdma.ways.choice import Ways, ways
 from monarch.rdma.ways.own_process import is_own
 from monarch.rdma.ways.process_vm import is_supported
@@ -32,14 +32,14 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT = 60
 
 _QUICK_BYTES = 256 * 1024
-"""Up to here a copy takes less time than waking another thread."""
+"""A copy of at most so many bytes takes less time than waking another thread."""
 
 _PLAIN_QUICK_BYTES = 16 * 2**20
-"""The same for a thread without a loop, where nobody else waits: handing over and back is a
+"""The same on a thread without an event loop, which delays nobody else: another thread costs a
 millisecond on a busy machine."""
 
 _DEVICE_TIMES = 32
-"""A GPU's own memory moves so many times as fast."""
+"""GPU memory moves so many times as fast as the host's."""
 
 _MOST_SECONDS = 2**31
 
@@ -72,6 +72,7 @@ class RDMABuffer:
         owner = str(context().actor_instance.actor_id)
         region = registry().register(memory, process.current().node.address, owner)
         self._part = Part(region, 0, region.nbytes)
+        #: Keeps the memory until ``drop()``; ``None`` in other processes, and in slices.
         self._kept: Any = data
 
     @property
@@ -98,8 +99,8 @@ class RDMABuffer:
 
         The first use may find that another way is needed.
         """
-        found = ways().to(self._part.region)
-        return found[0].name if found else "none"
+        backends = ways().to(self._part.region)
+        return backends[0].name if backends else "none"
 
     def __getitem__(self, index: slice) -> RDMABuffer:
         if not isinstance(index, slice) or index.step not in (None, 1):
@@ -143,8 +144,7 @@ class RDMABuffer:
         The future has the old value, as a signed number. The step is atomic for all users of this
         method; the owner's own code takes part only if it calls this method too.
         """
-        place, deadline = self.check_word(offset), deadline_of(timeout)
-        return self._start(lambda way: fetch_add(way, self._part.region, place, amount, deadline))
+        return self._exchange(offset, WordChange(amount % 2**64), timeout)
 
     def compare_and_swap(
         self, expected: int, new: int, offset: int = 0, *, timeout: float = DEFAULT_TIMEOUT
@@ -153,11 +153,11 @@ class RDMABuffer:
 
         The future has the old value, as a signed number: ``expected`` if the word was set.
         """
-        place, deadline = self.check_word(offset), deadline_of(timeout)
-        region = self._part.region
-        return self._start(
-            lambda way: compare_and_swap(way, region, place, expected, new, deadline)
-        )
+        return self._exchange(offset, WordChange(new % 2**64, expected % 2**64), timeout)
+
+    def _exchange(self, offset: int, change: WordChange, timeout: float) -> Future[int]:
+        word, deadline = self.check_word(offset), deadline_of(timeout)
+        return self._start(lambda way: exchange(way, self._part.region, word, change, deadline))
 
     def check_word(self, offset: int) -> int:
         """Return the position, in the registration, of the 64-bit word at byte ``offset``.
@@ -165,23 +165,23 @@ class RDMABuffer:
         Raises ``ValueError`` if there is no such word, or if it is read-only.
         """
         self.check_writable()
-        region, place = self._part.region, self._part.start + offset
+        region, start = self._part.region, self._part.start + offset
         if not 0 <= offset <= self.size() - 8:
             raise ValueError(
                 f"there is no 64-bit word at byte {offset} of {self.size()}: the last begins at "
                 f"{self.size() - 8}"
             )
-        runs = list(region.runs(place, place + 8))
+        runs = list(region.runs(start, start + 8))
         if len(runs) != 1 or runs[0][0] % 8:
             raise ValueError(
                 f"byte {offset} is not where a 64-bit word can begin in memory: give an offset at "
                 "which the address is a multiple of 8, of elements that lie side by side"
             )
-        return place
+        return start
 
     def check_writable(self) -> None:
-        """Raise ``ValueError`` if the memory is read-only for its owner, or several elements share
-        a place."""
+        """Raise ``ValueError`` if the memory is read-only in its owner's process, or if several of
+        its elements have one address."""
         region = self._part.region
         if region.is_readonly:
             raise ValueError(
@@ -198,18 +198,14 @@ class RDMABuffer:
         if not is_own(region):
             raise ValueError("only the owner changes memory in place: use write_from")
         registry().find(region)
-        fd = registry().table.open()
-        try:
-            deadline = time.monotonic() + DEFAULT_TIMEOUT
-            with tables.in_use(fd, region.slot, deadline):
-                tables.begin(fd, region.slot, deadline)
-                try:
-                    yield
-                finally:
-                    # After an error in the owner's own code the change counts as ended.
-                    tables.end(fd, region.slot, deadline)
-        finally:
-            os.close(fd)
+        slot, deadline = region.slot, time.monotonic() + DEFAULT_TIMEOUT
+        with tables.closing(registry().table.open()) as fd, tables.in_use(fd, slot, deadline):
+            tables.begin(fd, slot, deadline)
+            try:
+                yield
+            finally:
+                # After an error in the owner's own code the change counts as ended.
+                tables.end(fd, slot, deadline)
 
     def drop(self) -> Future[None]:
         """End the registration, from any process: later reads and writes fail. It may be called
@@ -220,16 +216,18 @@ class RDMABuffer:
         self._kept = None
         if is_own(region):
             registry().drop(region.slot, region.key)
-            return _done(None)
+            done: Promise[None] = Promise()
+            done.set(None)
+            return make_future(done, lambda value: value)
         node = process.current().node
         about = {"slot": region.slot, "key": region.key}
-        asked = node.ask(region.owner, AskMemory("drop", about))
+        answer = node.ask(region.owner, AskMemory("drop", about))
 
         def check(response: Any) -> None:
             if response.error and not response.is_down:
                 raise region.error(response.error)
 
-        return make_future(asked, check)
+        return make_future(answer, check)
 
     def _start(self, work: Callable[[Ways], T]) -> Future[T]:
         way, region = ways(), self._part.region
@@ -278,33 +276,16 @@ def write(way: Ways, part: Part, memory: LocalMemory, deadline: float) -> None:
     way.write_from_gpu(part, part_of(memory), deadline)
 
 
-def fetch_add(way: Ways, region: RemoteRegion, place: int, amount: int, deadline: float) -> int:
-    """Add to the word at ``place``, on this thread; return its old value, signed."""
-    return _signed(
-        way.by_first(region, lambda one: one.fetch_add(region, place, amount % 2**64, deadline))
-    )
-
-
-def compare_and_swap(
-    way: Ways, region: RemoteRegion, place: int, expected: int, new: int, deadline: float
+def exchange(
+    way: Ways, region: RemoteRegion, offset: int, change: WordChange, deadline: float
 ) -> int:
-    """Set the word at ``place`` if it is ``expected``, on this thread; return its old value,
-    signed."""
-    low, high = expected % 2**64, new % 2**64
-    return _signed(
-        way.by_first(region, lambda one: one.compare_and_swap(region, place, low, high, deadline))
-    )
-
-
-def _done(value: T) -> Future[T]:
-    promise: Promise[T] = Promise()
-    promise.set(value)
-    return make_future(promise, lambda found: found)
+    """Change the 64-bit word at ``offset`` on this thread; return its old value, signed."""
+    old = way.by_first(region, lambda backend: backend.exchange(region, offset, change, deadline))
+    return old - 2**64 if old >= 2**63 else old
 
 
 def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
-    """Describe ``dst`` as the memory to read into. Raises ``ValueError`` if the buffer is
-    larger."""
+    """Return the memory of ``dst``. Raises ``ValueError`` if the buffer is larger."""
     memory = local_memory(dst, "read into", buffer, is_written=True)
     if memory.nbytes < buffer.size():
         raise ValueError(
@@ -315,8 +296,7 @@ def destination(dst: Any, buffer: RDMABuffer) -> LocalMemory:
 
 
 def source(src: Any, buffer: RDMABuffer) -> LocalMemory:
-    """Describe ``src`` as the memory to write from. Raises ``ValueError`` if it is larger than the
-    buffer."""
+    """Return the memory of ``src``. Raises ``ValueError`` if it is larger than the buffer."""
     memory = local_memory(src, "written from", buffer, is_written=False)
     if memory.nbytes > buffer.size():
         raise ValueError(
@@ -358,7 +338,3 @@ def _has_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word

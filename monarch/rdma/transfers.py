@@ -23,24 +23,24 @@ def start(
 ) -> Future[T]:
     """Run ``work`` on a thread of the pool, or on this thread if it is quick; return its future.
 
-    Work that waits for other processes, and not only for bytes, gets a thread of its own: the pool
-    is small, and transfers would wait behind it.
+    Work that waits for other processes (``is_waiting``) gets a thread of its own: it would occupy
+    the small pool for long.
     """
     promise: Promise[tuple[T | None, BaseException | None]] = Promise()
-
     line = "" if is_quick else _users_line()
 
     def run() -> None:
         try:
             promise.set((work(way), None))
         except BaseException as error:
-            _note(error, line or _users_line())
+            if sys.version_info >= (3, 11):  # The traceback does not show that line.
+                error.add_note(f"The transfer was begun at {line or _users_line()}")
             promise.set((None, error))
 
     if is_quick:
         run()
     else:
-        # Futures and requests that it makes belong to the running actor.
+        # In the context of the running actor: the futures and requests of the work belong to it.
         context = contextvars.copy_context()
         if is_waiting:
             threading.Thread(
@@ -48,20 +48,14 @@ def start(
             ).start()
         else:
             way.workers.submit(lambda: context.run(run))
-    return make_future(promise, _outcome)
+    return make_future(promise, _value_of)
 
 
-def _outcome(found: tuple[T | None, BaseException | None]) -> T:
-    value, error = found
+def _value_of(outcome: tuple[T | None, BaseException | None]) -> T:
+    value, error = outcome
     if error is not None:
         raise error
     return value  # type: ignore[return-value]
-
-
-def _note(error: BaseException, line: str) -> None:
-    """Add to the error where the transfer was started: its traceback does not show that."""
-    if sys.version_info >= (3, 11):
-        error.add_note(f"The transfer was begun at {line}")
 
 
 def _users_line() -> str:

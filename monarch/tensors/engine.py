@@ -30,8 +30,7 @@ def device_mesh_of(procs: ProcMesh) -> DeviceMesh:
         client = whole._tensor_engine
         if client is None or (client.is_closed and not whole._is_stopped):
             client = whole._tensor_engine = _new_client(whole)
-    everybody: DeviceMesh = client.everybody
-    return everybody._new_with_shape(procs._shape)
+    return client.everybody._new_with_shape(procs._shape)  # type: ignore[no-any-return]
 
 
 def spawn_tensor_engine(proc_mesh: ProcMesh) -> DeviceMesh:

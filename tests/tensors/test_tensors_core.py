@@ -93,14 +93,14 @@ def test_flattening_and_specs_take_numbers_in_one_order() -> None:
     tensors: list[Any] = []
     scalars: list[Any] = []
     _flattener.flatten(args, {}, numbers, [], tensors, scalars)
-    maker = SpecMaker(lambda value: isinstance(value, _Handle), numbers)
+    maker = SpecMaker(_Handle, numbers)
     specs, _ = maker.arguments(args, {})
     assert (maker.tensors, maker.scalars) == (tensors, scalars)
     assert tuple(fill(spec, tensors, scalars) for spec in specs) == args
 
 
 def test_specs_say_where_tensors_are() -> None:
-    maker = SpecMaker(lambda value: type(value) is str, frozenset())
+    maker = SpecMaker(str, frozenset())
     tree = ("x", [1, "y"], {"k": ("z", None)})
     spec = maker.spec(tree)
     assert maker.tensors == ["x", "y", "z"]
@@ -140,7 +140,7 @@ def test_batches_arrive_as_they_were(runs: list[tuple[int, int, list[int], list[
 def test_neighbours_of_one_mesh_and_stream_share_a_segment() -> None:
     batch = Batch()
     batch.segment(0, 0).ints.append(1)
-    batch.free([7, 8], 0, 0)
+    batch.segment(0, 0).ints += [FREE, 2, 7, 8]
     batch.segment(1, 0).ints.append(2)
     assert [one.ints for one in batch.segments] == [[1, FREE, 2, 7, 8], [2]]
 

@@ -227,7 +227,7 @@ def test_sends_by_nccl_have_groups_of_their_own(
     for stream in (0, SIDE):
         what = ("passage", ((0, 1), (1, 0)), stream, ((2,), torch.float32, device))
         definitions.define(stream, pickle.dumps(((1, 1, 0), cloudpickle.dumps(what))))
-        definitions.operations[stream].function(torch.ones(2))
+        definitions.operations[stream].op[0](torch.ones(2))
     assert [(way, rank) for way, rank, _, _ in told] == [("to", 1), ("from", 1)] * 2
     used = [group for _, _, group, _ in told]
     if device == "cpu":
@@ -303,7 +303,7 @@ def test_what_is_on_a_gpu_that_workers_share_travels_by_the_host(
     made = OfHost.made(told)
     monkeypatch.setattr(torch, "empty", lambda *size, device, **kw: {"cpu": made}[device])
     looks = TensorLooks((2,), torch.float32, "cuda:0")
-    passage = Passage([(0, 1), (1, 0)], 0, looks, {}, 0, {}, by_host=True)
+    passage = Passage([(0, 1), (1, 0)], 0, looks, groups={}, pair_groups={}, tag=0, by_host=True)
     passage(OnOneGpu(told))
     assert told == ["to the host", "received", "to the GPU"]
     assert [tensor.device.type for tensor in sent] == ["cpu"]

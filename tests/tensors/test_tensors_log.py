@@ -57,7 +57,7 @@ class _Programs:
 
     def free(self, ref: int) -> None:
         storage = self.storages.pop(ref)
-        storage.forget(ref)
+        (storage.refs or set()).discard(ref)
         self.segment.ints += [FREE, 1, ref]
 
     def flush(self) -> None:

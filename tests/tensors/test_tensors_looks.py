@@ -84,7 +84,7 @@ def _looks(tensors: list[Any]) -> list[tuple[Any, ...]]:
 def test_real_results_look_as_their_handles_do(mesh: Any, name: str) -> None:
     """What comes out is worked out on tensors without values. Were it laid out in another way, a
     view of it that is right here would fail there."""
-    maker = SpecMaker(lambda value: isinstance(value, Tensor), frozenset())
+    maker = SpecMaker(Tensor, frozenset())
     maker.spec(RESULTS[name]())
     assert maker.tensors
     real = call_on_shard_and_fetch(remote(_looks), maker.tensors).get()

@@ -45,6 +45,12 @@ hold = remote(_hold, propagate=lambda number: OpaqueRef(None))
 read = remote(_read, propagate=lambda ref: torch.tensor(0))
 
 
+@remote
+def add_and_flatten(ref: OpaqueRef, x: torch.Tensor) -> torch.Tensor:
+    x.add_(ref.value["number"])
+    return x.view(-1)
+
+
 class Counter:
     """Of the workers."""
 
@@ -73,6 +79,13 @@ def test_objects_of_the_workers(mesh: Any) -> None:
     assert same.call_method_on_shard_and_fetch("add", torch.ones(1)).get().tolist() == [14]
     number = remote(lambda ref: torch.tensor(ref.value.number), propagate=lambda r: torch.tensor(0))
     assert [inspect(number(same), gpus=n).item() for n in range(2)] == [13, 12]
+
+
+def test_a_function_that_runs_on_a_shard_first_gets_its_tensors_after_an_object(mesh: Any) -> None:
+    x = torch.zeros(2, 2)
+    flat = add_and_flatten(hold(3), x)
+    flat.add_(1)
+    assert inspect(x).tolist() == [[4, 4], [4, 4]]
 
 
 @pytest.mark.long

@@ -6,10 +6,12 @@ each other, also within one process.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
 import time
+from collections.abc import Iterator
 
 SHARED, ALONE = fcntl.F_RDLCK, fcntl.F_WRLCK
 
@@ -18,13 +20,13 @@ _PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.02
 
 
-def lock(fd: int, place: int, kind: int, deadline: float) -> None:
-    """Lock the byte, ``SHARED`` with others or ``ALONE``, and wait for it if needed.
+def lock(fd: int, byte: int, kind: int, deadline: float) -> None:
+    """Wait for the byte and lock it, ``SHARED`` with others or ``ALONE``.
 
     Raises ``TimeoutError`` at the deadline, a time of ``time.monotonic()``.
     """
     pause = _PAUSE_SECONDS
-    while not try_lock(fd, place, kind):
+    while not try_lock(fd, byte, kind):
         if time.monotonic() > deadline:
             raise TimeoutError(
                 "somebody holds the memory for longer than that: try again, or give a longer "
@@ -34,24 +36,34 @@ def lock(fd: int, place: int, kind: int, deadline: float) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def try_lock(fd: int, place: int, kind: int) -> bool:
-    """Lock the byte if no waiting is needed; return whether it is locked."""
+@contextlib.contextmanager
+def locked(fd: int, byte: int, kind: int, deadline: float) -> Iterator[None]:
+    """Lock the byte within, as ``lock`` does. Raises ``TimeoutError``."""
+    lock(fd, byte, kind, deadline)
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(kind, place))
+        yield
+    finally:
+        unlock(fd, byte)
+
+
+def try_lock(fd: int, byte: int, kind: int) -> bool:
+    """Lock the byte if nobody else holds it; return whether it is locked."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(kind, byte))
     except (BlockingIOError, PermissionError):
         return False
     return True
 
 
-def unlock(fd: int, place: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(fcntl.F_UNLCK, place))
+def unlock(fd: int, byte: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(fcntl.F_UNLCK, byte))
 
 
-def is_locked_by_others(fd: int, place: int) -> bool:
-    """Whether the byte is locked through another descriptor, in either way."""
-    found: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _packed(fcntl.F_WRLCK, place))
-    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+def is_locked_by_others(fd: int, byte: int) -> bool:
+    """Whether the byte is locked through another descriptor, ``SHARED`` or ``ALONE``."""
+    conflict: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _packed(fcntl.F_WRLCK, byte))
+    return bool(_FLOCK.unpack(conflict)[0] != fcntl.F_UNLCK)
 
 
-def _packed(kind: int, place: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0)
+def _packed(kind: int, byte: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0)

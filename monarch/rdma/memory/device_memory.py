@@ -49,21 +49,22 @@ class DevicePart:
 
 
 def part_of(memory: LocalMemory, num_bytes: int | None = None) -> DevicePart:
-    """Describe GPU memory of this process, as it is when the work its program has queued is
-    done."""
+    """Describe GPU memory of this process, as it will be after the work that is queued now."""
     whole = StoragePlace(memory.keep, memory.address, memory.layout)
     stop = memory.nbytes if num_bytes is None else num_bytes
     return DevicePart(whole.cut(0, stop), memory.ready)
 
 
-def registered_part(found: Registration, held: object, ranges: Iterable[Run]) -> DevicePart:
-    """Describe byte ranges of a registration of this process on a GPU, in the order of its
-    elements.
+def registered_part(
+    registration: Registration, storage: object, ranges: Iterable[Run]
+) -> DevicePart:
+    """Describe byte ranges of this process's GPU memory, in the order of its elements.
 
     It waits for all queued work of the device, since it cannot know which thread queued it.
     """
-    gpu().finish(gpu().device_of(held))
-    return DevicePart(places_in(StoragePlace(held, found.address, found.layout), ranges))
+    gpu().finish(gpu().device_of(storage))
+    whole = StoragePlace(storage, registration.address, registration.layout)
+    return DevicePart(places_in(whole, ranges))
 
 
 def places_in(whole: StoragePlace, ranges: Iterable[Run]) -> Iterator[StoragePlace]:
@@ -78,9 +79,9 @@ def copy_across(source: DevicePart, target: DevicePart) -> None:
     Between two devices torch asks for peer access; without it the driver copies through the host.
     """
     streams: dict[int, GpuStream] = {}
-    for given, wanted in paired(source.places, target.places):
-        stream = _stream_for(streams, wanted, (*source.after, *target.after))
-        stream.copy(given, wanted)
+    for from_place, to_place in paired(source.places, target.places):
+        stream = _stream_for(streams, to_place, (*source.after, *target.after))
+        stream.copy(from_place, to_place)
     for stream in streams.values():
         stream.mark().wait()
 
@@ -102,9 +103,9 @@ def copy_to_host(source: DevicePart, into: Sequence[Run], workers: Workers) -> N
     _by_host(source, into, workers, is_read=True)
 
 
-def copy_from_host(given: Sequence[Run], target: DevicePart, workers: Workers) -> None:
+def copy_from_host(source: Sequence[Run], target: DevicePart, workers: Workers) -> None:
     """Copy from memory of this host to GPUs, and wait for it."""
-    _by_host(target, given, workers, is_read=False)
+    _by_host(target, source, workers, is_read=False)
 
 
 def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read: bool) -> None:
@@ -114,14 +115,12 @@ def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read
         return
     host = RunReader(runs)
 
-    def task(piece: DevicePart, there: list[Run]) -> None:
-        storage, address = gpu().pinned(piece.nbytes)
-        here = [(address, piece.nbytes)]
-        if not is_read:
-            copy_runs(there, here)
-        _move(piece, [StoragePlace(storage, address, Layout(piece.nbytes))], is_read=is_read)
-        if is_read:
-            copy_runs(here, there)
+    def task(piece: DevicePart, piece_runs: list[Run]) -> None:
+        with staged(piece, is_read=is_read, is_written=not is_read) as pinned_runs:
+            if is_read:
+                copy_runs(pinned_runs, piece_runs)
+            else:
+                copy_runs(piece_runs, pinned_runs)
 
     tasks = [
         functools.partial(task, part.cut(start, stop), host.take(stop - start))
@@ -131,7 +130,7 @@ def _by_host(part: DevicePart, runs: Sequence[Run], workers: Workers, *, is_read
 
 
 def chunks_of(num_bytes: int) -> list[Run]:
-    """Return the runs of the chunks into which a copy through pinned memory is divided."""
+    """Return where the chunks of a copy through pinned memory start and stop."""
     size = min(max(num_bytes // _NUM_CHUNKS, _LEAST_CHUNK_BYTES), _MOST_CHUNK_BYTES)
     return [(start, min(start + size, num_bytes)) for start in range(0, num_bytes, size)]
 
@@ -150,40 +149,48 @@ def _pinned_places(runs: Sequence[Run]) -> list[StoragePlace] | None:
 def _move(part: DevicePart, host: Sequence[StoragePlace], *, is_read: bool) -> None:
     """Copy between devices and pinned memory, and wait for it."""
     streams: dict[int, GpuStream] = {}
-    for there, here in paired(part.places, host):
-        source, target = (there, here) if is_read else (here, there)
-        _stream_for(streams, there, part.after).copy(source, target)
+    for device_place, host_place in paired(part.places, host):
+        stream = _stream_for(streams, device_place, part.after)
+        if is_read:
+            stream.copy(device_place, host_place)
+        else:
+            stream.copy(host_place, device_place)
     for stream in streams.values():
         stream.mark().wait()
 
 
 @contextlib.contextmanager
 def on_host(
-    found: Registration, held: object, start: int, stop: int, *, is_read: bool, is_written: bool
+    registration: Registration,
+    memory: object,
+    start: int,
+    stop: int,
+    *,
+    is_read: bool,
+    is_written: bool,
 ) -> Iterator[Sequence[Run]]:
     """Yield runs of host memory with the bytes ``start`` to ``stop`` of a registration.
 
-    They are the memory itself or, for a GPU, a pinned copy, which is copied back if ``is_written``.
+    They are the memory itself or, for a GPU, a pinned copy as ``staged`` makes it.
     """
-    if found.device == "cpu":
-        yield list(at(found.address, found.layout.runs(start, stop)))
+    if registration.device == "cpu":
+        yield list(at(registration.address, registration.layout.runs(start, stop)))
         return
-    part = registered_part(found, held, [(start, stop - start)])
-    with staged(part, is_read=is_read, is_written=is_written) as there:
-        yield there
+    part = registered_part(registration, memory, [(start, stop - start)])
+    with staged(part, is_read=is_read, is_written=is_written) as runs:
+        yield runs
 
 
 @contextlib.contextmanager
 def staged(part: DevicePart, *, is_read: bool, is_written: bool) -> Iterator[Sequence[Run]]:
-    """Yield a copy of the part in pinned memory, as one run.
+    """Yield pinned memory for the part, as one run.
 
-    ``is_read``: the part is copied there at the begin; ``is_written``: it is copied back at the
-    end.
+    If ``is_read``, the part is copied there first; if ``is_written``, it is copied back at the end.
     """
     storage, address = gpu().pinned(part.nbytes)
-    here = [StoragePlace(storage, address, Layout(part.nbytes))]
+    pinned = [StoragePlace(storage, address, Layout(part.nbytes))]
     if is_read:
-        _move(part, here, is_read=True)
+        _move(part, pinned, is_read=True)
     yield [(address, part.nbytes)]
     if is_written:
-        _move(part, here, is_read=False)
+        _move(part, pinned, is_read=False)

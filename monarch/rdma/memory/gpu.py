@@ -19,8 +19,7 @@ from monarch.rdma.memory.layout import Layout, StoragePlace
 
 
 class GpuArray(NamedTuple):
-    """The place of an array in GPU memory; ``storage`` keeps it, ``device`` is torch's name of the
-    GPU."""
+    """An array in GPU memory: ``storage`` keeps it, ``device`` is torch's name of the GPU."""
 
     address: int
     layout: Layout
@@ -30,33 +29,29 @@ class GpuArray(NamedTuple):
 
 
 class GpuMark(Protocol):
-    """A place in a stream's order, to be waited for."""
+    """A place in a stream's order, for which one can wait."""
 
     def wait(self) -> None:
         """Wait until all work before the mark is done. Raises ``RuntimeError`` if the GPU fails."""
-        ...
 
 
 class GpuStream(Protocol):
     """A queue of copies, which runs beside the program's own work on the GPU."""
 
     def follow(self, mark: GpuMark) -> None:
-        """Make later work of this stream wait for the mark, of whatever stream or process."""
-        ...
+        """Make later work of this stream wait for the mark, of any stream or process."""
 
     def copy(self, source: StoragePlace, target: StoragePlace) -> None:
         """Queue a copy between places of equal size, in the order of their elements.
 
         Host memory must be pinned.
         """
-        ...
 
     def mark(self) -> GpuMark: ...
 
 
 class GpuFence(Protocol):
-    """A mark that other processes of the host can follow: it is always at the last place it was
-    set."""
+    """A mark that other processes of the host can follow; ``set`` moves it."""
 
     def handle(self) -> bytes: ...
 
@@ -65,7 +60,6 @@ class GpuFence(Protocol):
 
         It stays behind its earlier place too.
         """
-        ...
 
 
 class GpuLibrary(Protocol):
@@ -78,81 +72,63 @@ class GpuLibrary(Protocol):
 
     def is_there(self) -> bool:
         """Whether this process has a GPU."""
-        ...
 
     def devices(self) -> Sequence[str]:
-        """Return names of the visible GPUs that are valid in all processes of this host, by
-        index."""
-        ...
+        """Return names of the visible GPUs by index, the same in all processes of this host."""
 
     def describe(self, data: Any) -> GpuArray:
-        """Describe a GPU array that is no tensor. Raises ``TypeError`` if it has no such
-        description."""
-        ...
+        """Describe a GPU array that is no tensor. Raises ``TypeError`` if that is impossible."""
 
     def tensor_at(self, tensor: Any) -> tuple[int, Any, str]:
         """Return the address of a tensor's first element, its storage, and torch's name of the
         device."""
-        ...
 
     def address_of(self, storage: Any) -> int:
         """Return the address at which the storage begins, in this process."""
-        ...
 
     def device_of(self, storage: Any) -> int:
         """Return the index of the storage's device; -1 for memory of this host."""
-        ...
 
     def share(self, storage: Any) -> list[Any]:
         """Return a handle by which one process of this host can open the storage, once.
 
         It waits for the device's queued work.
         """
-        ...
 
     def open(self, handle: Sequence[Any], device: int) -> Any:
         """Map another process's storage, on the device that has this index here.
 
         It stays mapped until the last reference to the result is gone.
         """
-        ...
 
     def fence(self, device: int) -> GpuFence: ...
 
     def open_fence(self, handle: bytes, device: int) -> GpuMark:
         """Open another process's fence, so that streams here can follow it."""
-        ...
 
     def stream(self, device: int) -> GpuStream:
         """Return the device's stream on which copies are queued."""
-        ...
 
     def mark(self, device: int) -> GpuMark:
         """Return a mark behind all work that the calling thread has queued on the device."""
-        ...
 
     def finish(self, device: int) -> None:
         """Wait for all queued work of the device."""
-        ...
 
     def free_bytes(self, device: int) -> int: ...
 
     def allocate(self, num_bytes: int, device: int) -> Any:
         """Allocate an array of bytes on the device, with a storage of its own, as ``RDMABuffer``
         needs it."""
-        ...
 
     def pinned(self, num_bytes: int) -> tuple[Any, int]:
         """Return a storage of pinned host memory, to which a GPU can copy, and its address."""
-        ...
 
     def pinned_at(self, address: int, num_bytes: int) -> Any:
         """Return a storage of existing host memory if it is pinned, else ``None``."""
-        ...
 
     def pin(self, address: int, num_bytes: int) -> bool:
         """Pin existing host memory until ``unpin``; return whether that worked."""
-        ...
 
     def unpin(self, address: int) -> None: ...
 
@@ -161,7 +137,6 @@ class GpuLibrary(Protocol):
 
         Raises ``OSError`` if there is none.
         """
-        ...
 
 
 class TorchGpu:
@@ -208,14 +183,13 @@ class TorchGpu:
 
     def open_fence(self, handle: bytes, device: int) -> GpuMark:
         torch = _torch()
-        where = torch.device("cuda", device)
-        return _TorchMark(torch.cuda.Event.from_ipc_handle(where, handle))
+        event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", device), handle)
+        return _TorchMark(event)
 
     def stream(self, device: int) -> GpuStream:
-        found = self._streams.get(device)
-        if found is None:
-            found = self._streams[device] = _TorchStream(device)
-        return found
+        if device not in self._streams:
+            self._streams[device] = _TorchStream(device)
+        return self._streams[device]
 
     def mark(self, device: int) -> GpuMark:
         return _TorchMark(_torch().cuda.current_stream(device).record_event())
@@ -231,25 +205,25 @@ class TorchGpu:
         return torch.empty(num_bytes, dtype=torch.uint8, device=torch.device("cuda", device))
 
     def pinned(self, num_bytes: int) -> tuple[Any, int]:
-        # torch keeps what was pinned, and gives it out again when copies from and to it are done.
+        # torch keeps pinned memory, and reuses it when copies from and to it are done.
         torch = _torch()
-        made = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-        return made.untyped_storage(), made.data_ptr()
+        tensor = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        return tensor.untyped_storage(), tensor.data_ptr()
 
     def pinned_at(self, address: int, num_bytes: int) -> Any:
         torch = _torch()
         memory = (ctypes.c_char * num_bytes).from_address(address)
-        made = torch.frombuffer(memory, dtype=torch.uint8)
-        if not torch.cuda.is_available() or not (made.is_pinned() and made[-1:].is_pinned()):
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        if not torch.cuda.is_available() or not (tensor.is_pinned() and tensor[-1:].is_pinned()):
             return None
-        return made.untyped_storage()
+        return tensor.untyped_storage()
 
     def pin(self, address: int, num_bytes: int) -> bool:
         cudart = _torch().cuda.cudart()
         return not int(cudart.cudaHostRegister(address, num_bytes, _PORTABLE))
 
     def unpin(self, address: int) -> None:
-        # A child that was forked, or a process at its end, has nothing to give back.
+        # Fails in a forked child, and at the end of the process: nothing is pinned there.
         with contextlib.suppress(RuntimeError, KeyError, AttributeError):
             _torch().cuda.cudart().cudaHostUnregister(address)
 
@@ -317,13 +291,13 @@ def copy_places(source: StoragePlace, target: StoragePlace, stream: Any = None) 
     torch = _torch()
     unit = math.gcd(8, _grain(source), _grain(target))
     with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-        given, wanted = _view(source, unit), _view(target, unit)
-        if given.shape != wanted.shape:
-            if wanted.is_contiguous():
-                wanted = wanted.view(given.shape)
+        from_view, to_view = _view(source, unit), _view(target, unit)
+        if from_view.shape != to_view.shape:
+            if to_view.is_contiguous():
+                to_view = to_view.view(from_view.shape)
             else:
-                given = given.contiguous().view(wanted.shape)
-        wanted.copy_(given, non_blocking=True)
+                from_view = from_view.contiguous().view(to_view.shape)
+        to_view.copy_(from_view, non_blocking=True)
 
 
 def _grain(place: StoragePlace) -> int:
@@ -353,5 +327,5 @@ def gpu() -> GpuLibrary:
 def use_gpu(library: GpuLibrary) -> GpuLibrary:
     """Replace the GPU library of this process, for tests; return the previous one."""
     global _library
-    before, _library = _library, library
-    return before
+    previous, _library = _library, library
+    return previous

@@ -80,16 +80,16 @@ def at(address: int, runs: Iterable[Run]) -> Iterator[Run]:
 
 def joined(runs: Iterable[Run]) -> Iterator[Run]:
     """Yield the same bytes, with adjacent runs joined into one."""
-    before: Run | None = None
+    last: Run | None = None
     for offset, length in runs:
-        if before is not None and before[0] + before[1] == offset:
-            before = before[0], before[1] + length
+        if last is not None and last[0] + last[1] == offset:
+            last = last[0], last[1] + length
             continue
-        if before is not None:
-            yield before
-        before = offset, length
-    if before is not None:
-        yield before
+        if last is not None:
+            yield last
+        last = offset, length
+    if last is not None:
+        yield last
 
 
 def batches(
@@ -139,15 +139,15 @@ def blocks(layout: Layout, start: int, stop: int) -> Iterator[tuple[int, Layout]
     if first > last:  # All of it is within one row.
         yield from _moved(last * stride, blocks(inner, start - last * row, stop - last * row))
         return
-    before = (first - 1) * row
-    yield from _moved((first - 1) * stride, blocks(inner, start - before, row))
+    offset = (first - 1) * row
+    yield from _moved((first - 1) * stride, blocks(inner, start - offset, row))
     if first < last:
         yield first * stride, Layout(layout.run, (last - first, *inner.sizes), layout.strides)
     yield from _moved(last * stride, blocks(inner, 0, stop - last * row))
 
 
-def _moved(by: int, found: Iterable[tuple[int, Layout]]) -> Iterator[tuple[int, Layout]]:
-    return ((by + offset, layout) for offset, layout in found)
+def _moved(by: int, parts: Iterable[tuple[int, Layout]]) -> Iterator[tuple[int, Layout]]:
+    return ((by + offset, layout) for offset, layout in parts)
 
 
 def paired(
@@ -157,18 +157,18 @@ def paired(
 
     Raises ``ValueError`` if ``source`` has fewer bytes than ``target``.
     """
-    given, wanted = deque(source), deque(target)
-    while wanted:
-        if not given:
+    from_places, to_places = deque(source), deque(target)
+    while to_places:
+        if not from_places:
             raise ValueError("it is too small")
-        size = min(given[0].layout.nbytes, wanted[0].layout.nbytes)
-        for side in (given, wanted):
+        size = min(from_places[0].layout.nbytes, to_places[0].layout.nbytes)
+        for side in (from_places, to_places):
             if side[0].layout.nbytes > size:
                 whole = side.popleft()
                 side.extendleft(reversed(list(whole.cut(size, whole.layout.nbytes))))
                 side.extendleft(reversed(list(whole.cut(0, size))))
-        if given[0].layout.nbytes == wanted[0].layout.nbytes:
-            yield given.popleft(), wanted.popleft()
+        if from_places[0].layout.nbytes == to_places[0].layout.nbytes:
+            yield from_places.popleft(), to_places.popleft()
 
 
 class RunReader:
@@ -176,22 +176,23 @@ class RunReader:
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = iter(runs)
-        self._left: Run = (0, 0)
+        #: The rest of a run that was taken in part.
+        self._rest: Run = (0, 0)
 
     def take(self, num_bytes: int) -> list[Run]:
         """Return the next runs with ``num_bytes`` in total. Raises ``ValueError`` if too few are
         left."""
         taken = []
         while num_bytes:
-            offset, length = self._left
+            offset, length = self._rest
             if not length:
-                found = next(self._runs, None)
-                if found is None:
+                following = next(self._runs, None)
+                if following is None:
                     raise ValueError("it is too small")
-                self._left = found
+                self._rest = following
                 continue
             part = min(length, num_bytes)
             taken.append((offset, part))
-            self._left = offset + part, length - part
+            self._rest = offset + part, length - part
             num_bytes -= part
         return taken

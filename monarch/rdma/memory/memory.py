@@ -49,12 +49,11 @@ class LocalMemory(NamedTuple):
 
 def copy_runs(source: Sequence[Run], target: Sequence[Run]) -> None:
     """Copy host memory from runs to runs."""
-    given = RunReader(source)
+    uncopied = RunReader(source)
     for address, size in target:
-        place = address
-        for start, length in given.take(size):
-            ctypes.memmove(place, start, length)
-            place += length
+        for start, length in uncopied.take(size):
+            ctypes.memmove(address, start, length)
+            address += length
 
 
 def memory_of(data: Any) -> LocalMemory:
@@ -63,15 +62,14 @@ def memory_of(data: Any) -> LocalMemory:
     if torch is not None and isinstance(data, torch.Tensor):
         return _of_tensor(data)
     if hasattr(data, "__cuda_array_interface__"):
-        found = gpu().describe(data)
-        storage = found.storage
+        array = gpu().describe(data)
         return LocalMemory(
-            address=found.address,
-            layout=found.layout,
-            is_readonly=found.is_readonly,
-            keep=storage,
-            root=storage,
-            device=found.device,
+            address=array.address,
+            layout=array.layout,
+            is_readonly=array.is_readonly,
+            keep=array.storage,
+            root=array.storage,
+            device=array.device,
         )
     try:
         view = data if type(data) is memoryview else memoryview(data)
@@ -134,10 +132,9 @@ _STRIDED_READ_ONLY = 0x10 | 0x08  # PyBUF_STRIDES
 
 
 def _address_of(view: memoryview) -> int:
-    """Return the address of a view's memory, also if it is read-only, which ``ctypes`` does not
-    give.
+    """Return the address of a view's memory, which ``ctypes`` does not give if it is read-only.
 
-    Raises ``TypeError`` if it has none.
+    Raises ``TypeError`` if the memory has no address.
     """
     buffer = _PyBuffer()
     get, release = ctypes.pythonapi.PyObject_GetBuffer, ctypes.pythonapi.PyBuffer_Release
@@ -176,36 +173,36 @@ class Life:
     """
 
     def __init__(self, memory: LocalMemory, freed: Callable[[], None]) -> None:
-        self._held: Any = None
+        #: A view that keeps the memory in its place, for memory that does not say when it is freed.
+        self._view: Any = None
+        #: The finalizer of memory that says so.
         self._watch: Any = None
-        root: Any = memory.root
         if memory.device != "cpu" or _says_when_it_ends(memory.root):
             self._watch = weakref.finalize(memory.root, freed)
             self._watch.atexit = False
         else:
             # A second view: `keep` may share its buffer with the user's view.
-            self._held = _view_of_its_own(root, memory.keep)
+            self._view = _view_of_its_own(memory.root, memory.keep)
 
     def has_ended(self) -> bool:
         """Whether only this object still keeps the memory."""
-        if self._held is None or not isinstance(self._held, memoryview):
+        if not isinstance(self._view, memoryview):
             return False
-        root = self._held.obj
+        root = self._view.obj
         # The view's reference, the local name, and the argument.
         return sys.getrefcount(root) <= 3
 
     def hold(self) -> object:
-        """Return an object that keeps the memory in its place while it exists; ``None`` if it is
-        freed."""
-        if self._held is not None:
-            return self._held
-        found = self._watch.peek() if self._watch is not None else None
-        return found[0] if found else None
+        """Return an object that keeps the memory in its place; ``None`` if it is freed."""
+        if self._view is not None:
+            return self._view
+        alive = self._watch.peek() if self._watch is not None else None
+        return alive[0] if alive else None
 
     def end(self) -> None:
         if self._watch is not None:
             self._watch.detach()
-        self._watch = self._held = None
+        self._watch = self._view = None
 
 
 def _view_of_its_own(root: Any, keep: Any) -> object:
@@ -213,7 +210,7 @@ def _view_of_its_own(root: Any, keep: Any) -> object:
         return keep
     try:
         return memoryview(root)
-    except TypeError:  # It has made an array of its memory, and no other object shows it.
+    except TypeError:  # The root has no buffer of its own: an array made by it does.
         return memoryview(keep)
 
 
@@ -221,5 +218,5 @@ def _says_when_it_ends(root: object) -> bool:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(root, torch.UntypedStorage):
         return True
-    # One that is referred to weakly refuses to be resized, so that its memory stays in its place.
+    # numpy does not resize an array that has weak references, so that its memory stays in place.
     return numpy is not None and isinstance(root, numpy.ndarray)

@@ -15,8 +15,7 @@ from monarch.wire.address import ProcAddress
 
 @dataclass(frozen=True)
 class RemoteRegion:
-    """Registered memory of a process. ``key`` is unique to the registration, at whatever
-    address."""
+    """Registered memory of a process. ``key`` is unique to the registration."""
 
     owner: ProcAddress
     owner_name: str

@@ -34,10 +34,10 @@ from monarch.wire.address import ProcAddress
 _log = logging.getLogger("monarch.rdma")
 
 _WRITER_SECONDS = 5.0
-"""How long the end of a registration waits for who writes into it. Writers lock piece by piece."""
+"""How long the end of a registration waits for writers, which lock piece by piece."""
 
 _REST_ENTRIES = 1024
-"""An entry is given to another registration only after so many others: until then it says why."""
+"""An ended entry is reused only after so many others, so that readers learn how it ended."""
 
 _FEW = 32
 
@@ -54,9 +54,8 @@ class Registration:
         self.address = memory.address
         self.layout = memory.layout
         self.device = memory.device
-        self.is_readonly = memory.is_readonly
         self.life = Life(memory, freed)
-        # Resources of backends, released when it ends, such as keys of network cards.
+        #: Releases resources of backends when it ends, such as keys of network cards.
         self.at_end: list[Callable[[], None]] = []
 
 
@@ -74,10 +73,13 @@ class Registrations:
             self.table.nonce,
         )
         self._lock = threading.Lock()
-        self._live: dict[int, Registration] = {}
+        self._live: dict[int, Registration] = {}  # By slot.
+        #: The first slot that was never used.
         self._fresh = 1
+        #: The slots whose registrations have ended, the latest last.
         self._resting: deque[int] = deque()
-        self._num_watched = _FEW
+        #: With more registrations than this, the next one looks for memory that nobody uses.
+        self._num_before_sweep = _FEW
         _let_others_in()
 
     def __len__(self) -> int:
@@ -86,14 +88,13 @@ class Registrations:
     def register(self, memory: LocalMemory, owner: ProcAddress, owner_name: str) -> RemoteRegion:
         """Register memory and return its description. Raises ``MemoryError`` if the table is
         full."""
-        if len(self._live) > self._num_watched:
+        if len(self._live) > self._num_before_sweep:
             self.sweep()
-            self._num_watched = 2 * len(self._live) + _FEW
+            self._num_before_sweep = 2 * len(self._live) + _FEW
         with self._lock:
             slot = self._take_slot()
         key = new_key()
-        found = Registration(slot, key, memory, lambda: self._freed(slot, key))
-        self._live[slot] = found
+        self._live[slot] = Registration(slot, key, memory, lambda: self._freed(slot, key))
         self.table.write(slot, TableEntry(key, LIVE, 0, 0))
         return RemoteRegion(
             owner=owner,
@@ -125,20 +126,20 @@ class Registrations:
     def find_entry(self, slot: int, key: int) -> Registration:
         """Return the registration in a slot. Raises ``RemoteMemoryError``, without names, if it has
         ended."""
-        found = self._live.get(slot)
-        if found is None or found.key != key:
+        registration = self._live.get(slot)
+        if registration is None or registration.key != key:
             raise RemoteMemoryError("", "", why_not(self.table.read(slot), key))
-        return found
+        return registration
 
     def hold(self, region: RemoteRegion) -> object:
         """Return an object that keeps the region's memory in its place while it exists.
 
         Raises ``RemoteMemoryError`` if the memory is gone.
         """
-        held = self.find(region).life.hold()
-        if held is None:
+        memory = self.find(region).life.hold()
+        if memory is None:
             raise region.error(FREED_MEMORY)
-        return held
+        return memory
 
     def drop(self, slot: int, key: int) -> bool:
         """End a registration, after waiting for writers; return whether there was one."""
@@ -150,34 +151,36 @@ class Registrations:
             self._end(slot, key, FREED)
 
     def _end(self, slot: int, key: int, state: int) -> bool:
-        found = self._live.get(slot)
-        if found is None or found.key != key or self._live.pop(slot, None) is not found:
+        registration = self._live.get(slot)
+        if registration is None or registration.key != key:
             return False
+        if self._live.pop(slot, None) is not registration:
+            return False  # Another thread ends it.
         self.table.end(slot, state)
-        for give_back in found.at_end:
-            give_back()
+        for release in registration.at_end:
+            release()
         try:
             self.table.wait_until_unused(slot, time.monotonic() + _WRITER_SECONDS)
         except TimeoutError:
             _log.warning("a process that writes into a buffer does not come to an end of it")
-        found.life.end()
+        registration.life.end()
         self._resting.append(slot)
         return True
 
     def sweep(self) -> None:
         """End the registrations of kept memory to which nothing else in this process refers."""
-        for found in list(self._live.values()):
-            self.look_at(found.slot, found.key)
+        for registration in list(self._live.values()):
+            self.look_at(registration.slot, registration.key)
 
     def look_at(self, slot: int, key: int) -> None:
         """End this registration if nothing in this process refers to its memory any longer."""
-        found = self._live.get(slot)
-        if found is not None and found.key == key and found.life.has_ended():
+        registration = self._live.get(slot)
+        if registration is not None and registration.key == key and registration.life.has_ended():
             self._end(slot, key, FREED)
 
     def close(self) -> None:
-        for found in list(self._live.values()):
-            self._end(found.slot, found.key, DROPPED)
+        for registration in list(self._live.values()):
+            self.drop(registration.slot, registration.key)
         self.table.close()
 
 
@@ -203,9 +206,9 @@ def close_registry() -> None:
     """End all registrations of this process, when it leaves the network."""
     global _registry
     with _making:
-        found, _registry = _registry, None
-    if found is not None:
-        found.close()
+        closed, _registry = _registry, None
+    if closed is not None:
+        closed.close()
 
 
 def _forget() -> None:
@@ -219,8 +222,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _let_others_in() -> None:
-    """Allow all processes of this user to read this process, where Yama allows it to parents
-    only."""
+    """Allow all processes of this user to read this process, where Yama allows only parents to."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = file.read().strip()

@@ -19,23 +19,19 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from monarch.rdma.memory.byte_locks import (
-    ALONE,
-    SHARED,
-    is_locked_by_others,
-    lock,
-    try_lock,
-    unlock,
-)
+from monarch.rdma.memory import byte_locks
+from monarch.rdma.memory.byte_locks import ALONE, SHARED
 
 ENTRY = struct.Struct("=QQQQ")
 ENTRY_BYTES = 64
 NUM_ENTRIES = 2**18
 
-UNUSED, LIVE, DROPPED, FREED = range(4)
+LIVE, DROPPED, FREED = range(1, 4)  # An unused entry has the state 0.
 
 _USE, _COUNT, _ATOMIC = range(3)  # which byte of an entry a lock is on
-_MORE_SECONDS = 5.0
+_END_SECONDS = 5.0
+"""So much longer than its deadline a write may take to be counted as ended."""
+
 _STATE, BEGUN, ENDED = 8, 16, 24  # where in an entry
 _WORD = struct.Struct("=Q")
 
@@ -110,18 +106,37 @@ class Table:
         """Open a new descriptor of the table, so that threads' locks are kept apart."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
+    @contextlib.contextmanager
+    def writing(self, slot: int, deadline: float) -> Iterator[None]:
+        """Keep the memory registered within, and count a write. Raises ``TimeoutError``."""
+        with (
+            closing(self.open()) as fd,
+            in_use(fd, slot, deadline),
+            changing(fd, slot, deadline),
+        ):
+            yield
+
     def wait_until_unused(self, slot: int, deadline: float) -> None:
-        """Wait for a process that is writing into the memory. Raises ``TimeoutError``.
+        """Wait until no process writes into the memory. Raises ``TimeoutError``.
 
         It opens no descriptor, since memory must also be freed when none is available.
         """
-        lock(self._end_fd, _place(slot, _USE), ALONE, deadline)
-        unlock(self._end_fd, _place(slot, _USE))
+        with byte_locks.locked(self._end_fd, _byte(slot, _USE), ALONE, deadline):
+            pass
 
     def close(self) -> None:
         self._map.close()
         os.close(self._end_fd)
         os.close(self.fd)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close the descriptor at the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def entry_at(fd: int, slot: int) -> TableEntry:
@@ -130,7 +145,7 @@ def entry_at(fd: int, slot: int) -> TableEntry:
 
 def use(fd: int, slot: int, deadline: float) -> None:
     """Keep the memory registered until ``stop_using``. Raises ``TimeoutError``."""
-    lock(fd, _place(slot, _USE), SHARED, deadline)
+    byte_locks.lock(fd, _byte(slot, _USE), SHARED, deadline)
 
 
 def stop_using(fd: int, slot: int) -> None:
@@ -139,23 +154,13 @@ def stop_using(fd: int, slot: int) -> None:
     A child that was forked in between has the same open file: closing alone would leave it the
     lock.
     """
-    unlock(fd, _place(slot, _USE))
+    byte_locks.unlock(fd, _byte(slot, _USE))
     os.close(fd)
 
 
-@contextlib.contextmanager
-def in_use(fd: int, slot: int, deadline: float) -> Iterator[None]:
+def in_use(fd: int, slot: int, deadline: float) -> contextlib.AbstractContextManager[None]:
     """Keep the memory registered within. Raises ``TimeoutError``."""
-    lock(fd, _place(slot, _USE), SHARED, deadline)
-    try:
-        yield
-    finally:
-        unlock(fd, _place(slot, _USE))
-
-
-def is_in_use_by_others(fd: int, slot: int) -> bool:
-    """Whether a process is writing into the memory through another descriptor."""
-    return is_locked_by_others(fd, _place(slot, _USE))
+    return byte_locks.locked(fd, _byte(slot, _USE), SHARED, deadline)
 
 
 @contextlib.contextmanager
@@ -173,51 +178,41 @@ def changing(fd: int, slot: int, deadline: float) -> Iterator[None]:
 def counting_alone(fd: int, slot: int) -> Iterator[bool]:
     """Try to take the lock under which writes are counted, without waiting; yield whether it is
     taken."""
-    is_alone = try_lock(fd, _place(slot, _COUNT), ALONE)
+    is_alone = byte_locks.try_lock(fd, _byte(slot, _COUNT), ALONE)
     try:
         yield is_alone
     finally:
         if is_alone:
-            unlock(fd, _place(slot, _COUNT))
+            byte_locks.unlock(fd, _byte(slot, _COUNT))
 
 
 def begin(fd: int, slot: int, deadline: float) -> None:
     """Count a write as begun. Earlier writes whose processes are gone are counted as ended."""
     with _counting(fd, slot, deadline):
         entry = entry_at(fd, slot)
-        if not entry.is_at_rest and not is_in_use_by_others(fd, slot):
+        if not entry.is_at_rest and not byte_locks.is_locked_by_others(fd, _byte(slot, _USE)):
             _put(fd, slot, ENDED, entry.begun)
         _put(fd, slot, BEGUN, entry.begun + 1)
 
 
 def end(fd: int, slot: int, deadline: float) -> None:
     """Count a write as ended."""
-    with _counting(fd, slot, deadline + _MORE_SECONDS):
+    with _counting(fd, slot, deadline + _END_SECONDS):
         _put(fd, slot, ENDED, entry_at(fd, slot).ended + 1)
 
 
-@contextlib.contextmanager
-def _counting(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    lock(fd, _place(slot, _COUNT), ALONE, deadline)
-    try:
-        yield
-    finally:
-        unlock(fd, _place(slot, _COUNT))
+def _counting(fd: int, slot: int, deadline: float) -> contextlib.AbstractContextManager[None]:
+    return byte_locks.locked(fd, _byte(slot, _COUNT), ALONE, deadline)
 
 
 def _put(fd: int, slot: int, field: int, number: int) -> None:
     os.pwrite(fd, _WORD.pack(number), slot * ENTRY_BYTES + field)
 
 
-@contextlib.contextmanager
-def alone(fd: int, slot: int, deadline: float) -> Iterator[None]:
-    """Exclude other atomic operations on this memory within."""
-    lock(fd, _place(slot, _ATOMIC), ALONE, deadline)
-    try:
-        yield
-    finally:
-        unlock(fd, _place(slot, _ATOMIC))
+def alone(fd: int, slot: int, deadline: float) -> contextlib.AbstractContextManager[None]:
+    """Exclude other atomic operations on this memory within. Raises ``TimeoutError``."""
+    return byte_locks.locked(fd, _byte(slot, _ATOMIC), ALONE, deadline)
 
 
-def _place(slot: int, which: int) -> int:
+def _byte(slot: int, which: int) -> int:
     return slot * ENTRY_BYTES + which

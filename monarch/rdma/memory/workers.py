@@ -21,6 +21,7 @@ class Workers:
         self._most = most or min(_MOST_THREADS, (os.cpu_count() or 1) + 2)
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        #: Both are under the lock.
         self._num_threads = self._num_idle = 0
         self._is_closed = False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from monarch.rdma.memory.region import RemoteRegion
 from monarch.rdma.memory.registry import registry
-from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.backend import BackendUnavailable, WordChange
 from monarch.rdma.ways.own_process import exchange
 from monarch.rdma.ways.serving import answers
 from monarch.runtime import process
@@ -26,14 +26,14 @@ def ask_owner(
     owner cannot do it, and ``TimeoutError``.
     """
     node = process.current().node
-    told = {**about, "slot": region.slot, "key": region.key, "sender": node.uid}
-    asked = node.ask(region.owner, AskMemory(what, told))
-    if not asked.wait(max(0.0, deadline - time.monotonic())):
+    request = AskMemory(what, {**about, "slot": region.slot, "key": region.key, "sender": node.uid})
+    answer = node.ask(region.owner, request)
+    if not answer.wait(max(0.0, deadline - time.monotonic())):
         raise TimeoutError(
             f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
             "again, or give a longer timeout="
         )
-    response = asked.value
+    response = answer.value
     if response.is_down:
         raise region.orphaned(f"its process is gone: {response.error}")
     if response.error:
@@ -46,38 +46,28 @@ def ask_owner(
 _CANNOT = ("BackendUnavailable", "VerbsFailed", "KeyError")
 
 
-def add_by_owner(region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-    """Have the owner do a ``fetch_add``, so that it is atomic for all ways; return the old
-    value."""
-    about = {"offset": offset, "amount": amount.to_bytes(8, "little")}
-    answer = ask_owner(region, _EXCHANGE, about, deadline)["old"]
-    return int.from_bytes(answer, "little")
-
-
-def swap_by_owner(
-    region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+def exchange_by_owner(
+    region: RemoteRegion, offset: int, change: WordChange, deadline: float
 ) -> int:
-    """Have the owner do a ``compare_and_swap``, so that it is atomic for all ways; return the old
-    value."""
-    about = {
-        "offset": offset,
-        "expected": expected.to_bytes(8, "little"),
-        "new": new.to_bytes(8, "little"),
-    }
-    answer = ask_owner(region, _EXCHANGE, about, deadline)["old"]
-    return int.from_bytes(answer, "little")
+    """Have the owner change a 64-bit word, so that the change is atomic for all ways; return its
+    old value."""
+    words = {"amount": change.operand}
+    if change.expected is not None:
+        words = {"expected": change.expected, "new": change.operand}
+    about = {name: word.to_bytes(8, "little") for name, word in words.items()}
+    answer = ask_owner(region, _EXCHANGE, {"offset": offset, **about}, deadline)
+    return int.from_bytes(answer["old"], "little")
 
 
 def _on_exchange(about: dict[str, Any]) -> dict[str, Any]:
-    found = registry().find_entry(about["slot"], about["key"])
-
-    def change(old: int) -> int | None:
-        if "amount" in about:
-            return (old + int.from_bytes(about["amount"], "little")) % 2**64
-        new = int.from_bytes(about["new"], "little")
-        return new if old == int.from_bytes(about["expected"], "little") else None
-
-    old = exchange(found, about["offset"], change, time.monotonic() + _LOCK_SECONDS)
+    registration = registry().find_entry(about["slot"], about["key"])
+    if "amount" in about:
+        change = WordChange(int.from_bytes(about["amount"], "little"))
+    else:
+        words = about["new"], about["expected"]
+        change = WordChange(*(int.from_bytes(word, "little") for word in words))
+    deadline = time.monotonic() + _LOCK_SECONDS
+    old = exchange(registration, about["offset"], change, deadline)
     return {"old": old.to_bytes(8, "little")}
 
 

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from monarch.rdma.memory.device_memory import DevicePart
 from monarch.rdma.memory.layout import Run
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.table import TableEntry
 
+Entries = tuple[TableEntry, TableEntry]
+"""The table entry of a registration before a copy, and after it."""
+
 
 class BackendUnavailable(Exception):
     """This backend cannot reach the owner; the next one is tried."""
+
+
+class WordChange(NamedTuple):
+    """An atomic change of a 64-bit word: add ``operand``; or, if ``expected`` is a number, replace
+    that number by ``operand``. Both are unsigned."""
+
+    operand: int
+    expected: int | None = None
+
+    def of(self, old: int) -> int | None:
+        """Return the new value of a word that is ``old``; ``None`` if it stays."""
+        if self.expected is None:
+            return (old + self.operand) % 2**64
+        return self.operand if old == self.expected else None
 
 
 class Backend(Protocol):
@@ -25,39 +42,24 @@ class Backend(Protocol):
 
     name: str
 
-    def read(
-        self, part: Part | Ranges, into: Sequence[Run], deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
-        """Copy the part to ``into``; return its table entry from before and from after the copy."""
-        ...
+    def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
+        """Copy the part to ``into``."""
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         """Copy ``source`` to the part."""
-        ...
 
-    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        """Add to the 64-bit word at ``offset``, modulo 2^64; return its old value."""
-        ...
-
-    def compare_and_swap(
-        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    def exchange(
+        self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
     ) -> int:
-        """Set the 64-bit word at ``offset`` if it is ``expected``; return its old value."""
-        ...
+        """Change the 64-bit word at ``offset``; return its old value."""
 
 
 @runtime_checkable
 class DeviceBackend(Backend, Protocol):
-    """A backend that reaches GPU memory, also directly from other GPUs, without the host's
-    memory."""
+    """A backend that also copies between GPUs directly, without the host's memory."""
 
-    def read_across(
-        self, part: Part | Ranges, target: DevicePart, deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
-        """Copy the part to memory of a GPU of this process; return its entry from before and
-        after."""
-        ...
+    def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
+        """Copy the part to memory of a GPU of this process."""
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
         """Copy memory of a GPU of this process to the part."""
-        ...

@@ -17,24 +17,20 @@ from monarch.rdma.memory.device_memory import AT_ONCE, DevicePart, chunks_of, st
 from monarch.rdma.memory.layout import Run, RunReader
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.registry import close_registry
-from monarch.rdma.memory.table import TableEntry
 from monarch.rdma.memory.workers import Workers
 from monarch.rdma.ways.availability import RDMATcpFallbackWarning, is_ibverbs_available
-from monarch.rdma.ways.backend import Backend, BackendUnavailable, DeviceBackend
+from monarch.rdma.ways.backend import Backend, BackendUnavailable, DeviceBackend, Entries
 from monarch.rdma.ways.cuda_ipc import CudaIpc
 from monarch.rdma.ways.own_process import OwnProcess, is_own
 from monarch.rdma.ways.process_vm import ProcessVm
 from monarch.rdma.ways.serving import serve
 from monarch.rdma.ways.tcp import Tcp
 from monarch.runtime import process
-from monarch.runtime.links.network import Gone
-from monarch.wire.address import Uid
 
 if TYPE_CHECKING:
     from monarch.rdma.ways.verbs.verbs_backend import Verbs
 
 T = TypeVar("T")
-Seen = tuple[TableEntry, TableEntry]
 
 _log = logging.getLogger("monarch.rdma")
 _FIRST_PAUSE_SECONDS = 0.0002
@@ -44,46 +40,37 @@ class Ways:
     """All backends of this process, and which of them cannot reach which owner."""
 
     def __init__(self) -> None:
+        #: The threads that move bytes.
         self.workers = Workers()
         self._own = OwnProcess(self.workers)
         self._process_vm = ProcessVm()
         self._cuda_ipc = CudaIpc(self.workers)
         self._tcp = Tcp()
+        #: The backend for RDMA devices; ``None`` on a machine without such a device.
+        self._verbs: Verbs | None = _open_verbs() if is_ibverbs_available() else None
+        #: Why a backend cannot reach an owner, by the nonce of its table and the backend's name.
         self._refused: dict[tuple[int, str], str] = {}
+        #: Whether the program has been warned that data is sent over TCP.
         self._has_warned = False
         node = process.current().node
         serve(node)
-        node.on_gone.append(self._tcp.forget)
-        node.on_gone.append(self._cuda_ipc.forget)
-        self._verbs: Verbs | None = None
-        if is_ibverbs_available():
-            self._verbs = self._open_verbs(node.on_gone)
-
-    @staticmethod
-    def _open_verbs(on_gone: list[Callable[[Uid, Gone], None]]) -> Verbs:
-        # Imported when used: most machines have no such device.
-        from monarch.rdma.ways.verbs.installed import find_library
-        from monarch.rdma.ways.verbs.verbs_backend import Verbs
-
-        library = find_library()
-        assert library is not None
-        verbs = Verbs(library)
-        on_gone.append(verbs.forget)
-        return verbs
+        node.on_gone += [self._tcp.forget, self._cuda_ipc.forget]
+        if self._verbs is not None:
+            node.on_gone.append(self._verbs.forget)
 
     def to(self, region: RemoteRegion) -> list[Backend]:
         """Return the backends that may reach the region, best first."""
         if is_own(region):
             return [self._own]
-        found: list[Backend] = []
+        backends: list[Backend] = []
         if region.owner.machine == machine_id() and settings().rdma_same_host:
-            found.append(self._process_vm if region.is_on_cpu else self._cuda_ipc)
+            backends.append(self._process_vm if region.is_on_cpu else self._cuda_ipc)
         if self._verbs is not None and is_ibverbs_available():
-            found.append(self._verbs)
+            backends.append(self._verbs)
         if upstream_value("rdma_allow_tcp_fallback"):
-            found.append(self._tcp)
+            backends.append(self._tcp)
         nonce = region.table.nonce
-        return [way for way in found if (nonce, way.name) not in self._refused]
+        return [way for way in backends if (nonce, way.name) not in self._refused]
 
     def is_quick(self, region: RemoteRegion) -> bool:
         """Whether a small transfer takes less time than waking a thread."""
@@ -147,19 +134,16 @@ class Ways:
     ) -> None:
         """Copy the part into runs of this process's memory."""
 
-        def once() -> list[Seen]:
-            return self._in_pieces(
-                part, into, lambda way, piece, runs: way.read(piece, runs, deadline)
-            )
-
-        self._read(part, once, deadline, consistent=consistent)
+        self._read(
+            part, lambda: self._in_pieces(part, into, deadline), deadline, consistent=consistent
+        )
 
     def read_to_gpu(
         self, part: Part, target: DevicePart, deadline: float, *, consistent: bool = False
     ) -> None:
         """Copy the part into memory of a GPU of this process."""
 
-        def once() -> list[Seen]:
+        def once() -> list[Entries]:
             if self.goes_across(part.region):
                 try:
                     return [self._across(part.region).read_across(part, target, deadline)]
@@ -184,19 +168,20 @@ class Ways:
             return False
         return True
 
-    def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Seen]:
+    def _by_pinned(self, part: Part, target: DevicePart, deadline: float) -> list[Entries]:
         """Read chunks through pinned memory; the GPU copies some while others are on their way."""
-        seen: list[Seen] = []
+        entries: list[Entries] = []
 
         def task(start: int, stop: int) -> None:
             piece = Part(part.region, part.start + start, part.start + stop)
-            into = target.cut(start, stop)
-            with staged(into, is_read=False, is_written=True) as here:
-                seen.append(self.by_first(part.region, lambda way: way.read(piece, here, deadline)))
+            with staged(target.cut(start, stop), is_read=False, is_written=True) as runs:
+                entries.append(
+                    self.by_first(part.region, lambda way: way.read(piece, runs, deadline))
+                )
 
         tasks = [functools.partial(task, *chunk) for chunk in chunks_of(part.nbytes)]
         self.workers.run_all(tasks, AT_ONCE)
-        return seen
+        return entries
 
     def write_from_gpu(self, part: Part, source: DevicePart, deadline: float) -> None:
         """Copy memory of a GPU of this process into the part, as one version."""
@@ -206,8 +191,8 @@ class Ways:
                 return
             except BackendUnavailable as error:
                 self._refuse(part.region, self._across(part.region), error)
-        with staged(source, is_read=True, is_written=False) as here:
-            self.write(part, here, deadline)
+        with staged(source, is_read=True, is_written=False) as runs:
+            self.write(part, runs, deadline)
 
     def _across(self, region: RemoteRegion) -> DeviceBackend:
         way = self.to(region)[0]
@@ -215,17 +200,18 @@ class Ways:
         return way
 
     def _read(
-        self, part: Part, once: Callable[[], list[Seen]], deadline: float, *, consistent: bool
+        self, part: Part, once: Callable[[], list[Entries]], deadline: float, *, consistent: bool
     ) -> None:
+        """Call ``once``, and again while ``consistent`` and a write was in progress."""
         pause, is_torn = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
-                seen = once()
+                entries = once()
             except TimeoutError:
                 if not is_torn:
                     raise
-                seen = []
-            if not consistent or _is_one_version(seen):
+                entries = []
+            if not consistent or _is_one_version(entries):
                 return
             is_torn = True
             if time.monotonic() + pause > deadline:
@@ -244,24 +230,25 @@ class Ways:
         """Copy runs of this process's memory into the part, as one version."""
         self.by_first(part.region, lambda way: way.write(part, source, deadline))
 
-    def _in_pieces(
-        self, part: Part, local: Sequence[Run], move: Callable[[Backend, Part, Sequence[Run]], T]
-    ) -> list[T]:
+    def _in_pieces(self, part: Part, into: Sequence[Run], deadline: float) -> list[Entries]:
+        """Read the part; several threads share the work if it is large."""
+        entries: list[Entries] = []
+
+        def task(piece: Part, runs: Sequence[Run]) -> None:
+            entries.append(self.by_first(part.region, lambda way: way.read(piece, runs, deadline)))
+
         most = max(1, upstream_value("rdma_max_chunk_size_mb")) * 2**20
         # The backends themselves cut GPU memory where that helps.
         if part.nbytes <= most or self.goes_across(part.region):
-            return [self.by_first(part.region, lambda way: move(way, part, local))]
-        given, moved = RunReader(local), []
-
-        def task(piece: Part, runs: Sequence[Run]) -> None:
-            moved.append(self.by_first(part.region, lambda way: move(way, piece, runs)))
-
+            task(part, into)
+            return entries
+        unfilled = RunReader(into)
         tasks = [
-            functools.partial(task, piece, given.take(piece.nbytes)) for piece in part.cut(most)
+            functools.partial(task, piece, unfilled.take(piece.nbytes)) for piece in part.cut(most)
         ]
         at_once = min(settings().rdma_tcp_streams, max(2, os.cpu_count() or 1))
         self.workers.run_all(tasks, at_once)
-        return moved
+        return entries
 
     def close(self) -> None:
         self._tcp.close()
@@ -271,9 +258,20 @@ class Ways:
         self.workers.close()
 
 
-def _is_one_version(seen: Sequence[Seen]) -> bool:
-    entries = {entry for pair in seen for entry in pair}
-    return len(entries) == 1 and next(iter(entries)).is_at_rest
+def _open_verbs() -> Verbs:
+    # Imported when used: most machines have no such device.
+    from monarch.rdma.ways.verbs.installed import find_library
+    from monarch.rdma.ways.verbs.verbs_backend import Verbs
+
+    library = find_library()
+    assert library is not None
+    return Verbs(library)
+
+
+def _is_one_version(entries: Sequence[Entries]) -> bool:
+    """Whether all entries are the same, and no write was in progress."""
+    different = {entry for pair in entries for entry in pair}
+    return len(different) == 1 and different.pop().is_at_rest
 
 
 @functools.lru_cache(maxsize=64)
@@ -287,14 +285,14 @@ _lock = threading.Lock()
 def ways() -> Ways:
     """Return the backends of this process's agent, which closes them when it ends."""
     agent: Any = process.current()
-    found: Ways | None = _of_agents.get(id(agent))
-    if found is None:
+    opened = _of_agents.get(id(agent))
+    if opened is None:
         with _lock:
-            found = _of_agents.get(id(agent))
-            if found is None:
-                found = _of_agents[id(agent)] = Ways()
+            opened = _of_agents.get(id(agent))
+            if opened is None:
+                opened = _of_agents[id(agent)] = Ways()
                 agent.at_close.append(functools.partial(_close, id(agent)))
-    return found
+    return opened
 
 
 _of_agents: dict[int, Ways] = {}
@@ -317,7 +315,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _close(key: int) -> None:
-    found = _of_agents.pop(key, None)
-    if found is not None:
-        found.close()
+    opened = _of_agents.pop(key, None)
+    if opened is not None:
+        opened.close()
     close_registry()

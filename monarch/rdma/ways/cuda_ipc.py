@@ -3,13 +3,12 @@
 A reader asks the owner once for the handle of a registration, and keeps the mapping until the
 registration or its process has ended; the owner does not free the memory before. With the handle
 comes the owner's fence, which reads and writes follow: the GPU waits for the work that the owner
-had queued at its last message. Devices are named by names that all processes share, since each
-numbers the devices that it sees.
+had queued at its last message. Devices have names that all processes share, since each process
+numbers only the devices that it sees.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,15 +30,15 @@ from monarch.rdma.memory.registry import registry
 from monarch.rdma.memory.table import TableEntry
 from monarch.rdma.memory.workers import Workers
 from monarch.rdma.ways import fences
-from monarch.rdma.ways.asking import add_by_owner, ask_owner, swap_by_owner
-from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.asking import ask_owner, exchange_by_owner
+from monarch.rdma.ways.backend import BackendUnavailable, Entries, WordChange
 from monarch.rdma.ways.serving import answers
 from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
 
 _WHAT = "cuda handle"
 _LOOK_SECONDS = 1.0
-"""How often mappings are looked through for those whose registration has ended."""
+"""How often mappings are checked for registrations that have ended."""
 
 
 @dataclass(frozen=True)
@@ -59,45 +58,41 @@ class CudaIpc:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
+        #: Mapped memory by the key of its registration.
         self._mapped: dict[int, _Mapping] = {}
+        #: The locks of threads that are mapping a registration, by its key.
         self._opening: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        #: Whether the thread that unmaps ended registrations is running.
         self._looks = False
 
-    def read(
-        self, part: Part | Ranges, into: Sequence[Run], deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
-        there = self._part(part, deadline)
-        return _read(part.region, lambda: copy_to_host(there, into, self._workers))
+    def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
+        source = self._mapped_part(part, deadline)
+        return _read(part.region, lambda: copy_to_host(source, into, self._workers))
 
-    def read_across(
-        self, part: Part | Ranges, target: DevicePart, deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
-        there = self._part(part, deadline)
-        return _read(part.region, lambda: copy_across(there, target))
+    def read_across(self, part: Part | Ranges, target: DevicePart, deadline: float) -> Entries:
+        source = self._mapped_part(part, deadline)
+        return _read(part.region, lambda: copy_across(source, target))
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
-        there = self._part(part, deadline)
-        _write(part.region, lambda: copy_from_host(source, there, self._workers), deadline)
+        target = self._mapped_part(part, deadline)
+        _write(part.region, lambda: copy_from_host(source, target, self._workers), deadline)
 
     def write_across(self, part: Part, source: DevicePart, deadline: float) -> None:
-        there = self._part(part, deadline)
-        _write(part.region, lambda: copy_across(source, there), deadline)
+        target = self._mapped_part(part, deadline)
+        _write(part.region, lambda: copy_across(source, target), deadline)
 
-    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        return add_by_owner(region, offset, amount, deadline)
-
-    def compare_and_swap(
-        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    def exchange(
+        self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
     ) -> int:
-        return swap_by_owner(region, offset, expected, new, deadline)
+        return exchange_by_owner(region, offset, change, deadline)
 
     def is_mapped(self, region: RemoteRegion) -> bool:
         """Whether the region is mapped already, so that the owner need not be asked."""
         return region.key in self._mapped
 
-    def _part(self, part: Part | Ranges, deadline: float) -> DevicePart:
+    def _mapped_part(self, part: Part | Ranges, deadline: float) -> DevicePart:
         """Return the part as mapped memory of this process."""
         region = part.region
         mapping = self._mapped.get(region.key) or self._open(region, deadline)
@@ -108,20 +103,20 @@ class CudaIpc:
     def _open(self, region: RemoteRegion, deadline: float) -> _Mapping:
         with self._lock:
             opening = self._opening.setdefault(region.key, threading.Lock())
-        with opening:  # Of threads that want it at once, one asks.
-            found = self._mapped.get(region.key)
-            if found is None:
+        with opening:  # Of threads that want it at once, only the first asks the owner.
+            mapping = self._mapped.get(region.key)
+            if mapping is None:
                 self._let_go()
-                found = _map(region, deadline)
+                mapping = _map(region, deadline)
                 with self._lock:
-                    self._mapped[region.key] = found
+                    self._mapped[region.key] = mapping
                     self._opening.pop(region.key, None)
                     must_look, self._looks = not self._looks, True
                 if must_look:
                     threading.Thread(
                         target=self._look, name="monarch-rdma-ipc", daemon=True
                     ).start()
-        return found
+        return mapping
 
     def _look(self) -> None:
         while not self._closed.wait(_LOOK_SECONDS):
@@ -134,38 +129,35 @@ class CudaIpc:
     def _let_go(self) -> None:
         """Unmap regions whose registrations have ended, so that their owners can free the
         memory."""
-        for one in list(self._mapped.values()):
+        for mapping in list(self._mapped.values()):
             try:
-                _entry(one.region)
+                _entry(mapping.region)
             except RemoteMemoryError:
-                self._mapped.pop(one.region.key, None)
+                self._mapped.pop(mapping.region.key, None)
 
     def forget(self, uid: Uid, how: Gone) -> None:
         """Unmap the regions of a process that is gone."""
-        for one in list(self._mapped.values()):
-            if one.region.owner.uid == uid:
-                self._mapped.pop(one.region.key, None)
+        for mapping in list(self._mapped.values()):
+            if mapping.region.owner.uid == uid:
+                self._mapped.pop(mapping.region.key, None)
 
     def close(self) -> None:
         self._closed.set()
         self._mapped.clear()
 
 
-def _read(region: RemoteRegion, copy: Callable[[], None]) -> tuple[TableEntry, TableEntry]:
+def _read(region: RemoteRegion, copy: Callable[[], None]) -> Entries:
     before = _entry(region)
     copy()
     return before, _entry(region)
 
 
 def _write(region: RemoteRegion, copy: Callable[[], None], deadline: float) -> None:
-    fd = _open(region)
-    try:
-        with tables.in_use(fd, region.slot, deadline):
-            region.check(tables.entry_at(fd, region.slot))
-            with tables.changing(fd, region.slot, deadline):
-                copy()
-    finally:
-        os.close(fd)
+    slot = region.slot
+    with tables.closing(_open(region)) as fd, tables.in_use(fd, slot, deadline):
+        region.check(tables.entry_at(fd, slot))
+        with tables.changing(fd, slot, deadline):
+            copy()
 
 
 def _map(region: RemoteRegion, deadline: float) -> _Mapping:
@@ -189,8 +181,8 @@ def _map(region: RemoteRegion, deadline: float) -> _Mapping:
 
 def _handle(about: dict[str, Any]) -> dict[str, Any]:
     """Answer a request for a registration's handle, as its owner."""
-    found = registry().find_entry(about["slot"], about["key"])
-    storage: Any = found.life.hold()
+    registration = registry().find_entry(about["slot"], about["key"])
+    storage: Any = registration.life.hold()
     try:
         device = gpu().device_of(storage)
         return {
@@ -214,10 +206,7 @@ def _open(region: RemoteRegion) -> int:
 
 
 def _entry(region: RemoteRegion) -> TableEntry:
-    fd = _open(region)
-    try:
+    with tables.closing(_open(region)) as fd:
         entry = tables.entry_at(fd, region.slot)
-    finally:
-        os.close(fd)
     region.check(entry)
     return entry

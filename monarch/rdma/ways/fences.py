@@ -1,7 +1,7 @@
 """The fences of this process, by device: each marks the GPU work queued before its last message.
 
 Processes that read its memory follow the fences, so that a reader that has an endpoint's answer
-sees the results of the endpoint's GPU work. A process whose memory nobody has mapped has no fence.
+sees the results of the endpoint's GPU work. A process has no fence until somebody maps its memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def set_all() -> None:
         try:
             fence.set()
         except RuntimeError as error:
-            # The device is lost, with all its memory: the message may be the one that says so.
+            # The device is lost, with all its memory; the message may be about that.
             fences.pop(device, None)
             _log.debug("GPU %s marks nothing any longer: %s", device, error)
 

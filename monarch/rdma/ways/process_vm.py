@@ -19,7 +19,7 @@ from monarch.rdma.memory import table as tables
 from monarch.rdma.memory.layout import Run, RunReader, batches
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.table import ENTRY, ENTRY_BYTES, TableEntry, TablePlace
-from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.backend import BackendUnavailable, Entries, WordChange
 from monarch.runtime.ends.process_start import process_start
 
 _MOST_RUNS = 1000  # The kernel takes 1,024.
@@ -40,14 +40,12 @@ _NAMES = ("process_vm_readv", "process_vm_writev")
 
 
 def _call(name: str) -> Callable[..., int] | None:
-    found = getattr(_libc, name, None)
-    if found is not None:
-        found.restype = ctypes.c_ssize_t
-        found.argtypes = [
-            ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong,
-            ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong,
-        ]  # fmt: skip
-    return found
+    function = getattr(_libc, name, None)
+    if function is not None:
+        runs = (ctypes.c_void_p, ctypes.c_ulong)
+        function.restype = ctypes.c_ssize_t
+        function.argtypes = (ctypes.c_int, *runs, *runs, ctypes.c_ulong)
+    return function
 
 
 _readv, _writev = map(_call, _NAMES)
@@ -59,11 +57,10 @@ class ProcessVm:
     name = "process_vm"
 
     def __init__(self) -> None:
+        #: Why this process may not read an owner's memory, by the owner's table; "" if it may.
         self._probed: dict[TablePlace, str] = {}
 
-    def read(
-        self, part: Part | Ranges, into: Sequence[Run], deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
+    def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
         region = part.region
         self._check_way(region)
         is_plain = isinstance(part, Part) and region.layout.is_contiguous
@@ -73,29 +70,28 @@ class ProcessVm:
         first = last = None
         for runs, num_bytes in batches(part.runs(), _MOST_RUNS, _MOST_BYTES):
             _check_time(deadline)
-            for here, there, size in _matched(runs, filled.take(num_bytes)):
-                before, last = self._read(region, there, here, size)
+            for ours, theirs, size in _matched(runs, filled.take(num_bytes)):
+                before, last = self._read(region, theirs, ours, size)
                 first = first or before
         assert first is not None
         assert last is not None
         return first, last
 
     def _read(
-        self, region: RemoteRegion, there: list[Run], here: list[Run], num_bytes: int
-    ) -> tuple[TableEntry, TableEntry]:
-        place = region.table.address + region.slot * ENTRY_BYTES
+        self, region: RemoteRegion, theirs: list[Run], ours: list[Run], num_bytes: int
+    ) -> Entries:
+        entry = region.table.address + region.slot * ENTRY_BYTES, ENTRY.size
         entries = ctypes.create_string_buffer(2 * ENTRY.size)
-        address = ctypes.addressof(entries)
-        size = ENTRY.size
-        theirs = _vector([(place, size), *there, (place, size)])
-        ours = _vector([(address, size), *here, (address + size, size)])
+        address, size = ctypes.addressof(entries), ENTRY.size
+        local = _vector([(address, size), *ours, (address + size, size)])
+        remote = _vector([entry, *theirs, entry])
         assert _readv is not None
-        got = _readv(region.table.pid, ours, len(ours), theirs, len(theirs), 0)
-        if got < size:
-            raise self._lost(region, _error(got))
+        num_read = _readv(region.table.pid, local, len(local), remote, len(remote), 0)
+        if num_read < size:
+            raise self._lost(region, _error(num_read))
         before = TableEntry._make(ENTRY.unpack_from(entries, 0))
         region.check(before)
-        if got != num_bytes + 2 * size:
+        if num_read != num_bytes + 2 * size:
             raise region.error(f"its memory is not mapped any longer{_UNMAPPED}")
         after = TableEntry._make(ENTRY.unpack_from(entries, size))
         region.check(after)
@@ -107,7 +103,7 @@ class ProcessVm:
         with self._table(region) as fd:
             if part.nbytes <= _QUICK_BYTES and self._write_at_once(fd, part, source, deadline):
                 return
-            given = RunReader(source)
+            unwritten = RunReader(source)
             # One version, whatever its size; an owner that frees it waits for one piece only.
             with tables.in_use(fd, region.slot, deadline):
                 region.check(tables.entry_at(fd, region.slot))
@@ -117,8 +113,8 @@ class ProcessVm:
                 with tables.in_use(fd, region.slot, deadline):
                     region.check(tables.entry_at(fd, region.slot))
                     for runs, num_bytes in batches(piece.runs(), _MOST_RUNS, _LOCKED_BYTES):
-                        for here, there, size in _matched(runs, given.take(num_bytes)):
-                            self._write(region, there, here, size)
+                        for ours, theirs, size in _matched(runs, unwritten.take(num_bytes)):
+                            self._write(region, theirs, ours, size)
             tables.end(fd, region.slot, deadline)
 
     def _write_at_once(self, fd: int, part: Part, source: Sequence[Run], deadline: float) -> bool:
@@ -128,9 +124,9 @@ class ProcessVm:
         runs.
         """
         region = part.region
-        place = region.table.address + region.slot * ENTRY_BYTES
-        there = list(part.runs())
-        if len(there) > _MOST_RUNS or len(source) > _MOST_RUNS:
+        address = region.table.address + region.slot * ENTRY_BYTES
+        theirs = list(part.runs())
+        if len(theirs) > _MOST_RUNS or len(source) > _MOST_RUNS:
             return False
         with (
             tables.in_use(fd, region.slot, deadline),
@@ -140,59 +136,41 @@ class ProcessVm:
             region.check(entry)
             if not is_alone or not entry.is_at_rest:
                 return False
-            count = ctypes.create_string_buffer(_WORD.pack(entry.begun + 1), 8)
-            one = ctypes.addressof(count), 8
-            self._write(
-                region,
-                [(place + tables.BEGUN, 8), *there, (place + tables.ENDED, 8)],
-                [one, *source, one],
-                part.nbytes + 16,
-            )
+            number = ctypes.create_string_buffer(_WORD.pack(entry.begun + 1), 8)
+            count = ctypes.addressof(number), 8
+            theirs = [(address + tables.BEGUN, 8), *theirs, (address + tables.ENDED, 8)]
+            self._write(region, theirs, [count, *source, count], part.nbytes + 16)
             return True
 
     def _write(
-        self, region: RemoteRegion, there: list[Run], here: list[Run], num_bytes: int
+        self, region: RemoteRegion, theirs: list[Run], ours: list[Run], num_bytes: int
     ) -> None:
-        theirs, ours = _vector(there), _vector(here)
+        local, remote = _vector(ours), _vector(theirs)
         assert _writev is not None
-        got = _writev(region.table.pid, ours, len(ours), theirs, len(theirs), 0)
-        if got < 0:
-            raise self._lost(region, _error(got))
-        if got != num_bytes:
+        num_written = _writev(region.table.pid, local, len(local), remote, len(remote), 0)
+        if num_written < 0:
+            raise self._lost(region, _error(num_written))
+        if num_written != num_bytes:
             raise region.error(f"its memory is not mapped, or not writable, any longer{_UNMAPPED}")
 
-    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        return self._exchange(region, offset, lambda old: (old + amount) % 2**64, deadline)
-
-    def compare_and_swap(
-        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
-    ) -> int:
-        return self._exchange(
-            region, offset, lambda old: new if old == expected else None, deadline
-        )
-
-    def _exchange(
-        self,
-        region: RemoteRegion,
-        offset: int,
-        change: Callable[[int], int | None],
-        deadline: float,
+    def exchange(
+        self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
     ) -> int:
         self._check_way(region)
         word = ctypes.create_string_buffer(8)
-        here = [(ctypes.addressof(word), 8)]
-        there = list(region.runs(offset, offset + 8))
+        ours = [(ctypes.addressof(word), 8)]
+        theirs = list(region.runs(offset, offset + 8))
         with self._table(region) as fd, tables.in_use(fd, region.slot, deadline):
             region.check(tables.entry_at(fd, region.slot))
             with tables.alone(fd, region.slot, deadline):
-                self._read(region, there, here, 8)
-                (old,) = _WORD.unpack(word.raw)
-                new = change(old)
+                self._read(region, theirs, ours, 8)
+                old = int(_WORD.unpack(word.raw)[0])
+                new = change.of(old)
                 if new is not None:
                     _WORD.pack_into(word, 0, new)
                     with tables.changing(fd, region.slot, deadline):
-                        self._write(region, there, here, 8)
-        return int(old)
+                        self._write(region, theirs, ours, 8)
+        return old
 
     @contextlib.contextmanager
     def _table(self, region: RemoteRegion) -> Iterator[int]:
@@ -204,10 +182,8 @@ class ProcessVm:
             if error.errno in _OWN_LACK:
                 raise  # Says nothing of the owner.
             raise self._lost(region, error.errno or 0) from None
-        try:
+        with tables.closing(fd):
             yield fd
-        finally:
-            os.close(fd)
 
     def _check_way(self, region: RemoteRegion) -> None:
         """Raise ``BackendUnavailable`` if this process may not read the owner's memory.
@@ -229,20 +205,18 @@ class ProcessVm:
         if _readv is None or _writev is None:
             return "this system has no process_vm_readv"
         word = ctypes.create_string_buffer(8)
-        ours, theirs = (
-            _vector([(ctypes.addressof(word), 8)]), _vector([(region.table.address, 8)])
-        )  # fmt: skip
-        got = _readv(region.table.pid, ours, 1, theirs, 1, 0)
-        number = _error(got)
+        local, remote = _vector([(ctypes.addressof(word), 8)]), _vector([(region.table.address, 8)])
+        num_read = _readv(region.table.pid, local, 1, remote, 1, 0)
+        number = _error(num_read)
         if number in (errno.EPERM, errno.ENOSYS, errno.EACCES):
             return f"the kernel refuses it: {os.strerror(number)}"
-        if got != 8 or _WORD.unpack(word.raw)[0] != region.table.nonce:
+        if num_read != 8 or _WORD.unpack(word.raw)[0] != region.table.nonce:
             raise self._lost(region, number)
         return ""
 
     def _lost(self, region: RemoteRegion, number: int) -> Exception:
-        """Return the error for a call that failed with ``errno`` ``number``, or 0 if other data was
-        found."""
+        """Return the error for a call that failed with ``errno`` ``number``; 0 means that it read
+        another process's data."""
         self._probed.pop(region.table, None)
         started = process_start(region.table.pid)
         # A killed process that is not yet reaped still has a start time, but no memory.
@@ -251,35 +225,36 @@ class ProcessVm:
         if number in (errno.EPERM, errno.EACCES):
             return BackendUnavailable(f"the kernel refuses it: {os.strerror(number)}")
         if not number:
-            why = "its process has given up all that it had registered. Have it make a new buffer"
-            return region.error(why)
+            return region.error(
+                "its process has given up all that it had registered. Have it make a new buffer"
+            )
         return region.error(
             f"its memory cannot be reached ({os.strerror(number)}). Try again, or go by TCP with "
             "configure(rdma_same_host=False)"
         )
 
 
-def _error(got: int) -> int:
-    """Return the ``errno`` of a system call that returned ``got``; 0 if it succeeded.
+def _error(result: int) -> int:
+    """Return the ``errno`` of a system call that returned ``result``; 0 if it succeeded.
 
     A successful call leaves an older ``errno`` in place.
     """
-    return ctypes.get_errno() if got < 0 else 0
+    return ctypes.get_errno() if result < 0 else 0
 
 
 def _vector(runs: Sequence[Run]) -> ctypes.Array[_IoVec]:
     return (_IoVec * len(runs))(*runs)  # type: ignore[misc]  # a structure takes a tuple
 
 
-def _matched(there: list[Run], here: list[Run]) -> Iterator[tuple[list[Run], list[Run], int]]:
-    """Yield pairs of local and remote runs with equally many bytes, within the kernel's limit of
+def _matched(theirs: list[Run], ours: list[Run]) -> Iterator[tuple[list[Run], list[Run], int]]:
+    """Yield local runs, remote runs and their number of bytes, within the kernel's limit of
     runs."""
-    if len(here) <= _MOST_RUNS:
-        yield here, there, sum(length for _, length in there)
+    if len(ours) <= _MOST_RUNS:
+        yield ours, theirs, sum(length for _, length in theirs)
         return
-    theirs = RunReader(there)
-    for some, num_bytes in batches(here, _MOST_RUNS, _MOST_BYTES):
-        yield some, theirs.take(num_bytes), num_bytes
+    remote = RunReader(theirs)
+    for local, num_bytes in batches(ours, _MOST_RUNS, _MOST_BYTES):
+        yield local, remote.take(num_bytes), num_bytes
 
 
 def _check_time(deadline: float) -> None:

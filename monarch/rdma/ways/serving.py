@@ -36,7 +36,8 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
-"""What else may be asked: each of these takes what the message is about, on a thread of its own."""
+"""The other requests, by name: a function gets the message's ``about`` on a thread of its own, and
+returns the answer."""
 
 
 def serve(node: Node) -> None:
@@ -51,16 +52,15 @@ class MemoryService:
 
     def __init__(self, node: Node) -> None:
         self._node = weakref.ref(node)
+        #: The servers of data sockets, by whether they are encrypted.
         self._servers: dict[bool, StreamServer] = {}
         node.handle(AskMemory, self._on_ask)
         process.current().at_close.append(self.close)
 
     def _on_ask(self, envelope: Envelope[AskMemory]) -> None:
-        ask = envelope.message
-        thread = threading.Thread(
-            target=self._answer, args=(ask,), name="monarch-rdma-ask", daemon=True
-        )
-        thread.start()
+        threading.Thread(
+            target=self._answer, args=(envelope.message,), name="monarch-rdma-ask", daemon=True
+        ).start()
 
     def _answer(self, ask: AskMemory) -> None:
         node = self._node()
@@ -88,10 +88,8 @@ class MemoryService:
             if server is None:
                 server = self._servers[encrypted] = StreamServer(host, encrypted=encrypted)
         ticket = server.issue()
-        return {
-            "host": host, "port": server.port, "encrypted": encrypted,
-            "number": ticket.number, "secret": ticket.secret,
-        }  # fmt: skip
+        address = {"host": host, "port": server.port, "encrypted": encrypted}
+        return {**address, "number": ticket.number, "secret": ticket.secret}
 
     def close(self) -> None:
         with _lock:

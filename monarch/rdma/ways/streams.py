@@ -140,38 +140,38 @@ def receive_exactly(sock: socket.socket, size: int) -> bytes:
 def receive_into(sock: socket.socket, view: memoryview) -> None:
     """Fill ``view`` from the socket. Raises ``ConnectionError`` if the other end closes before."""
     while view.nbytes:
-        got = sock.recv_into(view[:_PIECE_BYTES])
-        if not got:
+        num_received = sock.recv_into(view[:_PIECE_BYTES])
+        if not num_received:
             raise ConnectionError("the other end has closed the connection")
-        view = view[got:]
+        view = view[num_received:]
 
 
 def send_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
     """Send runs of memory without a copy; small runs are gathered into larger pieces first."""
-    for some, num_bytes in batches(runs, 1000, _STAGED_BYTES):
-        if num_bytes // len(some) >= _DIRECT_BYTES:
-            for address, size in some:
+    for batch, num_bytes in batches(runs, 1000, _STAGED_BYTES):
+        if num_bytes // len(batch) >= _DIRECT_BYTES:
+            for address, size in batch:
                 sock.sendall(view_at(address, size))
             continue
         staged = bytearray(num_bytes)
         start = 0
-        for address, size in some:
+        for address, size in batch:
             staged[start : start + size] = view_at(address, size)
             start += size
         sock.sendall(staged)
 
 
 def receive_runs(sock: socket.socket, runs: Iterable[Run]) -> None:
-    """Receive straight into runs of memory; for small runs through one buffer for many."""
-    for some, num_bytes in batches(runs, 1000, _STAGED_BYTES):
-        if num_bytes // len(some) >= _DIRECT_BYTES:
-            for address, size in some:
+    """Receive into runs of memory without a copy; small runs are received together first."""
+    for batch, num_bytes in batches(runs, 1000, _STAGED_BYTES):
+        if num_bytes // len(batch) >= _DIRECT_BYTES:
+            for address, size in batch:
                 receive_into(sock, view_at(address, size))
             continue
         staged = memoryview(bytearray(num_bytes))
         receive_into(sock, staged)
         start = 0
-        for address, size in some:
+        for address, size in batch:
             view_at(address, size)[:] = staged[start : start + size]
             start += size
 
@@ -186,8 +186,7 @@ def discard(sock: socket.socket, num_bytes: int) -> None:
 
 
 def end_with_its_host(sock: socket.socket, seconds: float) -> None:
-    """Make the socket fail with ``OSError`` when the other host has not answered for so many
-    seconds.
+    """Make the socket fail with ``OSError`` if the other host does not answer for so long.
 
     A host's kernel answers even while its programs hang.
     """
@@ -202,7 +201,7 @@ def end_with_its_host(sock: socket.socket, seconds: float) -> None:
 def set_time(sock: socket.socket, deadline: float) -> None:
     """Set the socket's timeout to the time left. Raises ``TimeoutError`` if the deadline has
     passed."""
-    left = deadline - time.monotonic()
-    if left <= 0:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError("it takes longer than its timeout: give a longer one, timeout=seconds")
-    sock.settimeout(left)
+    sock.settimeout(seconds)

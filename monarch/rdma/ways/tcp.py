@@ -13,7 +13,7 @@ from monarch.errors import MonarchError
 from monarch.rdma.memory.layout import Run
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.table import LIVE, TableEntry
-from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.backend import BackendUnavailable, Entries, WordChange
 from monarch.rdma.ways.streams import (
     Ticket,
     prove_to_owner,
@@ -40,7 +40,7 @@ from monarch.wire.message import AskMemory
 
 
 class Tcp:
-    """The backend over TCP: its streams to owners are opened on demand and kept for later
+    """The backend over TCP: it opens streams to owners on demand, and keeps them for later
     transfers."""
 
     name = "tcp"
@@ -48,14 +48,14 @@ class Tcp:
     """How long a broken connection waits for the word that its process has died."""
 
     def __init__(self) -> None:
+        #: Streams that no transfer uses, by owner.
         self._idle: dict[Uid, list[socket.socket]] = {}
+        #: Streams that a transfer uses now, by owner.
         self._busy: dict[Uid, set[socket.socket]] = {}
         self._lock = threading.Lock()
         self._someone_gone = threading.Condition(self._lock)
 
-    def read(
-        self, part: Part | Ranges, into: Sequence[Run], deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
+    def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
         with self._stream(part.region, deadline) as sock:
             if isinstance(part, Ranges):
                 _ask_ranges(sock, part)
@@ -71,19 +71,15 @@ class Tcp:
             send_runs(sock, source)
             _answer(sock, part.region)
 
-    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        return self._exchange(region, offset, ADD, amount, 0, deadline)
-
-    def compare_and_swap(
-        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    def exchange(
+        self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
     ) -> int:
-        return self._exchange(region, offset, SWAP, expected, new, deadline)
-
-    def _exchange(
-        self, region: RemoteRegion, offset: int, kind: int, first: int, second: int, deadline: float
-    ) -> int:
+        word = Part(region, offset, offset + 8)
         with self._stream(region, deadline) as sock:
-            _ask(sock, kind, Part(region, offset, offset + 8), first, second)
+            if change.expected is None:
+                _ask(sock, ADD, word, change.operand)
+            else:
+                _ask(sock, SWAP, word, change.expected, change.operand)
             return _answer_value(sock, region)[1]
 
     @contextlib.contextmanager
@@ -92,8 +88,8 @@ class Tcp:
         raised."""
         owner = region.owner.uid
         with self._lock:
-            kept = self._idle.get(owner)
-            sock = kept.pop() if kept else None
+            idle = self._idle.get(owner)
+            sock = idle.pop() if idle else None
         if sock is None:
             sock = self._connect(region, deadline)
         with self._lock:
@@ -144,13 +140,13 @@ class Tcp:
             raise BackendUnavailable(response.error)
         body = response.answer
         ticket = Ticket(body["number"], body["secret"])
-        place = body["host"], body["port"]
+        host, port = body["host"], body["port"]
         try:
-            left = max(0.01, deadline - time.monotonic())
-            sock = socket.create_connection(place, timeout=min(left, 10.0))
+            seconds = min(max(0.01, deadline - time.monotonic()), 10.0)
+            sock = socket.create_connection((host, port), timeout=seconds)
         except OSError as error:
             self._check_lives(region, deadline)
-            raise BackendUnavailable(f"no connection to {place[0]}:{place[1]}: {error}") from None
+            raise BackendUnavailable(f"no connection to {host}:{port}: {error}") from None
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             set_time(sock, deadline)
@@ -158,27 +154,21 @@ class Tcp:
         except OSError as error:
             sock.close()
             self._check_lives(region, deadline)
-            raise BackendUnavailable(f"{place[0]}:{place[1]} turned us away: {error}") from None
+            raise BackendUnavailable(f"{host}:{port} turned us away: {error}") from None
 
     def _check_lives(self, region: RemoteRegion, deadline: float) -> None:
-        why = self._death_of(region, deadline)
-        if why:
-            raise region.orphaned(why)
+        """Raise ``RemoteMemoryError`` if the owner has died.
 
-    def _death_of(self, region: RemoteRegion, deadline: float) -> str:
-        """Return why the owner died; "" if it seems to live.
-
-        It waits a moment for the news, since a dying process's sockets close before its death is
+        Waits a moment for the news, since a dying process's sockets close before its death is
         reported.
         """
         node, uid = process.current().node, region.owner.uid
-        left = max(0.0, deadline - time.monotonic())
+        seconds = min(max(0.0, deadline - time.monotonic()), self.news_seconds)
         with self._someone_gone:
-            self._someone_gone.wait_for(
-                lambda: node.failure_of(uid) is not None, min(left, self.news_seconds)
-            )
+            self._someone_gone.wait_for(lambda: node.failure_of(uid) is not None, seconds)
         failure = node.failure_of(uid)
-        return "" if failure is None else f"its process is gone: {failure.reason}"
+        if failure is not None:
+            raise region.orphaned(f"its process is gone: {failure.reason}")
 
     def forget(self, uid: Uid, how: Gone) -> None:
         """Close the streams to a process that is gone, so that no transfer waits for it."""
@@ -204,7 +194,7 @@ def _ask(sock: socket.socket, kind: int, part: Part, first: int = 0, second: int
 def _ask_ranges(sock: socket.socket, part: Ranges) -> None:
     region = part.region
     head = REQUEST.pack(RANGES, region.slot, region.key, 0, len(part.ranges), 0, 0)
-    sock.sendall(head + b"".join(RANGE.pack(*one) for one in part.ranges))
+    sock.sendall(head + b"".join(RANGE.pack(*run) for run in part.ranges))
 
 
 def _answer(sock: socket.socket, region: RemoteRegion) -> TableEntry:

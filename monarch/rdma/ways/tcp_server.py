@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import socket
 import struct
 import threading
@@ -18,11 +17,11 @@ from collections.abc import Sequence
 
 from monarch.config import settings
 from monarch.errors import RemoteMemoryError
-from monarch.rdma.memory import table as tables
 from monarch.rdma.memory.device_memory import on_host, registered_part, staged
-from monarch.rdma.memory.layout import Run
+from monarch.rdma.memory.layout import Run, at
 from monarch.rdma.memory.region import FREED_MEMORY
 from monarch.rdma.memory.registry import Registration, registry
+from monarch.rdma.ways.backend import WordChange
 from monarch.rdma.ways.own_process import exchange
 from monarch.rdma.ways.streams import (
     Ticket,
@@ -37,13 +36,13 @@ from monarch.rdma.ways.streams import (
 from monarch.runtime.held import own_ports
 
 REQUEST = struct.Struct("=B7xQQQQQQ")
-"""What to do, the table entry, its key, the first byte and the one behind the last, operands."""
+"""The kind, the slot, the key, the first byte and the byte behind the last, two operands."""
 
 RESPONSE = struct.Struct("=B7xQQQ")
-"""How it went, writes begun and ended, a value."""
+"""``DONE`` or ``GONE``, the writes begun and ended, and a value."""
 
 RANGE = struct.Struct("=QQ")
-"""What follows a request for ``RANGES``, as many times as its last byte says."""
+"""A range, as offset and length: a request for ``RANGES`` has their number as its ``stop``."""
 
 READ, WRITE, ADD, SWAP, RANGES = range(1, 6)
 DONE, GONE = range(2)
@@ -53,8 +52,8 @@ _TICKET_SECONDS = 60.0
 _LOCK_SECONDS = 30.0
 _MOST_TICKETS = 4096
 _MOST_STRANGERS = 64
-"""So many connections at once may still have to show a ticket, which takes milliseconds. Where
-more come, the oldest goes: whoever only connects keeps nobody out, and few threads busy."""
+"""How many connections may be open that have not shown a ticket yet. Another one closes the
+oldest: whoever only connects keeps nobody out, and few threads busy."""
 _MOST_RANGES = 2**20
 _log = logging.getLogger("monarch.rdma")
 
@@ -74,8 +73,11 @@ class StreamServer:
             self._listener = socket.create_server(("0.0.0.0", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
         own_ports.add(self.port)
+        #: The tickets that nobody has shown yet, by number, each with the time at which it expires.
         self._tickets: dict[bytes, tuple[Ticket, float]] = {}
+        #: All connections; of an encrypted one also the socket beneath TLS.
         self._open: set[socket.socket] = set()
+        #: The connections that have not shown a ticket yet, the oldest first.
         self._strangers: dict[socket.socket, None] = {}
         self._is_closed = False
         self._thread = threading.Thread(target=self._accept, name="monarch-rdma", daemon=True)
@@ -85,8 +87,8 @@ class StreamServer:
         """Return a ticket for one connection, which expires soon."""
         now = time.monotonic()
         if len(self._tickets) >= _MOST_TICKETS:
-            late = [n for n, (_, until) in self._tickets.copy().items() if until < now]
-            for number in late:
+            expired = [n for n, (_, until) in self._tickets.copy().items() if until < now]
+            for number in expired:
                 self._tickets.pop(number, None)
         ticket = Ticket.new()
         self._tickets[ticket.number] = ticket, now + _TICKET_SECONDS
@@ -97,11 +99,11 @@ class StreamServer:
             try:
                 sock, _ = self._listener.accept()
             except OSError:
-                if self.is_closed():
+                if self._is_closed:
                     return
                 time.sleep(0.05)  # No descriptor left: another connection may end.
                 continue
-            if self.is_closed():
+            if self._is_closed:
                 sock.close()
                 return
             self._open.add(sock)
@@ -118,9 +120,6 @@ class StreamServer:
             except RuntimeError:  # No thread is left: another connection may end.
                 self._forget(sock)
                 sock.close()
-
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def _serve(self, raw: socket.socket) -> None:
         sock = raw
@@ -144,10 +143,10 @@ class StreamServer:
         except Exception:
             _log.exception("a data connection broke")
         finally:
-            for one in (sock, raw):
-                self._forget(one)
+            for end in (sock, raw):
+                self._forget(end)
                 with contextlib.suppress(OSError):
-                    one.close()
+                    end.close()
 
     def _forget(self, sock: socket.socket) -> None:
         self._open.discard(sock)
@@ -160,27 +159,35 @@ class StreamServer:
             if stop > _MOST_RANGES:
                 raise ValueError("too many ranges")
             ranges = list(RANGE.iter_unpack(receive_exactly(sock, stop * RANGE.size)))
-            start, stop = 0, max((at + size for at, size in ranges), default=0)
+            start, stop = 0, max((offset + size for offset, size in ranges), default=0)
         try:
-            found, held = _find(slot, key, start, stop)
+            registration, memory = _find(slot, key, start, stop)
         except RemoteMemoryError as error:
             if kind == WRITE:
                 discard(sock, stop - start)
             _refuse(sock, error.reason)
             return
         if kind == RANGES:
-            if found.device == "cpu":
-                _send(sock, found, [(found.address + at, size) for at, size in ranges])
+            if registration.device == "cpu":
+                _send(sock, registration, list(at(registration.address, ranges)))
             else:
-                part = registered_part(found, held, ranges)
-                with staged(part, is_read=True, is_written=False) as here:
-                    _send(sock, found, here)
+                part = registered_part(registration, memory, ranges)
+                with staged(part, is_read=True, is_written=False) as runs:
+                    _send(sock, registration, runs)
         elif kind == READ:
-            _read(sock, found, held, start, stop)
+            with on_host(registration, memory, start, stop, is_read=True, is_written=False) as runs:
+                _send(sock, registration, runs)
         elif kind == WRITE:
-            _write(sock, found, held, start, stop)
+            deadline = time.monotonic() + _LOCK_SECONDS
+            with (
+                registry().table.writing(slot, deadline),
+                on_host(registration, memory, start, stop, is_read=False, is_written=True) as runs,
+            ):
+                receive_runs(sock, runs)
+            sock.sendall(RESPONSE.pack(DONE, 0, 0, 0))
         elif kind in (ADD, SWAP) and stop == start + 8:
-            old = _exchange(found, start, kind, first, second)
+            change = WordChange(first) if kind == ADD else WordChange(second, first)
+            old = exchange(registration, start, change, time.monotonic() + _LOCK_SECONDS)
             sock.sendall(RESPONSE.pack(DONE, 0, 0, old))
         else:
             raise ValueError("no such request")
@@ -201,13 +208,13 @@ def _find(slot: int, key: int, start: int, stop: int) -> tuple[Registration, obj
 
     Raises ``RemoteMemoryError`` if it has ended, ``ValueError`` for a range beyond its end.
     """
-    found = registry().find_entry(slot, key)
-    held = found.life.hold()
-    if held is None:
+    registration = registry().find_entry(slot, key)
+    memory = registration.life.hold()
+    if memory is None:
         raise RemoteMemoryError("", "", FREED_MEMORY)
-    if not 0 <= start <= stop <= found.layout.nbytes:
+    if not 0 <= start <= stop <= registration.layout.nbytes:
         raise ValueError("beyond its end")
-    return found, held
+    return registration, memory
 
 
 def _refuse(sock: socket.socket, why: str) -> None:
@@ -215,43 +222,16 @@ def _refuse(sock: socket.socket, why: str) -> None:
     sock.sendall(RESPONSE.pack(GONE, 0, 0, len(text)) + text)
 
 
-def _read(sock: socket.socket, found: Registration, held: object, start: int, stop: int) -> None:
-    with on_host(found, held, start, stop, is_read=True, is_written=False) as runs:
-        _send(sock, found, runs)
-
-
-def _send(sock: socket.socket, found: Registration, runs: Sequence[Run]) -> None:
-    """Send runs of host memory, between the table entry as it was before and as it is after."""
-    table = registry().table
-    before = table.read(found.slot)
+def _send(sock: socket.socket, registration: Registration, runs: Sequence[Run]) -> None:
+    """Send the table entry, runs of host memory, and the table entry as it is after that."""
+    table, slot = registry().table, registration.slot
+    before = table.read(slot)
     sock.sendall(RESPONSE.pack(DONE, before.begun, before.ended, 0))
     send_runs(sock, runs)
     try:
-        registry().find_entry(found.slot, found.key)
-        after = table.read(found.slot)
+        registry().find_entry(slot, registration.key)
+        after = table.read(slot)
     except RemoteMemoryError as error:
         _refuse(sock, error.reason)
         return
     sock.sendall(RESPONSE.pack(DONE, after.begun, after.ended, 0))
-
-
-def _write(sock: socket.socket, found: Registration, held: object, start: int, stop: int) -> None:
-    fd = registry().table.open()
-    try:
-        deadline = time.monotonic() + _LOCK_SECONDS
-        with (
-            tables.in_use(fd, found.slot, deadline),
-            tables.changing(fd, found.slot, deadline),
-            on_host(found, held, start, stop, is_read=False, is_written=True) as runs,
-        ):
-            receive_runs(sock, runs)
-    finally:
-        os.close(fd)
-    sock.sendall(RESPONSE.pack(DONE, 0, 0, 0))
-
-
-def _exchange(found: Registration, start: int, kind: int, first: int, second: int) -> int:
-    deadline = time.monotonic() + _LOCK_SECONDS
-    if kind == ADD:
-        return exchange(found, start, lambda old: (old + first) % 2**64, deadline)
-    return exchange(found, start, lambda old: second if old == first else None, deadline)

@@ -19,7 +19,7 @@ from monarch.rdma.weights.slab import SlabPlace
 from monarch.runtime import process
 
 _DEGREE = 2
-"""How many hosts one copy serves at a time."""
+"""How many hosts copy from the same process at a time."""
 
 _LOOK_SECONDS = 0.25
 _KEPT_VERSIONS = 2
@@ -68,27 +68,37 @@ class Source:
 
 @dataclass
 class _Rank:
+    """One rank's part of the state dict; ``uid`` is the process that publishes it."""
+
     held: Held
     uid: str
-    recent: dict[int, int] = field(default_factory=dict)
+    #: The half of each version in its slab; -1 for a version that was lost with its process.
+    halves: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
 class _Holder:
+    """A process that has one rank's part of one version."""
+
     number: int
     machine: str
     uid: str
     place: SlabPlace
     buffer: RDMABuffer
     half: int
+    #: How many hosts copy from it now.
     num_served: int = 0
+
+    def as_source(self, kind: str) -> Source:
+        return Source(kind, self.number, self.place, self.buffer, self.half)
 
 
 @dataclass
 class _Spread:
-    """The hosts that have one rank's part of one version, and those that are copying it."""
+    """The processes that have one rank's part of one version."""
 
     holders: list[_Holder]
+    #: The process that copies it for its host, and the number of its source, by machine.
     copying: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -97,44 +107,47 @@ class Directory(Actor):
 
     def __init__(self) -> None:
         self._num_ranks = 0
+        #: Grows when a rank's description changes.
         self._epoch = 0
         self._ranks: dict[int, _Rank] = {}
+        #: The uids of the processes that have fetched, by machine.
         self._readers: dict[str, set[str]] = {}
+        #: Where the parts of the latest versions are, by version and rank.
         self._spreads: dict[tuple[int, int], _Spread] = {}
-        self._next_holder = 0
+        self._last_holder = 0
         self._changed = asyncio.Condition()
 
     @concurrent_endpoint
     async def last_of(self, rank: int) -> int:
         """Return the last version that a rank has published; 0 if none."""
-        found = self._ranks.get(rank)
-        return max(found.recent, default=0) if found is not None else 0
+        return max(self._ranks[rank].halves, default=0) if rank in self._ranks else 0
 
     @concurrent_endpoint
     async def publish(
         self, rank: int, num_ranks: int, version: int, half: int, held: Held | None, uid: str
     ) -> None:
-        """Note that a rank has filled a half of its slab with a version.
+        """Record that a rank has filled a half of its slab with a version.
 
-        ``held`` describes the rank's part if that is new.
+        ``held`` describes the rank's part, unless the description is unchanged. Raises
+        ``RuntimeError`` if another process publishes this rank.
         """
         async with self._changed:
             if num_ranks != self._num_ranks:
                 self._ranks.clear()
                 self._num_ranks = num_ranks
-            known = self._ranks.get(rank)
+            part = self._ranks.get(rank)
             if held is not None:
-                recent = dict(known.recent) if known is not None else {}
-                # The other half of what it had is gone with the process that had it.
-                self._ranks[rank] = known = _Rank(held, uid, dict.fromkeys(recent, -1))
+                # Earlier versions have ended with their slab.
+                lost = dict.fromkeys(part.halves if part is not None else (), -1)
+                self._ranks[rank] = part = _Rank(held, uid, lost)
                 self._epoch += 1
-            if known is None or known.uid != uid:
+            if part is None or part.uid != uid:
                 raise RuntimeError(
                     f"rank {rank} is published by another process by now: one process a rank "
                     "publishes under one name. Give this one another rank, or another name"
                 )
-            known.recent = {v: h for v, h in known.recent.items() if h not in (half, -1)}
-            known.recent[version] = half
+            part.halves = {v: h for v, h in part.halves.items() if h not in (half, -1)}
+            part.halves[version] = half
             self._forget_old()
             self._changed.notify_all()
 
@@ -148,33 +161,35 @@ class Directory(Actor):
         """Return the newest version that every rank has published; 0 before the first."""
         if not self._num_ranks or len(self._ranks) < self._num_ranks:
             return 0
-        common = set.intersection(
-            *({v for v, half in one.recent.items() if half >= 0} for one in self._ranks.values())
+        versions = (
+            {v for v, half in part.halves.items() if half >= 0} for part in self._ranks.values()
         )
-        return max(common, default=0)
+        return max(set.intersection(*versions), default=0)
 
     @concurrent_endpoint
     async def look(self, at_least: int, known_epoch: int, seconds: float) -> WholeVersion | None:
-        """Wait until the newest version is at least ``at_least``, and return it; ``None`` after
-        ``seconds``."""
+        """Wait for a version that is at least ``at_least``; return the newest version, or ``None``
+        after ``seconds``."""
         deadline = time.monotonic() + seconds
         async with self._changed:
             while (newest := self._newest()) < max(1, at_least):
-                left = deadline - time.monotonic()
-                if left <= 0:
+                seconds_left = deadline - time.monotonic()
+                if seconds_left <= 0:
                     return None
-                await _wait(self._changed, left)
-            ranks = [self._ranks[rank] for rank in range(self._num_ranks)]
-            held = tuple(one.held for one in ranks) if known_epoch != self._epoch else None
-            halves = tuple(one.recent[newest] for one in ranks)
+                await _wait(self._changed, seconds_left)
+            parts = [self._ranks[rank] for rank in range(self._num_ranks)]
+            held = tuple(part.held for part in parts) if known_epoch != self._epoch else None
+            halves = tuple(part.halves[newest] for part in parts)
             return WholeVersion(newest, self._epoch, halves, held)
 
     @concurrent_endpoint
     async def source(
         self, version: int, rank: int, machine: str, uid: str, needs_most: bool, seconds: float
     ) -> Source | None:
-        """Return where this reader gets the rank's part of this version; ``None`` if it is too
-        old."""
+        """Return where this reader gets the rank's part of this version.
+
+        Returns ``None`` if the version is too old, or after ``seconds``.
+        """
         deadline = time.monotonic() + seconds
         async with self._changed:
             readers = self._readers.setdefault(machine, set())
@@ -183,84 +198,70 @@ class Directory(Actor):
                 spread = self._spread(version, rank)
                 if spread is None:
                     return None
-                for one in spread.holders:
-                    if one.machine == machine and not _is_gone(one.uid):
-                        return Source("map", one.number, one.place, one.buffer, one.half)
+                alive = [holder for holder in spread.holders if not _is_gone(holder.uid)]
+                for holder in alive:
+                    if holder.machine == machine:
+                        return holder.as_source("map")
                 copier = spread.copying.get(machine)
                 if copier is not None and _is_gone(copier[0]):
+                    spread.copying.pop(machine)
                     self._served(spread, copier[1])
-                    copier = spread.copying.pop(machine, None) and None
-                free = [
-                    one for one in spread.holders
-                    if one.num_served < _DEGREE and not _is_gone(one.uid)
-                ]  # fmt: skip
-                if copier is None and free:
-                    best = min(free, key=lambda one: one.num_served)
+                free = [holder for holder in alive if holder.num_served < _DEGREE]
+                if machine not in spread.copying and free:
+                    best = min(free, key=lambda holder: holder.num_served)
                     readers = {reader for reader in readers if not _is_gone(reader)}
                     is_alone = len(readers) == 1 and not needs_most
                     if not is_alone:
                         best.num_served += 1
                         spread.copying[machine] = uid, best.number
-                    kind = "direct" if is_alone else "copy"
-                    return Source(kind, best.number, best.place, best.buffer, best.half)
-                if all(_is_gone(one.uid) for one in spread.holders):
+                    return best.as_source("direct" if is_alone else "copy")
+                if not alive:
                     held = self._ranks[rank].held
                     return Source("gone", 0, held.place, held.buffer, 0)
                 await _wait(self._changed, _LOOK_SECONDS)
         return None
 
     def _spread(self, version: int, rank: int) -> _Spread | None:
-        found = self._spreads.get((version, rank))
-        owner = self._ranks.get(rank)
-        if found is None and owner is not None and owner.recent.get(version, -1) >= 0:
-            held = owner.held
-            first = self._new_holder(
-                held.place.machine, owner.uid, held.place, held.buffer, owner.recent[version]
-            )
-            found = self._spreads[version, rank] = _Spread([first])
-        return found
+        spread = self._spreads.get((version, rank))
+        part = self._ranks.get(rank)
+        if spread is None and part is not None and part.halves.get(version, -1) >= 0:
+            held = part.held
+            first = self._new_holder(part.uid, held.place, held.buffer, part.halves[version])
+            spread = self._spreads[version, rank] = _Spread([first])
+        return spread
 
-    def _new_holder(
-        self, machine: str, uid: str, place: SlabPlace, buffer: RDMABuffer, half: int
-    ) -> _Holder:
-        self._next_holder += 1
-        return _Holder(
-            number=self._next_holder,
-            machine=machine,
-            uid=uid,
-            place=place,
-            buffer=buffer,
-            half=half,
-        )
+    def _new_holder(self, uid: str, place: SlabPlace, buffer: RDMABuffer, half: int) -> _Holder:
+        self._last_holder += 1
+        return _Holder(self._last_holder, place.machine, uid, place=place, buffer=buffer, half=half)
 
     @concurrent_endpoint
     async def copied(
         self, version: int, rank: int, uid: str, place: SlabPlace, buffer: RDMABuffer, half: int
     ) -> None:
-        """Note that a reader has made the copy for its host."""
+        """Record that a reader has made the copy for its host."""
         async with self._changed:
             spread = self._spreads.get((version, rank))
             if spread is not None:
                 _, number = spread.copying.pop(place.machine, ("", 0))
                 self._served(spread, number)
-                spread.holders.append(self._new_holder(place.machine, uid, place, buffer, half))
+                spread.holders.append(self._new_holder(uid, place, buffer, half))
             self._changed.notify_all()
 
     @concurrent_endpoint
     async def failed(self, version: int, rank: int, machine: str, holder: int) -> None:
-        """Note that a reader could not read from this process, so that no other reader tries it."""
+        """Record that a reader could not read from a holder: no other reader gets it as source."""
         async with self._changed:
             spread = self._spreads.get((version, rank))
             if spread is not None:
                 if spread.copying.get(machine, ("", 0))[1] == holder:
                     del spread.copying[machine]
-                spread.holders = [one for one in spread.holders if one.number != holder]
+                spread.holders = [other for other in spread.holders if other.number != holder]
             self._changed.notify_all()
 
     def _served(self, spread: _Spread, number: int) -> None:
-        for one in spread.holders:
-            if one.number == number:
-                one.num_served -= 1
+        for holder in spread.holders:
+            if holder.number == number:
+                holder.num_served -= 1
 
 
 def _is_gone(uid: str) -> bool:

@@ -28,11 +28,10 @@ class ShardPiece(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The sharding of dimension ``dim`` among ``size`` ranks of a mesh dimension; this is
-    ``number``.
+    """The sharding of dimension ``dim`` among ``size`` ranks, of which this rank is ``number``.
 
-    ``is_late``: it splits the part that other mesh dimensions leave (torch's strided shards, as
-    FSDP over tensor parallelism makes them).
+    If ``is_late``, it splits the shards of the other splits (torch's strided shards, as FSDP over
+    tensor parallelism makes them).
     """
 
     dim: int
@@ -57,51 +56,52 @@ def pieces_of(shape: Sequence[int], splits: Sequence[Split]) -> tuple[ShardPiece
 
     Each split makes chunks as ``torch.chunk`` does.
     """
-    lines = [
-        _line(size, [split for split in splits if split.dim == dim])
-        for dim, size in enumerate(shape)
-    ]
-    found = []
-    for parts in itertools.product(*lines):
+    pieces = []
+    for parts in itertools.product(*_intervals_of(shape, splits)):
         start, sizes, local = zip(*parts, strict=True) if parts else ((), (), ())
-        found.append(ShardPiece(tuple(start), tuple(sizes), tuple(local)))
-    return tuple(found)
+        pieces.append(ShardPiece(tuple(start), tuple(sizes), tuple(local)))
+    return tuple(pieces)
 
 
 def local_shape(shape: Sequence[int], splits: Sequence[Split]) -> Coordinates:
     """Return the shape of a rank's local tensor."""
     return tuple(
-        sum(length for _, length, _ in _line(size, [one for one in splits if one.dim == dim]))
-        for dim, size in enumerate(shape)
+        sum(length for _, length, _ in intervals) for intervals in _intervals_of(shape, splits)
     )
 
 
-def _line(size: int, splits: Sequence[Split]) -> list[tuple[int, int, int]]:
-    """Return the intervals of one dimension: start in the whole, length, and start in the local
-    tensor."""
-    intervals = [(0, size)]
+def _intervals_of(
+    shape: Sequence[int], splits: Sequence[Split]
+) -> list[list[tuple[int, int, int]]]:
+    """Return a rank's intervals of each dimension.
+
+    An interval is its start in the whole, its length, and its start in the local tensor.
+    """
     early = [split for split in splits if not split.is_late]
     late = [split for split in reversed(splits) if split.is_late]
-    for split in early + late:
-        total = sum(length for _, length in intervals)
-        chunk = -(-total // split.size)
-        first = min(total, split.number * chunk)
-        intervals = _between(intervals, first, min(total, first + chunk))
-    placed, place = [], 0
-    for start, length in intervals:
-        placed.append((start, length, place))
-        place += length
-    return placed
+    dimensions = []
+    for dim, size in enumerate(shape):
+        intervals = [(0, size, 0)]
+        for split in early + late:
+            if split.dim == dim:
+                total = sum(length for _, length, _ in intervals)
+                chunk = -(-total // split.size)
+                first = min(total, split.number * chunk)
+                intervals = _between(intervals, first, min(total, first + chunk))
+        dimensions.append(intervals)
+    return dimensions
 
 
-def _between(intervals: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    found, place = [], 0
-    for start, length in intervals:
-        low, high = max(first, place), min(last, place + length)
+def _between(
+    intervals: Sequence[tuple[int, int, int]], first: int, last: int
+) -> list[tuple[int, int, int]]:
+    """Return the intervals of the elements ``first`` to ``last`` of the local tensor."""
+    parts = []
+    for start, length, local in intervals:
+        low, high = max(first, local), min(last, local + length)
         if low < high:
-            found.append((start + low - place, high - low))
-        place += length
-    return found
+            parts.append((start + low - local, high - low, low - first))
+    return parts
 
 
 def plan(
@@ -122,12 +122,12 @@ def plan(
     for key, pieces in wanted.items():
         holders = [
             (rank, piece)
-            for rank, one in enumerate(held)
+            for rank, pieces_by_key in enumerate(held)
             if rank not in lost
-            for piece in one.get(key, ())
+            for piece in pieces_by_key.get(key, ())
             if piece.num_elements
         ]
-        if not holders and not any(key in one for one in held):
+        if not holders and not any(key in pieces_by_key for pieces_by_key in held):
             raise KeyError(key)
         for piece in pieces:
             for step in _fill(key, piece, holders, load, first):
@@ -144,30 +144,22 @@ def _fill(
     first: int,
 ) -> list[CopyStep]:
     num = max(1, len(load))
-    order = sorted(holders, key=lambda one: (load[one[0]], (one[0] - first) % num))
+    order = sorted(holders, key=lambda holder: (load[holder[0]], (holder[0] - first) % num))
     missing = [(wanted.start, wanted.sizes)] if wanted.num_elements else []
     steps = []
     for rank, piece in order:
-        left = []
+        still_missing = []
         for start, sizes in missing:
             common = _common(start, sizes, piece)
             if common is None:
-                left.append((start, sizes))
+                still_missing.append((start, sizes))
                 continue
             begin, extent = common
-            steps.append(
-                CopyStep(
-                    rank,
-                    key,
-                    _moved(begin, piece.start, piece.local),
-                    _moved(begin, wanted.start, wanted.local),
-                    extent,
-                )
-            )
-            left += _without(start, sizes, begin, extent)
-        missing = left
-        if not missing:
-            return steps
+            source = _moved(begin, piece.start, piece.local)
+            target = _moved(begin, wanted.start, wanted.local)
+            steps.append(CopyStep(rank, key, source, target, extent))
+            still_missing += _without(start, sizes, begin, extent)
+        missing = still_missing
     if missing:
         start, sizes = missing[0]
         raise ValueError(
@@ -177,8 +169,8 @@ def _fill(
     return steps
 
 
-def _moved(place: Coordinates, origin: Coordinates, to: Coordinates) -> Coordinates:
-    return tuple(a - b + c for a, b, c in zip(place, origin, to, strict=True))
+def _moved(point: Coordinates, origin: Coordinates, to: Coordinates) -> Coordinates:
+    return tuple(a - b + c for a, b, c in zip(point, origin, to, strict=True))
 
 
 def _common(
@@ -196,15 +188,15 @@ def _without(
     start: Coordinates, sizes: Coordinates, begin: Coordinates, extent: Coordinates
 ) -> list[tuple[Coordinates, Coordinates]]:
     """Return the rest of a box, without the inner box, as boxes."""
-    found = []
+    boxes = []
     low, size = list(start), list(sizes)
     for dim in range(len(start)):
-        before = begin[dim] - low[dim]
-        if before:
-            found.append((tuple(low), (*size[:dim], before, *size[dim + 1 :])))
-        after = low[dim] + size[dim] - begin[dim] - extent[dim]
-        if after:
-            place = (*low[:dim], begin[dim] + extent[dim], *low[dim + 1 :])
-            found.append((place, (*size[:dim], after, *size[dim + 1 :])))
+        num_before = begin[dim] - low[dim]
+        if num_before:
+            boxes.append((tuple(low), (*size[:dim], num_before, *size[dim + 1 :])))
+        num_after = low[dim] + size[dim] - begin[dim] - extent[dim]
+        if num_after:
+            corner = (*low[:dim], begin[dim] + extent[dim], *low[dim + 1 :])
+            boxes.append((corner, (*size[:dim], num_after, *size[dim + 1 :])))
         low[dim], size[dim] = begin[dim], extent[dim]
-    return found
+    return boxes

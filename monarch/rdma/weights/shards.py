@@ -73,16 +73,16 @@ def splits_of(tensor: Any) -> tuple[Split, ...]:
     if not hasattr(tensor, "device_mesh"):
         return ()
     mesh = tensor.device_mesh
-    place = mesh.get_coordinate()
-    found = []
+    coordinates = mesh.get_coordinate()
+    splits = []
     for dim, placement in enumerate(tensor.placements):
         kind = type(placement).__name__
         if placement.is_partial():
             raise ValueError("a tensor of partial sums has no value yet: reduce it first")
         if kind == "_StridedShard" or placement.is_shard():
-            late = kind == "_StridedShard"
-            found.append(Split(placement.dim, mesh.size(dim), place[dim], late))
-    return tuple(found)
+            is_late = kind == "_StridedShard"
+            splits.append(Split(placement.dim, mesh.size(dim), coordinates[dim], is_late))
+    return tuple(splits)
 
 
 def pieces_wanted(tensor: Any) -> tuple[ShardPiece, ...]:
@@ -93,22 +93,22 @@ def pieces_wanted(tensor: Any) -> tuple[ShardPiece, ...]:
 
 
 def _check(tensor: Any, splits: Sequence[Split]) -> None:
-    found, expected = tuple(local_of(tensor).shape), local_shape(tensor.shape, splits)
-    if found != expected:
+    shape, expected = tuple(local_of(tensor).shape), local_shape(tensor.shape, splits)
+    if shape != expected:
         raise ValueError(
-            f"this rank holds {found} of a tensor of {tuple(tensor.shape)}, and by its placements "
+            f"this rank holds {shape} of a tensor of {tuple(tensor.shape)}, and by its placements "
             f"it would hold {expected}: make the DTensor with the placements that it has"
         )
 
 
 def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
     """Return the place of each tensor in a half, and how many bytes a half has."""
-    held, offset = {}, 0
+    descriptions, offset = {}, 0
     for key, tensor in tensors.items():
         splits = splits_of(tensor)
         _check(tensor, splits)
         shape = tuple(tensor.shape)
-        one = HeldTensor(
+        description = descriptions[key] = HeldTensor(
             dtype=str(tensor.dtype).removeprefix("torch."),
             item_bytes=tensor.element_size(),
             shape=shape,
@@ -116,9 +116,8 @@ def describe(tensors: Mapping[str, Any]) -> tuple[dict[str, HeldTensor], int]:
             pieces=pieces_of(shape, splits),
             offset=offset,
         )
-        held[key] = one
-        offset += one.nbytes + -one.nbytes % _ALIGNMENT
-    return held, offset
+        offset += description.nbytes + -description.nbytes % _ALIGNMENT
+    return descriptions, offset
 
 
 def view_of(memory: memoryview, offset: int, dtype: str, shape: Sequence[int]) -> Any:

@@ -25,7 +25,8 @@ from typing import NamedTuple
 from monarch.rdma.memory import byte_locks
 from monarch.rdma.memory.byte_locks import ALONE, SHARED
 from monarch.rdma.memory.gpu import gpu
-from monarch.rdma.memory.table import new_key
+from monarch.rdma.memory.layout import Run
+from monarch.rdma.memory.table import closing, new_key
 from monarch.rdma.memory.workers import Workers
 
 HEADER_BYTES = 4096
@@ -34,8 +35,8 @@ VERSION = struct.Struct("=Q")
 ON_DEVICE = 2
 
 _MAGIC = struct.Struct("=QQ")
-_VERSIONS = 16
-_POPULATE_WRITE = 23  # madvise's number of it: as if each page had been written to.
+_VERSIONS_OFFSET = 16
+_POPULATE_WRITE = 23  # The advice to madvise: make all pages, as writes to them would.
 _POPULATE_BYTES = 64 * 2**20
 _AT_ONCE = 8
 
@@ -50,24 +51,32 @@ class SlabPlace(NamedTuple):
     half_bytes: int
 
 
+def version_run(half: int) -> Run:
+    """Return where the version of a half is in a slab, as offset and length."""
+    return _VERSIONS_OFFSET + VERSION.size * half, VERSION.size
+
+
 class Slab:
     """Two halves of ``half_bytes`` each, after a page with their versions; version 0 is an empty
     half."""
 
-    patience_seconds = 5.0  # with the readers of a half
+    #: How long a writer waits for the readers of a half.
+    patience_seconds = 5.0
 
     def __init__(self, fd: int, place: SlabPlace) -> None:
         self.fd = fd
         self.place = place
         self.half_bytes = place.half_bytes
         self.memory = mmap.mmap(fd, HEADER_BYTES + 2 * place.half_bytes)
+        #: The address at which the memory is pinned; 0 if it is not pinned.
         self._pinned_at = 0
+        #: Whether ``pin`` has been called.
         self._is_tried = False
 
     @classmethod
     def create(cls, num_bytes: int, machine: str) -> Slab:
-        """Make a slab whose halves have at least ``num_bytes``. Raises ``OSError`` if memory is
-        lacking."""
+        """Make a slab whose halves have at least ``num_bytes``. Raises ``OSError`` if there is too
+        little memory."""
         half = -(-max(num_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
         fd = os.memfd_create("monarch-rdma-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -120,10 +129,10 @@ class Slab:
         return memoryview(self.memory)[start : start + self.half_bytes]
 
     def version(self, half: int) -> int:
-        return int(VERSION.unpack_from(self.memory, _VERSIONS + 8 * half)[0])
+        return int(VERSION.unpack_from(self.memory, version_run(half)[0])[0])
 
     def _set_version(self, half: int, version: int) -> None:
-        VERSION.pack_into(self.memory, _VERSIONS + 8 * half, version)
+        VERSION.pack_into(self.memory, version_run(half)[0], version)
 
     @contextlib.contextmanager
     def filling(self, half: int, version: int) -> Iterator[memoryview]:
@@ -131,26 +140,26 @@ class Slab:
 
         ``ON_DEVICE`` is the copy on the GPU, which is elsewhere.
         """
-        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with closing(self._open()) as fd:
             # A reader that was stopped in the middle is not waited for longer: it will notice.
             with contextlib.suppress(TimeoutError):
                 byte_locks.lock(fd, half, ALONE, time.monotonic() + self.patience_seconds)
-            self._set_version(half, 0)
-            yield self.half(half)
-            self._set_version(half, version)
-        finally:
-            _let_go(fd, half)
+            try:
+                self._set_version(half, 0)
+                yield self.half(half)
+                self._set_version(half, version)
+            finally:
+                # Closing alone would leave the lock to a child that was forked meanwhile.
+                byte_locks.unlock(fd, half)
 
     @contextlib.contextmanager
     def reading(self, half: int, version: int, deadline: float) -> Iterator[memoryview | None]:
         """Yield the half, which keeps ``version`` within; ``None`` if it has another version."""
-        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            byte_locks.lock(fd, half, SHARED, deadline)
+        with closing(self._open()) as fd, byte_locks.locked(fd, half, SHARED, deadline):
             yield self.half(half) if self.version(half) == version else None
-        finally:
-            _let_go(fd, half)
+
+    def _open(self) -> int:
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
     def close(self) -> None:
         if self._pinned_at:
@@ -163,9 +172,3 @@ class Slab:
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             self.close()
-
-
-def _let_go(fd: int, half: int) -> None:
-    # Closing is not enough: a child that was forked meanwhile has the same open file, and its lock.
-    byte_locks.unlock(fd, half)
-    os.close(fd)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monarch.actor.controllers import get_or_spawn_controller
@@ -24,7 +25,6 @@ from monarch.rdma.ways.choice import Ways, ways
 from monarch.rdma.weights.directory import Directory, Held, Source, WholeVersion
 from monarch.rdma.weights.reshard import CopyStep, ShardPiece, plan
 from monarch.rdma.weights.shards import (
-    HeldTensor,
     box,
     describe,
     local_of,
@@ -32,15 +32,25 @@ from monarch.rdma.weights.shards import (
     tensors_of,
     view_of,
 )
-from monarch.rdma.weights.slab import HEADER_BYTES, ON_DEVICE, VERSION, Slab, SlabPlace
+from monarch.rdma.weights.slab import (
+    HEADER_BYTES,
+    ON_DEVICE,
+    VERSION,
+    Slab,
+    SlabPlace,
+    version_run,
+)
 from monarch.runtime import process
+
+_Tensors = Mapping[str, Any]
+_OnGpu = Mapping[str, LocalMemory]
 
 _LOOK_SECONDS = 5.0
 _MOST_OF_FREE = 0.25
 """A copy on a GPU takes at most this part of what is free there."""
 
 _MOST = 0.5
-"""From this part of a rank's bytes on, a reader that is alone on its host copies all of them."""
+"""A reader that needs more than this part of a rank's bytes copies all of them for its host."""
 
 
 class SharedStateDict:
@@ -52,7 +62,7 @@ class SharedStateDict:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # One publish or fetch at a time.
         self._publisher: _Publisher | None = None
         self._reader: _Fetcher | None = None
 
@@ -164,35 +174,31 @@ class Subscription:
 
 
 def _directory(name: str) -> Any:
-    found: Any = get_or_spawn_controller(f"shared state dict {name}", Directory).get()
-    return found
+    return get_or_spawn_controller(f"shared state dict {name}", Directory).get()
 
 
 def _look(directory: Any, at_least: int, epoch: int, deadline: float) -> WholeVersion:
+    """Wait for a version that is at least ``at_least``. Raises ``TimeoutError`` at the deadline."""
     while True:
-        left = deadline - time.monotonic()
-        asked = directory.look.call_one(at_least, epoch, max(0.0, min(left, _LOOK_SECONDS)))
-        found: WholeVersion | None = asked.get()
-        if found is not None:
-            return found
-        if left <= 0:
+        seconds_left = deadline - time.monotonic()
+        seconds = max(0.0, min(seconds_left, _LOOK_SECONDS))
+        newest: WholeVersion | None = directory.look.call_one(at_least, epoch, seconds).get()
+        if newest is not None:
+            return newest
+        if seconds_left <= 0:
             raise TimeoutError(
                 f"no version {max(1, at_least)} was published in time: it takes publish() of all "
                 "ranks of the trainer. See that they come to it, or give a longer timeout="
             )
 
 
-def _on_gpu(tensors: Mapping[str, Any]) -> dict[str, LocalMemory]:
+def _on_gpu(tensors: _Tensors) -> dict[str, LocalMemory]:
     """Return this rank's memory of the tensors on GPUs, as it is after the caller's queued work.
 
     Torch copies the other tensors.
     """
-    found = {}
-    for key, tensor in tensors.items():
-        memory = _memory_on_gpu(local_of(tensor))
-        if memory is not None:
-            found[key] = memory.as_of_now()
-    return found
+    memories = {key: _memory_on_gpu(local_of(tensor)) for key, tensor in tensors.items()}
+    return {key: memory.as_of_now() for key, memory in memories.items() if memory is not None}
 
 
 def _memory_on_gpu(tensor: Any) -> LocalMemory | None:
@@ -203,48 +209,50 @@ def _memory_on_gpu(tensor: Any) -> LocalMemory | None:
     return memory if memory.device != "cpu" and memory.nbytes else None
 
 
-def _marks_of(on_gpu: Mapping[str, LocalMemory]) -> list[GpuMark]:
+def _marks_of(on_gpu: _OnGpu) -> list[GpuMark]:
     return [mark for memory in on_gpu.values() for mark in memory.ready]
 
 
 class _Publisher:
-    """One rank's part of a state dict: its slab, and the places of the tensors in it."""
+    """One rank's part of a state dict: its slab, and where the tensors are in it."""
 
     def __init__(self, directory: Any, rank: int, num_ranks: int) -> None:
         self.key = rank, num_ranks
         self._directory = directory
+        #: The last version that this rank has published; 0 before the first.
         self._last: int = directory.last_of.call_one(rank).get()
+        #: The host's memory for the tensors; ``None`` before the first state dict.
         self._slab: Slab | None = None
-        self._mine: Held | None = None
+        #: The description of this rank's part, as readers get it.
+        self._held: Held | None = None
+        #: Whether the directory has that description.
+        self._is_described = False
+        #: The GPU that has all tensors; -1 if there is no such GPU.
         self._device = -1
+        #: The copy of a half on that GPU; ``None`` if there was no room for it.
         self._device_memory: LocalMemory | None = None
-        self._is_told = False
 
-    def prepare(
-        self, way: Ways, tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory]
-    ) -> tuple[Slab, Held]:
+    def prepare(self, way: Ways, tensors: _Tensors, on_gpu: _OnGpu) -> tuple[Slab, Held]:
         """Return the memory for such tensors: the existing one if it has their shapes and
         devices."""
-        held, num_bytes = describe(tensors)
+        descriptions, num_bytes = describe(tensors)
         device = _one_device(tensors, on_gpu)
-        known = self._mine
-        if self._slab is None or known is None or held != known.tensors:
+        if self._slab is None or self._held is None or descriptions != self._held.tensors:
             self._slab = Slab.create(num_bytes, machine_id())
             self._device_memory = None
             buffer = RDMABuffer(memoryview(self._slab.memory))
-            self._mine = Held(held, self._slab.place, buffer)
-            self._is_told = False
+            self._held = Held(descriptions, self._slab.place, buffer)
+            self._is_described = False
             self._device = device
             if device >= 0:
                 self._copy_on(device, self._slab.half_bytes)
         if on_gpu:
             self._slab.pin(way.workers)
-        assert self._mine is not None
-        return self._slab, self._mine
+        return self._slab, self._held
 
     def _copy_on(self, device: int, num_bytes: int) -> None:
         """Allocate a copy on the GPU, if that leaves most of its free memory."""
-        assert self._mine is not None
+        assert self._held is not None
         try:
             if num_bytes > gpu().free_bytes(device) * _MOST_OF_FREE:
                 return
@@ -252,98 +260,93 @@ class _Publisher:
         except (RuntimeError, MemoryError):
             return  # Readers use the host's memory.
         self._device_memory = memory_of(array)
-        self._mine = replace(self._mine, on_device=RDMABuffer(array))
+        self._held = replace(self._held, on_device=RDMABuffer(array))
 
-    def publish(
-        self, way: Ways, tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory],
-        version: int | None,
-    ) -> int:  # fmt: skip
+    def publish(self, way: Ways, tensors: _Tensors, on_gpu: _OnGpu, version: int | None) -> int:
         number = self._last + 1 if version is None else version
         if number <= self._last:
             raise ValueError(
                 f"version {number} is not newer than {self._last}: leave it out, or count on"
             )
-        slab, mine = self.prepare(way, tensors, on_gpu)
+        slab, held = self.prepare(way, tensors, on_gpu)
         rank, num_ranks = self.key
         half = number % 2
-        copied = None
+        copy = None
         if self._device_memory is not None and _one_device(tensors, on_gpu) == self._device:
-            copied = self._copy_across(slab, mine, on_gpu, number)
+            copy = part_of(self._device_memory)
+            self._copy_across(copy, slab, held, on_gpu, number)
         with slab.filling(half, number) as memory:
-            if copied is not None:
-                copy_to_host(copied, memory_of(memory).runs(), way.workers)
+            if copy is not None:
+                copy_to_host(copy, memory_of(memory).runs(), way.workers)
             else:
-                _copy_each(way, memory, mine, tensors, on_gpu)
+                _copy_each(way, memory, held, tensors, on_gpu)
         uid = process.current().node.uid
-        told = None if self._is_told else mine
-        self._directory.publish.call_one(rank, num_ranks, number, half, told, uid).get()
-        self._is_told = True
+        news = None if self._is_described else held
+        self._directory.publish.call_one(rank, num_ranks, number, half, news, uid).get()
+        self._is_described = True
         self._last = number
         return number
 
     def _copy_across(
-        self, slab: Slab, mine: Held, on_gpu: Mapping[str, LocalMemory], number: int
-    ) -> DevicePart:
-        """Copy the tensors to the copy on the GPU, which has all of a half, and return it."""
-        assert self._device_memory is not None
-        whole = part_of(self._device_memory)
+        self, copy: DevicePart, slab: Slab, held: Held, on_gpu: _OnGpu, number: int
+    ) -> None:
+        """Copy the tensors to the copy on the GPU, which has the form of a half."""
         with slab.filling(ON_DEVICE, number):
             target = [
-                place for key in on_gpu for place in whole.cut(*_bounds(mine.tensors[key])).places
+                place
+                for tensor in (held.tensors[key] for key in on_gpu)
+                for place in copy.cut(tensor.offset, tensor.offset + tensor.nbytes).places
             ]
-            source = [place for one in on_gpu.values() for place in part_of(one).places]
+            source = [place for memory in on_gpu.values() for place in part_of(memory).places]
             copy_across(DevicePart(source, _marks_of(on_gpu)), DevicePart(target))
-        return whole
 
 
-def _bounds(held: HeldTensor) -> tuple[int, int]:
-    return held.offset, held.offset + held.nbytes
-
-
-def _one_device(tensors: Mapping[str, Any], on_gpu: Mapping[str, LocalMemory]) -> int:
+def _one_device(tensors: _Tensors, on_gpu: _OnGpu) -> int:
     """Return the GPU that has all tensors with bytes; -1 if there is no such GPU."""
     if any(key not in on_gpu and local_of(tensor).numel() for key, tensor in tensors.items()):
         return -1
-    devices = {gpu().device_of(one.keep) for one in on_gpu.values()}
+    devices = {gpu().device_of(memory.keep) for memory in on_gpu.values()}
     return devices.pop() if len(devices) == 1 else -1
 
 
-def _copy_each(
-    way: Ways, memory: memoryview, mine: Held, tensors: Mapping[str, Any],
-    on_gpu: Mapping[str, LocalMemory],
-) -> None:  # fmt: skip
+def _copy_each(way: Ways, half: memoryview, held: Held, tensors: _Tensors, on_gpu: _OnGpu) -> None:
     """Copy each tensor to its place in a half; GPU tensors are copied together at the end."""
     source: list[StoragePlace] = []
     runs: list[Run] = []
-    start = memory_of(memory).address
+    start = memory_of(half).address
     for key, tensor in tensors.items():
-        one, here = mine.tensors[key], on_gpu.get(key)
-        if here is None:
-            view_of(memory, one.offset, one.dtype, one.local).copy_(local_of(tensor))
+        target = held.tensors[key]
+        if key in on_gpu:
+            source += part_of(on_gpu[key]).places
+            runs.append((start + target.offset, target.nbytes))
         else:
-            source += part_of(here).places
-            runs.append((start + one.offset, one.nbytes))
+            view_of(half, target.offset, target.dtype, target.local).copy_(local_of(tensor))
     if source:
         copy_to_host(DevicePart(source, _marks_of(on_gpu)), runs, way.workers)
 
 
 class _Replaced(Exception):
-    """A newer version replaced the one that was being copied."""
+    """A newer version replaced the version that was being copied."""
 
 
 class _Fetcher:
-    """Fetches for one process; it remembers what is published, and the slabs that it has mapped."""
+    """Fetches for one process. It keeps the descriptions of what is published, and mapped slabs."""
 
     def __init__(self, directory: Any) -> None:
         self._directory = directory
+        #: The number of the descriptions in ``_held``; 0 before the first.
         self._epoch = 0
+        #: What each rank publishes.
         self._held: tuple[Held, ...] = ()
+        #: The pieces of each key that each rank has.
         self._pieces: list[dict[str, Sequence[ShardPiece]]] = []
+        #: Slabs of other processes of this host.
         self._mapped: dict[SlabPlace, Slab] = {}
+        #: This process's copies of ranks' parts, by rank.
         self._copies: dict[int, tuple[Slab, RDMABuffer]] = {}
         self._uid = process.current().node.uid
 
-    def fetch(self, way: Ways, tensors: Mapping[str, Any], version: int, deadline: float) -> int:
+    def fetch(self, way: Ways, tensors: _Tensors, version: int, deadline: float) -> int:
         wanted = {key: pieces_wanted(tensor) for key, tensor in tensors.items()}
         targets = {key: local_of(tensor) for key, tensor in tensors.items()}
         # Readers that begin at different replicas divide the work.
@@ -363,20 +366,25 @@ class _Fetcher:
             by_rank: dict[int, list[CopyStep]] = {}
             for step in steps:
                 by_rank.setdefault(step.rank, []).append(step)
-            failed = None
-            for rank, own in by_rank.items():
+            is_whole = True
+            for rank, rank_steps in by_rank.items():
+                part = _PartFetch(
+                    way=way,
+                    version=snapshot.version,
+                    held=self._held[rank],
+                    steps=rank_steps,
+                    targets=targets,
+                    deadline=deadline,
+                )
                 try:
-                    is_whole = self._fetch_rank(way, snapshot, rank, own, targets, deadline)
+                    is_whole = self._fetch_part(part, rank, snapshot.halves[rank])
                 except RemoteMemoryError as raised:
-                    error, failed = raised, rank
-                    break
+                    error, is_whole = raised, False
+                    lost.add(rank)
                 if not is_whole:
-                    failed = -1
                     break
-            if failed is None:
+            if is_whole:
                 return snapshot.version
-            if failed >= 0:
-                lost.add(failed)
             if time.monotonic() > deadline:
                 raise error or TimeoutError(
                     "versions came faster than they could be fetched: publish less often, fetch "
@@ -387,38 +395,31 @@ class _Fetcher:
         if snapshot.held is not None:
             self._held, self._epoch = snapshot.held, snapshot.epoch
             self._pieces = [
-                {key: one.pieces for key, one in held.tensors.items()} for held in self._held
+                {key: tensor.pieces for key, tensor in held.tensors.items()} for held in self._held
             ]
-            places = {one.place for one in self._held}
-            for place in [place for place in self._mapped if place not in places]:
-                del self._mapped[place]
+            places = {held.place for held in self._held}
+            self._mapped = {p: slab for p, slab in self._mapped.items() if p in places}
 
     def _check_dtypes_are_known(self) -> None:
         torch = sys.modules["torch"]
         for held in self._held:
-            for key, one in held.tensors.items():
-                if not hasattr(torch, one.dtype):
+            for key, tensor in held.tensors.items():
+                if not hasattr(torch, tensor.dtype):
                     raise TypeError(
                         f"{key!r} has a dtype that torch {torch.__version__} does not know: "
-                        f"{one.dtype}. Use the trainer's version, or publish it as another dtype"
+                        f"{tensor.dtype}. Use the trainer's version, or publish it as another dtype"
                     )
 
-    def _fetch_rank(
-        self, way: Ways, snapshot: WholeVersion, rank: int, steps: Sequence[CopyStep],
-        targets: Mapping[str, Any], deadline: float,
-    ) -> bool:  # fmt: skip
+    def _fetch_part(self, part: _PartFetch, rank: int, half: int) -> bool:
         """Copy one rank's part; return whether it had this version until the copy was done."""
-        held, version = self._held[rank], snapshot.version
-        if held.place.machine == machine_id() and (slab := self._map(held.place)) is not None:
-            left = _unpack_across(way, slab, version, held, steps, targets, deadline)
-            if any(_memory_on_gpu(targets[step.key]) is not None for step in left):
-                slab.pin(way.workers)
-            return _unpack(slab, snapshot.halves[rank], version, held, left, targets, deadline)
-        num_needed = sum(held.tensors[step.key].item_bytes * _num(step.sizes) for step in steps)
-        needs_most = num_needed > _MOST * held.place.half_bytes
-        seconds = max(0.0, deadline - time.monotonic())
+        place, version = part.held.place, part.version
+        if place.machine == machine_id() and (slab := self._map(place)) is not None:
+            part.copy_across(slab)
+            if any(_memory_on_gpu(part.targets[step.key]) is not None for step in part.steps):
+                slab.pin(part.way.workers)
+            return part.unpack(slab, half)
         source: Source | None = self._directory.source.call_one(
-            version, rank, machine_id(), self._uid, needs_most, seconds
+            version, rank, machine_id(), self._uid, part.needs_most, part.seconds_left()
         ).get()
         if source is None:
             return False
@@ -427,153 +428,153 @@ class _Fetcher:
                 f"all that had version {version} have ended. Fetch again, once it or a later one "
                 "has been published"
             )
+        failed = version, rank, machine_id(), source.holder
         try:
             if source.kind == "map" and (slab := self._map(source.place)) is not None:
-                return _unpack(slab, source.half, version, held, steps, targets, deadline)
+                return part.unpack(slab, source.half)
             if source.kind == "copy":
                 try:
-                    slab, half = self._copy(way, source, rank, version, deadline)
+                    slab, half = self._copy(part.way, source, rank, version, part.deadline)
                 except _Replaced:
-                    self._directory.failed.call_one(
-                        version, rank, machine_id(), source.holder
-                    ).get()
+                    self._directory.failed.call_one(*failed).get()
                     return False
-                return _unpack(slab, half, version, held, steps, targets, deadline)
-            return _read_steps(way, source, version, held, steps, targets, deadline)
+                return part.unpack(slab, half)
+            return part.read(source)
         except RemoteMemoryError:
-            self._directory.failed.call_one(version, rank, machine_id(), source.holder).get()
-            if source.place == held.place:
+            self._directory.failed.call_one(*failed).get()
+            if source.place == place:
                 raise
-            return False  # Another has it, too.
+            return False  # Another process has it, too.
 
     def _map(self, place: SlabPlace) -> Slab | None:
         """Map the slab of a process of this host; return ``None`` if that fails."""
-        found = self._mapped.get(place)
-        if found is None:
+        if place not in self._mapped:
             try:
-                found = self._mapped[place] = Slab.of_peer(place)
+                self._mapped[place] = Slab.of_peer(place)
             except OSError:
                 return None
-        return found
+        return self._mapped[place]
 
     def _copy(
         self, way: Ways, source: Source, rank: int, version: int, deadline: float
     ) -> tuple[Slab, int]:
-        """Copy all of a rank's part into a slab here, for this host and for hosts that fetch from
-        here."""
+        """Copy all of a rank's part into a slab here, for readers of this host and of others.
+
+        Returns the slab and the half. Raises ``_Replaced`` if the source has a newer version by
+        now.
+        """
         size, half = source.place.half_bytes, version % 2
-        known = self._copies.get(rank)
-        if known is None or known[0].half_bytes != size:
+        copy = self._copies.get(rank)
+        if copy is None or copy[0].half_bytes != size:
             slab = Slab.create(size, machine_id())
-            known = self._copies[rank] = slab, RDMABuffer(memoryview(slab.memory))
-        slab, buffer = known
+            copy = self._copies[rank] = slab, RDMABuffer(memoryview(slab.memory))
+        slab, buffer = copy
         region = source.buffer.part.region
-        begin = HEADER_BYTES + source.half * size
+        start = HEADER_BYTES + source.half * size
+        word = bytearray(VERSION.size)
         with slab.filling(half, version) as memory:
-            runs = memory_of(memory).runs()
-            way.read(Part(region, begin, begin + size), runs, deadline)
-            if self._version_there(way, source, deadline) != version:
+            way.read(Part(region, start, start + size), memory_of(memory).runs(), deadline)
+            start, length = version_run(source.half)
+            way.read(Part(region, start, start + length), memory_of(word).runs(), deadline)
+            if VERSION.unpack(word) != (version,):
                 raise _Replaced
         self._directory.copied.call_one(version, rank, self._uid, slab.place, buffer, half).get()
         return slab, half
 
-    def _version_there(self, way: Ways, source: Source, deadline: float) -> int:
-        word = bytearray(VERSION.size)
-        place = 16 + 8 * source.half
-        part = Part(source.buffer.part.region, place, place + VERSION.size)
-        way.read(part, memory_of(word).runs(), deadline)
-        return int(VERSION.unpack(word)[0])
 
+@dataclass
+class _PartFetch:
+    """The copies that a fetch makes from one rank's part of a version.
 
-def _num(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
-def _unpack_across(
-    way: Ways, slab: Slab, version: int, held: Held, steps: Sequence[CopyStep],
-    targets: Mapping[str, Any], deadline: float,
-) -> Sequence[CopyStep]:  # fmt: skip
-    """Copy from the publisher's GPU to this process's, while it has the version there.
-
-    Returns the steps that are left.
+    ``steps`` are the copies that are still to be made, into the tensors of ``targets``.
     """
-    if held.on_device is None:
-        return steps
-    own: list[CopyStep] = []
-    left: list[CopyStep] = []
-    ranges: list[Run] = []
-    places: list[StoragePlace] = []
-    for step in steps:
-        one, target = held.tensors[step.key], targets[step.key]
-        memory = _memory_on_gpu(target[box(step.target, step.sizes)])
-        if memory is None or str(target.dtype) != f"torch.{one.dtype}":
-            left.append(step)
-            continue
-        own.append(step)
-        ranges += joined(one.runs(step.source, step.sizes))
-        places += part_of(memory).places
-    if not own:
-        return steps
-    with slab.reading(ON_DEVICE, version, deadline) as there:
-        if there is None:
-            return steps
-        region = held.on_device.part.region
-        try:
-            is_done = way.read_across(Ranges(region, tuple(ranges)), DevicePart(places), deadline)
-        except RemoteMemoryError:
-            return steps  # The publisher has ended: what it had in the host's memory has not.
-        return left if is_done and slab.version(ON_DEVICE) == version else steps
 
+    way: Ways
+    version: int
+    held: Held
+    steps: list[CopyStep]
+    targets: _Tensors
+    deadline: float
 
-def _unpack(
-    slab: Slab, half: int, version: int, held: Held, steps: Sequence[CopyStep],
-    targets: Mapping[str, Any], deadline: float,
-) -> bool:  # fmt: skip
-    """Copy from a slab of this host; return whether it had the version until the end."""
-    with slab.reading(half, version, deadline) as memory:
-        if memory is None:
+    @property
+    def needs_most(self) -> bool:
+        """Whether the steps need most of the rank's bytes."""
+        tensors = self.held.tensors
+        num_bytes = sum(tensors[step.key].item_bytes * math.prod(step.sizes) for step in self.steps)
+        return num_bytes > _MOST * self.held.place.half_bytes
+
+    def seconds_left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    def copy_across(self, slab: Slab) -> None:
+        """Copy from the publisher's GPU to this process's, while it has the version there.
+
+        The steps for which that works are removed from ``steps``.
+        """
+        if self.held.on_device is None:
+            return
+        other_steps: list[CopyStep] = []
+        ranges: list[Run] = []
+        places: list[StoragePlace] = []
+        for step in self.steps:
+            tensor, target = self.held.tensors[step.key], self.targets[step.key]
+            memory = _memory_on_gpu(target[box(step.target, step.sizes)])
+            if memory is None or str(target.dtype) != f"torch.{tensor.dtype}":
+                other_steps.append(step)
+                continue
+            ranges += joined(tensor.runs(step.source, step.sizes))
+            places += part_of(memory).places
+        if not places:
+            return
+        source = Ranges(self.held.on_device.part.region, tuple(ranges))
+        with slab.reading(ON_DEVICE, self.version, self.deadline) as half:
+            if half is None:
+                return
+            try:
+                is_done = self.way.read_across(source, DevicePart(places), self.deadline)
+            except RemoteMemoryError:
+                return  # The publisher has ended: what it had in the host's memory has not.
+            if is_done and slab.version(ON_DEVICE) == self.version:
+                self.steps = other_steps
+
+    def unpack(self, slab: Slab, half: int) -> bool:
+        """Copy from a slab of this host; return whether it had the version until the end."""
+        with slab.reading(half, self.version, self.deadline) as memory:
+            if memory is None:
+                return False
+            for step in self.steps:
+                tensor = self.held.tensors[step.key]
+                whole = view_of(memory, tensor.offset, tensor.dtype, tensor.local)
+                self._fill(step, whole[box(step.source, step.sizes)])
+            # A reader that was stopped for long may have been overtaken all the same.
+            return slab.version(half) == self.version
+
+    def read(self, source: Source) -> bool:
+        """Read from another host only the bytes that the steps need.
+
+        Returns whether it had the version until the end.
+        """
+        base = HEADER_BYTES + source.half * source.place.half_bytes
+        version = version_run(source.half)
+        runs, offsets, total = [version], [], VERSION.size
+        for step in self.steps:
+            offsets.append(total)
+            for offset, length in joined(self.held.tensors[step.key].runs(step.source, step.sizes)):
+                runs.append((base + offset, length))
+                total += length
+        runs.append(version)
+        staged = bytearray(total + VERSION.size)
+        ranges = Ranges(source.buffer.part.region, tuple(runs))
+        self.way.read_ranges(ranges, memory_of(staged).runs(), self.deadline)
+        if {VERSION.unpack_from(staged, at)[0] for at in (0, total)} != {self.version}:
             return False
-        for step in steps:
-            one = held.tensors[step.key]
-            whole = view_of(memory, one.offset, one.dtype, one.local)
-            part = whole[box(step.source, step.sizes)]
-            targets[step.key][box(step.target, step.sizes)].copy_(part)
-        # A reader that was stopped for long may have been overtaken all the same.
-        return slab.version(half) == version
+        for step, offset in zip(self.steps, offsets, strict=True):
+            tensor = self.held.tensors[step.key]
+            size = math.prod(step.sizes) * tensor.item_bytes
+            # A copy: torch wants aligned elements.
+            aligned = memoryview(staged[offset : offset + size])
+            self._fill(step, view_of(aligned, 0, tensor.dtype, step.sizes))
+        return True
 
-
-def _read_steps(
-    way: Ways, source: Source, version: int, held: Held, steps: Sequence[CopyStep],
-    targets: Mapping[str, Any], deadline: float,
-) -> bool:  # fmt: skip
-    """Read from another host only the bytes that the steps need."""
-    base = HEADER_BYTES + source.half * source.place.half_bytes
-    word = (16 + 8 * source.half, VERSION.size)
-    runs, places, total = [word], [], VERSION.size
-    for step in steps:
-        one = held.tensors[step.key]
-        places.append(total)
-        for offset, length in joined(one.runs(step.source, step.sizes)):
-            runs.append((base + offset, length))
-            total += length
-    runs.append(word)
-    staged = bytearray(total + VERSION.size)
-    way.read_ranges(
-        Ranges(source.buffer.part.region, tuple(runs)), memory_of(staged).runs(), deadline
-    )
-    before, after = VERSION.unpack_from(staged, 0)[0], VERSION.unpack_from(staged, total)[0]
-    if before != version or after != version:
-        return False
-    memory = memoryview(staged)
-    for step, place in zip(steps, places, strict=True):
-        one = held.tensors[step.key]
-        size = _num(step.sizes) * one.item_bytes
-        # A copy: torch wants aligned elements.
-        part = view_of(
-            memoryview(bytearray(memory[place : place + size])), 0, one.dtype, step.sizes
-        )
-        targets[step.key][box(step.target, step.sizes)].copy_(part)
-    return True
+    def _fill(self, step: CopyStep, part: Any) -> None:
+        self.targets[step.key][box(step.target, step.sizes)].copy_(part)

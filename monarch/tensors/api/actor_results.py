@@ -13,8 +13,7 @@ from monarch.tensors.worker.arrivals import divert
 
 
 class _Diverted:
-    """Call arguments that send the endpoint's result to a slot of the receiving proc, not to the
-    caller."""
+    """Arguments of a call whose result goes to a slot of the receiving proc, not to the caller."""
 
     def __init__(self, args: tuple[Any, ...], ticket: int) -> None:
         self._args = args
@@ -32,7 +31,7 @@ def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rule = endpoint._spec.propagate
     name = f"{endpoint._mesh.name}.{endpoint._name}"
     if rule == "inspect":
-        rule = _nothing
+        rule = _no_result
     if not callable(rule):
         raise NotImplementedError(
             f"{name}.rref needs a rule for what comes out: @endpoint(propagate=function), or "
@@ -56,26 +55,26 @@ def rref(endpoint: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     template, spec = of_function(name, rule, args, kwargs, None)
     paths = [path for path in spec.paths if path is not None]
     builtin_key = ("rref", repr(paths), template.results, template.mutates, len(tensors))
-    known = client.builtins.get(builtin_key)
-    if known is None:
-        client.define_template(template, 1, "results", paths, len(tensors))
-        client.builtins[builtin_key] = known = template
+    if builtin_key not in client.builtins:
+        client.builtins[builtin_key] = client.define_template(
+            template, 1, "results", paths, len(tensors)
+        )
     ticket = client.next_ticket()
     desk = client.desk
-    promise = endpoint._send_call(args, kwargs, lambda given: _Diverted(given, ticket))
+    promise = endpoint._send_call(args, kwargs, lambda args: _Diverted(args, ticket))
 
     def give_up() -> None:
         if has_failed(promise.value):
-            lost = RuntimeError(
+            error = RuntimeError(
                 f"{name} has not returned: its actor or its process has ended. Spawn the actors "
                 "again, and call it anew"
             )
-            desk.give_up.broadcast([ticket], (None, lost))
+            desk.give_up.broadcast([ticket], (None, error))
 
     promise.on_set(give_up)
-    template.number = known.number
+    template.number = client.builtins[builtin_key].number
     return issue(template, tensors, [ticket], mesh, ambient.stream)
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _no_result(*args: Any, **kwargs: Any) -> None:
     return None

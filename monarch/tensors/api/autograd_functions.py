@@ -27,42 +27,41 @@ class _Context:
         raise NotImplementedError("mark_dirty: return a new tensor instead of changing an argument")
 
     def set_materialize_grads(self, value: bool) -> None:
-        del value  # What is not there comes as None, always.
+        del value  # A missing gradient is always None.
 
 
 def _forward(cls: Any, needs_input_grad: tuple[bool, ...], args: tuple[Any, ...]) -> Any:
     context = _Context()
     context.needs_input_grad = needs_input_grad
-    # Values of workers do not require grad; to what the user has written, these do.
-    given = [
-        one.detach().requires_grad_() if need and isinstance(one, torch.Tensor) else one
-        for one, need in zip(args, needs_input_grad, strict=True)
+    # Workers' tensors do not require grad, but forward may ask whether its arguments do.
+    arguments = [
+        arg.detach().requires_grad_() if need and isinstance(arg, torch.Tensor) else arg
+        for arg, need in zip(args, needs_input_grad, strict=True)
     ]
-    result = cls.forward(context, *given)
+    result = cls.forward(context, *arguments)
     results = result if isinstance(result, tuple) else (result,)
     others = {
         name: _named(value, args)
         for name, value in vars(context).items()
         if name not in ("saved_tensors", "needs_input_grad", "non_differentiable")
     }
-    marked = [id(one) in context.non_differentiable for one in results]
+    marked = [id(value) in context.non_differentiable for value in results]
     plain = tuple(map(_plain, results))
     saved = tuple(map(_plain, context.saved_tensors))
     return plain if isinstance(result, tuple) else plain[0], saved, others, marked
 
 
 class _Argument(NamedTuple):
-    """An argument of forward that ``ctx`` keeps and that is no plain value, such as a process
-    group."""
+    """An argument of forward that ``ctx`` keeps, such as a process group, by its position."""
 
-    place: int
+    position: int
 
 
 def _named(value: Any, args: tuple[Any, ...]) -> Any:
     if value is None or isinstance(value, (str, int, float, torch.Tensor)):
         return value
-    place = next((n for n, one in enumerate(args) if one is value), None)
-    return value if place is None else _Argument(place)
+    position = next((n for n, arg in enumerate(args) if arg is value), None)
+    return value if position is None else _Argument(position)
 
 
 def _plain(value: Any) -> Any:
@@ -101,20 +100,20 @@ def remote_autograd_function(cls: Any, name: str | None = None) -> Any:
             needs = tuple(ctx.needs_input_grad)
             result, saved, others, marked = forward(cls, needs, args)
             results = result if isinstance(result, tuple) else (result,)
-            plain = [one for one, is_marked in zip(results, marked, strict=True) if is_marked]
+            plain = [value for value, is_marked in zip(results, marked, strict=True) if is_marked]
             ctx.mark_non_differentiable(*plain)
-            ctx.save_for_backward(*[one for one in saved if isinstance(one, torch.Tensor)])
-            ctx.saved_others = [one if not isinstance(one, torch.Tensor) else None for one in saved]
+            ctx.save_for_backward(*[value for value in saved if isinstance(value, torch.Tensor)])
+            ctx.saved_others = [None if isinstance(v, torch.Tensor) else v for v in saved]
             ctx.others = {
-                name: args[one.place] if isinstance(one, _Argument) else one
-                for name, one in others.items()
+                name: args[value.position] if isinstance(value, _Argument) else value
+                for name, value in others.items()
             }
             return result
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             tensors = iter(ctx.saved_tensors)
-            saved = tuple(next(tensors) if one is None else one for one in ctx.saved_others)
+            saved = tuple(next(tensors) if v is None else v for v in ctx.saved_others)
             return backward(cls, tuple(ctx.needs_input_grad), saved, ctx.others, gradients)
 
     Remoted.__name__ = Remoted.__qualname__ = name or f"Remote_{cls.__name__}"

@@ -13,9 +13,9 @@ from monarch.tensors.worker.definitions import resolve
 from monarch.wire.pickler import dumps
 
 function_resolvers: list[Callable[[Any], Any]] = []
-"""Asked about each function that is given to ``remote``, the last one first: what one returns, a
-path, another function, or what ``resolve()`` gives a worker the function of, is taken in its place;
-``None`` is no opinion."""
+"""Called with each function that is passed to ``remote``, the last resolver first, until a resolver
+returns a replacement: a path, another function, or an object whose ``resolve()`` returns the
+function at a worker. ``None`` means no replacement."""
 
 
 class ResolvableFunctionFromPath(NamedTuple):
@@ -45,31 +45,31 @@ class _Resolving:
 class RemoteFunction:
     """A function, or a function's path, in the form that workers can load."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, function: Any) -> None:
         for resolver in reversed(function_resolvers):
-            found = resolver(given)
-            if found is not None:
-                given = found
+            replacement = resolver(function)
+            if replacement is not None:
+                function = replacement
                 break
-        if isinstance(given, ResolvableFunctionFromPath):
-            given = given.path
-        elif not callable(given) and callable(getattr(given, "resolve", None)):
-            given = _Resolving(given)
-        if not callable(given) and not isinstance(given, str):
+        if isinstance(function, ResolvableFunctionFromPath):
+            function = function.path
+        elif not callable(function) and callable(getattr(function, "resolve", None)):
+            function = _Resolving(function)
+        if not callable(function) and not isinstance(function, str):
             raise TypeError(
                 "what runs on the workers is a function or a class, or the path of one "
-                f"('package.module.name'), not {given!r}"
+                f"('package.module.name'), not {function!r}"
             )
-        self.given = given
-        self.path = given if isinstance(given, str) else _path_of(given)
+        #: The function, or its path.
+        self.function = function
+        #: The path by which workers import it; ``None`` if they get it by value.
+        self.path = function if isinstance(function, str) else _path_of(function)
 
     @property
     def name(self) -> str:
-        return (
-            self.given
-            if isinstance(self.given, str)
-            else getattr(self.given, "__qualname__", repr(self.given))
-        )
+        if isinstance(self.function, str):
+            return self.function
+        return getattr(self.function, "__qualname__", repr(self.function))
 
     def version(self) -> tuple[Any, ...]:
         """Return a key that differs between this code and older code of the same name.
@@ -78,56 +78,53 @@ class RemoteFunction:
         changed.
         """
         if self.path is None:
-            return (pickled_by_value(self.given),)
+            return (_pickled_by_value(self.function),)
         return (self.path, self.code())
 
     def code(self) -> Any:
         """Return a key for the function's code, which a reload changes; ``None`` if it is not
         loaded here."""
-        return code_of(_loaded(self.given) if isinstance(self.given, str) else self.given)
+        is_path = isinstance(self.function, str)
+        return code_of(_loaded(self.function) if is_path else self.function)
 
     def where(self) -> tuple[str, Any]:
         """Return how a worker loads the function: ("path", path) or ("pickle", bytes)."""
         if self.path is not None:
             return ("path", self.path)
-        return ("pickle", pickled_by_value(self.given))
+        return ("pickle", _pickled_by_value(self.function))
 
 
 class _CodeOf:
-    """The code of a function, compared by identity: a reload changes it in place of the
-    function."""
-
-    __slots__ = ("_names", "code")
+    """The code of a function, compared by identity: a reload replaces it and keeps the function."""
 
     def __init__(self, function: Any) -> None:
         self.code = function.__code__
-        self._names = function.__globals__
+        self._globals = function.__globals__
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _CodeOf) and other.code is self.code and other._names is self._names
-        )
+        if not isinstance(other, _CodeOf):
+            return NotImplemented
+        return other.code is self.code and other._globals is self._globals
 
     def __hash__(self) -> int:
         return id(self.code)
 
 
 def code_of(function: Any) -> _CodeOf | None:
-    """Return a key that changes with the function's code, also after a reload; ``None`` for other
-    objects."""
-    own = getattr(function, "remote_function", function)
-    return _CodeOf(own) if isinstance(own, FunctionType) else None
+    """Return a key that changes with a function's code; ``None`` for other objects."""
+    plain = getattr(function, "remote_function", function)
+    return _CodeOf(plain) if isinstance(plain, FunctionType) else None
 
 
 def rule_version(rule: Any) -> Any:
     """Return a key that differs between shape rules.
 
-    A lambda that is written at the call is a new function each time, and still the same rule.
+    A lambda in the call is a new function each time, but the same rule.
     """
     if type(rule) is not FunctionType:
         return rule
-    own = (rule.__closure__, rule.__defaults__, rule.__kwdefaults__)
-    return (None if own == (None, None, None) else rule, _CodeOf(rule))
+    has_values = rule.__closure__ or rule.__defaults__ or rule.__kwdefaults__
+    return (rule if has_values else None, _CodeOf(rule))
 
 
 def _loaded(path: str) -> Any:
@@ -145,7 +142,7 @@ def _path_of(function: Any) -> str | None:
         return None
     if getattr(module, "__spec__", None) is None or "<" in qualname:
         return None
-    # While the module is still being imported, as at a decorator, the name is not there yet.
+    # The name is not looked up: in a decorator, the module does not have it yet.
     return f"{name}.{qualname}"
 
 
@@ -154,7 +151,7 @@ def _is_of_tests(module: ModuleType) -> bool:
     return type(loader).__module__.startswith("_pytest")
 
 
-def pickled_by_value(function: Any) -> bytes:
+def _pickled_by_value(function: Any) -> bytes:
     """Pickle a function with its code, also if its module could be imported."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is None or not _is_of_tests(module):

@@ -17,8 +17,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from monarch.tensors.client.ambient import Activation, ambient
 from monarch.tensors.client.tensor import Tensor
 
-Where = Any
-
 
 def _edge(tensor: Any) -> GradientEdge:
     if isinstance(tensor, GradientEdge):
@@ -33,24 +31,49 @@ def _edge(tensor: Any) -> GradientEdge:
 
 
 class _Graph:
-    """The part of autograd's graph between the roots and the tensors whose gradients are
-    requested."""
+    """The part of autograd's graph between the roots and the tensors whose gradients are requested.
+
+    ``next_node`` returns its nodes in the order in which they can run.
+    """
 
     def __init__(self, roots: Sequence[GradientEdge], wanted: Sequence[GradientEdge]) -> None:
         order = _postorder([edge.node for edge in roots])
         targets = {edge.node for edge in wanted}
+        #: The nodes on the way from a root to a wanted tensor.
         self.needed: set[Any] = set()
         for node in order:
             later = (child for child, _ in node.next_functions)
             if node in targets or any(child in self.needed for child in later):
                 self.needed.add(node)
-        # How many gradients are to come into each node before it can run.
-        self.awaited = dict.fromkeys(order, 0)
+        #: How many gradients each node must get before it can run.
+        self._num_awaited = dict.fromkeys(order, 0)
         for node in order:
             if node in self.needed:
                 for child, _ in node.next_functions:
                     if child is not None:
-                        self.awaited[child] += 1
+                        self._num_awaited[child] += 1
+        #: The nodes that can run, the latest forward operation first.
+        self._ready: list[tuple[int, int, Any]] = []
+        self._num_pushed = 0
+        for node in dict.fromkeys(edge.node for edge in roots):
+            if self._num_awaited[node] == 0:
+                self._push(node)
+
+    def _push(self, node: Any) -> None:
+        self._num_pushed += 1
+        heapq.heappush(self._ready, (-node._sequence_nr(), self._num_pushed, node))
+
+    def next_node(self) -> Any:
+        """Return the next node that can run; ``None`` if there is no more."""
+        return heapq.heappop(self._ready)[2] if self._ready else None
+
+    def has_run(self, node: Any) -> None:
+        """Record that a node has run: its children may now be able to."""
+        for child, _ in node.next_functions:
+            if child is not None:
+                self._num_awaited[child] -= 1
+                if self._num_awaited[child] == 0 and child in self.needed:
+                    self._push(child)
 
 
 def _postorder(roots: Sequence[Any]) -> list[Any]:
@@ -88,39 +111,33 @@ class GradientGenerator:
         grad_roots: Iterable[Any] | None = None,
         context_restorer: Callable[..., Any] | None = None,
     ) -> None:
-        own = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        seeds = list(grad_roots) if grad_roots is not None else [None] * len(own)
-        edges = [_edge(root) for root in own]
-        self._asked = [_edge(one) for one in with_respect_to]
-        self._wanted = {(edge.node, edge.output_nr) for edge in self._asked}
-        self._graph = _Graph(edges, self._asked)
-        self._buffers: dict[tuple[Any, int], Any] = {}
-        self._found: dict[tuple[Any, int], Any] = {}
+        tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        seeds = list(grad_roots) if grad_roots is not None else [None] * len(tensors)
+        edges = [_edge(root) for root in tensors]
+        wanted = [_edge(tensor) for tensor in with_respect_to]
+        self._graph = _Graph(edges, wanted)
+        #: The edges whose gradients are yet to be yielded.
+        self._remaining = iter(wanted)
+        #: The nodes and outputs whose gradients are requested.
+        self._wanted = {(edge.node, edge.output_nr) for edge in wanted}
+        #: Their gradients, as far as they are computed.
+        self._results: dict[tuple[Any, int], Any] = {}
+        #: The sums of the gradients that nodes have got so far.
+        self._sums: dict[tuple[Any, int], Any] = {}
         self._done: set[Any] = set()
-        self._heap: list[tuple[int, int, Any]] = []
-        self._num_pushed = 0
-        for root, seed, edge in zip(own, seeds, edges, strict=True):
-            with _place_of(root):
-                self._add(
-                    edge.node, edge.output_nr, torch.ones_like(root) if seed is None else seed
-                )
-        for node in dict.fromkeys(edge.node for edge in edges):
-            if self._graph.awaited[node] == 0:
-                self._push(node)
-        self._next = iter(self._asked)
+        for root, seed, edge in zip(tensors, seeds, edges, strict=True):
+            with _active_place_of(root):
+                gradient = torch.ones_like(root) if seed is None else seed
+                self._add(edge.node, edge.output_nr, gradient)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        edge = next(self._next)
-        while edge.node not in self._done and self._heap:
-            self._run(heapq.heappop(self._heap)[2])
-        return self._found.get((edge.node, edge.output_nr))
-
-    def _push(self, node: Any) -> None:
-        self._num_pushed += 1
-        heapq.heappush(self._heap, (-node._sequence_nr(), self._num_pushed, node))
+        edge = next(self._remaining)
+        while edge.node not in self._done and (node := self._graph.next_node()) is not None:
+            self._run(node)
+        return self._results.get((edge.node, edge.output_nr))
 
     def _add(self, node: Any, slot: int, gradient: Any) -> None:
         if gradient is None:
@@ -132,31 +149,26 @@ class GradientGenerator:
                 gradient = gradient.sum_to_size(shape)
             if gradient.dtype != looks[slot].dtype:
                 gradient = gradient.to(looks[slot].dtype)
-        before = self._buffers.get((node, slot))
-        self._buffers[node, slot] = gradient if before is None else before + gradient
+        total = self._sums.get((node, slot))
+        self._sums[node, slot] = gradient if total is None else total + gradient
 
     def _run(self, node: Any) -> None:
         self._done.add(node)
         slots = range(max(1, len(node._input_metadata)))
-        gradients = [self._buffers.pop((node, slot), None) for slot in slots]
+        gradients = [self._sums.pop((node, slot), None) for slot in slots]
         for slot, gradient in enumerate(gradients):
             if (node, slot) in self._wanted:
-                self._found[node, slot] = gradient
-        children = node.next_functions
-        given = next((one for one in gradients if one is not None), None)
-        with _place_of(given), torch.no_grad():
-            results: Sequence[Any] = ()
-            if given is not None and any(child in self._graph.needed for child, _ in children):
+                self._results[node, slot] = gradient
+        needed, children = self._graph.needed, node.next_functions
+        some = next((gradient for gradient in gradients if gradient is not None), None)
+        if some is not None and any(child in needed for child, _ in children):
+            with _active_place_of(some), torch.no_grad():
                 results = _backward(node, gradients)
-            for n, (child, slot) in enumerate(children):
-                if child is None:
-                    continue
-                if child in self._graph.needed and n < len(results):
-                    with _place_of(results[n]):
-                        self._add(child, slot, results[n])
-                self._graph.awaited[child] -= 1
-                if self._graph.awaited[child] == 0 and child in self._graph.needed:
-                    self._push(child)
+                for (child, slot), result in zip(children, results, strict=False):
+                    if child in needed:
+                        with _active_place_of(result):
+                            self._add(child, slot, result)
+        self._graph.has_run(node)
 
 
 def _backward(node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
@@ -164,16 +176,16 @@ def _backward(node: Any, gradients: Sequence[Any]) -> Sequence[Any]:
     results = (node.apply if is_custom else node)(*gradients)
     results = results if isinstance(results, tuple) else (results,)
     if is_custom:
-        # It answers for all arguments; the graph has edges for those alone that are tensors.
+        # It returns a gradient for each argument; the graph has edges for tensors only.
         needed = zip(results, node.needs_input_grad, strict=False)
-        of_tensors = iter([one for one, is_needed in needed if is_needed])
+        of_tensors = iter([gradient for gradient, is_needed in needed if is_needed])
         results = tuple(
             None if child is None else next(of_tensors) for child, _ in node.next_functions
         )
     return results
 
 
-def _place_of(tensor: Any) -> contextlib.AbstractContextManager[Any]:
+def _active_place_of(tensor: Any) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which torch computes on the gradient's own mesh and stream."""
     if not isinstance(tensor, Tensor):
         return contextlib.nullcontext()
@@ -192,23 +204,12 @@ def grad_generator(
 
 def gradient_execution_order(roots: Sequence[Any], with_respect_to: Sequence[Any]) -> list[int]:
     """Return the order in which gradients can be computed, as positions in ``with_respect_to``."""
-    edges, asked = [_edge(root) for root in roots], [_edge(one) for one in with_respect_to]
-    graph = _Graph(edges, asked)
-    heap = [(-edge.node._sequence_nr(), n, edge.node) for n, edge in enumerate(edges)]
-    heap = [entry for entry in heap if graph.awaited[entry[2]] == 0]
-    heapq.heapify(heap)
+    wanted = [_edge(tensor) for tensor in with_respect_to]
+    graph = _Graph([_edge(root) for root in roots], wanted)
     order: list[int] = []
-    num_pushed = len(heap)
-    while heap:
-        node = heapq.heappop(heap)[2]
-        order += [n for n, edge in enumerate(asked) if edge.node is node and n not in order]
-        for child, _ in node.next_functions:
-            if child is None:
-                continue
-            graph.awaited[child] -= 1
-            if graph.awaited[child] == 0 and child in graph.needed:
-                num_pushed += 1
-                heapq.heappush(heap, (-child._sequence_nr(), num_pushed, child))
+    while (node := graph.next_node()) is not None:
+        order += [n for n, edge in enumerate(wanted) if edge.node is node]
+        graph.has_run(node)
     return order
 
 
@@ -226,25 +227,27 @@ def grad_function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
         class Function(torch.autograd.Function):  # type: ignore[misc]
             @staticmethod
-            def forward(ctx: Any, *given: Any) -> Any:
-                rest = iter(given)
-                filled = [next(rest) if isinstance(x, torch.Tensor) else x for x in leaves]
-                own_args, own_kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
-                result, ctx.backward_of_user = fn(*own_args, **own_kwargs)
-                results, result_spec = torch.utils._pytree.tree_flatten(result)
-                is_tensor = [isinstance(one, torch.Tensor) for one in results]
-                packed[:] = [results, result_spec, is_tensor]
-                return tuple(x for x in results if isinstance(x, torch.Tensor))
+            def forward(ctx: Any, *inputs: Any) -> Any:
+                fn_args, fn_kwargs = _with_tensors(leaves, spec, inputs)
+                result, ctx.backward_of_user = fn(*fn_args, **fn_kwargs)
+                packed[:] = torch.utils._pytree.tree_flatten(result)
+                return tuple(leaf for leaf in packed[0] if isinstance(leaf, torch.Tensor))
 
             @staticmethod
             def backward(ctx: Any, *gradients: Any) -> Any:
-                given = ctx.backward_of_user(*gradients)
-                given = given if isinstance(given, tuple) else (given,)
-                return given + (None,) * (len(tensors) - len(given))
+                results = ctx.backward_of_user(*gradients)
+                results = results if isinstance(results, tuple) else (results,)
+                return results + (None,) * (len(tensors) - len(results))
 
-        made = iter(Function.apply(*tensors))
-        results, result_spec, is_tensor = packed
-        filled = [next(made) if tensor else x for x, tensor in zip(results, is_tensor, strict=True)]
-        return torch.utils._pytree.tree_unflatten(filled, result_spec)
+        outputs = Function.apply(*tensors)
+        result_leaves, result_spec = packed
+        return _with_tensors(result_leaves, result_spec, outputs)
 
     return wrapped
+
+
+def _with_tensors(leaves: Sequence[Any], spec: Any, tensors: Iterable[Any]) -> Any:
+    """Build a tree of these leaves, with ``tensors`` in place of the leaves that are tensors."""
+    rest = iter(tensors)
+    filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return torch.utils._pytree.tree_unflatten(filled, spec)

@@ -17,7 +17,7 @@ from monarch.tensors.api.functions import RemoteFunction
 from monarch.tensors.api.remote import Remote, call_on_shard_and_fetch, remote
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.keys import look_into
-from monarch.tensors.core.specs import SpecMaker, fill
+from monarch.tensors.core.specs import fill, take_apart
 from monarch.tensors.worker.objects import (
     ObjectKey,
     call_method,
@@ -51,8 +51,8 @@ class OpaqueRef:
     def __repr__(self) -> str:
         return f"OpaqueRef({self._key!r})"
 
-    def __getitem__(self, place: int) -> Any:
-        return (self._key,)[place]  # Its only item, where a result is taken apart.
+    def __getitem__(self, index: int) -> Any:
+        return (self._key,)[index]  # Its only item: programs take results apart by index.
 
 
 def _items(ref: OpaqueRef) -> list[Any]:
@@ -99,14 +99,14 @@ class OpaqueObject(OpaqueRef):
         return Remote(call_method, propagation).dispatch_by(rule, call, {}, self._seen_by_rules())
 
     def _seen_by_rules(self) -> tuple[Any, ...]:
-        """Return a key for this object's state, since a rule may read it and decide differently."""
-        own = {name: value for name, value in vars(self).items() if name != "_key"}
-        if not own:
+        """Return a key for this object's state: the result of a rule may depend on it."""
+        state = {name: value for name, value in vars(self).items() if name != "_key"}
+        if not state:
             return (type(self),)
         try:
-            return (type(self), dumps(own))
+            return (type(self), dumps(state))
         except Exception:
-            return (object(),)  # Like no other: the rule is asked at each call.
+            return (object(),)  # A key like no other: the rule runs at each call.
 
     def call_method_on_shard_and_fetch(self, method_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method on the first worker alone and return a future of its result."""
@@ -140,15 +140,14 @@ class OpaqueModule:
         self._parameters: list[Any] | None = None
 
     def parameters(self) -> Iterator[Any]:
-        """Return the module's parameters, as distributed tensors that share the parameters'
-        memory."""
+        """Return the parameters, as distributed tensors that share the module's memory."""
         return iter(self._own_parameters())
 
     def _own_parameters(self) -> list[Any]:
         if self._parameters is None:
-            found = remote(describe_module)(self._object._key, next(_numbers))
+            described = remote(describe_module)(self._object._key, next(_numbers))
             self._parameters = [
-                tensor.requires_grad_(needs) for tensor, needs in zip(*found, strict=True)
+                tensor.requires_grad_(needs) for tensor, needs in zip(*described, strict=True)
             ]
         return self._parameters
 
@@ -158,12 +157,11 @@ class OpaqueModule:
         ``propagator`` computes the shapes of the result, from the module and tensors without
         values.
         """
-        maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
-        spec = maker.spec((args, kwargs))
-        tensors = [*maker.tensors, *self._own_parameters()]
+        spec, arguments = take_apart((args, kwargs), torch.Tensor)
+        tensors = [*arguments, *self._own_parameters()]
         if not any(tensor.requires_grad for tensor in tensors):
             return self.call_method("__call__", propagator, *args, **kwargs)
-        return _Forward.apply(self._object, propagator, spec, len(maker.tensors), *tensors)
+        return _Forward.apply(self._object, propagator, spec, len(arguments), *tensors)
 
     def call_method(
         self, method_name: str, propagation: Callable[..., Any], *args: Any, **kwargs: Any
@@ -178,17 +176,16 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, ref: OpaqueObject, propagator: Any, spec: Any, num_given: int, *tensors: Any
+        ctx: Any, ref: OpaqueObject, propagator: Any, spec: Any, num_arguments: int, *tensors: Any
     ) -> Any:
         needs = tuple(ctx.needs_input_grad[4:])
 
-        def rule(key: Any, spec: Any, given: Any, needs: Any) -> Any:
-            args, kwargs = fill(spec, given)
+        def rule(key: Any, spec: Any, arguments: Any, needs: Any) -> Any:
+            args, kwargs = fill(spec, arguments)
             return propagator(ref, *args, **kwargs), torch.empty((), dtype=torch.int64)
 
         forward = Remote(module_forward, propagator)
-        given = tensors[:num_given]
-        call = (ref._key, spec, given, needs)
+        call = (ref._key, spec, tensors[:num_arguments], needs)
         result, ctx.graph = forward.dispatch_by(rule, call, {}, ref._seen_by_rules())
         ctx.like = [
             (tuple(tensor.shape), tensor.dtype) if need else None
@@ -202,7 +199,7 @@ class _Forward(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _gradients_like(key: Any, gradients: Any, like: Any) -> list[Any]:
-    return [None if one is None else torch.empty(one[0], dtype=one[1]) for one in like]
+    return [looks and torch.empty(looks[0], dtype=looks[1]) for looks in like]
 
 
 _module_backward = remote(module_backward, propagate=_gradients_like)

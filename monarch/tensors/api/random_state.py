@@ -84,7 +84,7 @@ set_state = remote(_set_state, propagate="inspect")
 """Give each worker's generators such a ``State``."""
 
 new_state = remote(_new_state, propagate=_rule)
-"""The ``State`` of generators that a tensor of one number has seeded; of a rank tensor, say."""
+"""The ``State`` of generators that are seeded with a tensor of one number, as a rank tensor."""
 
 make_deterministic = remote(_make_deterministic, propagate="inspect")
 """Have workers use deterministic algorithms, and seed them all alike."""

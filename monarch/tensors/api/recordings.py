@@ -42,29 +42,31 @@ class _Compiled:
         self._function = function
         self._verify = verify
         self._record_once = record
+        #: The recordings by key of the arguments, the latest used last.
         self._recordings: OrderedDict[Any, list[Recording]] = OrderedDict()
+        #: The ``id`` of the recordings that have not been made a second time.
         self._unverified: set[int] = set()
-        self.__name__ = "function"  # Where it has none.
+        self.__name__ = "function"  # For functions without a name.
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         key: list[Any] = []
         inputs = flatten_arguments(self.__name__, args, kwargs, key)
-        place = inputs[0].mesh if inputs else get_active_mesh()
-        if place.client.recording is not None:
+        mesh = inputs[0].mesh if inputs else get_active_mesh()
+        if mesh.client.recording is not None:
             return self._function(*args, **kwargs)  # Part of a recording already.
         key += [(tensor.mesh, tensor.stream, tensor.requires_grad) for tensor in inputs]
-        key += [place, ambient.stream, torch.is_grad_enabled(), code_of(self._function)]
-        known = self._recordings.setdefault(tuple(key), [])
+        key += [mesh, ambient.stream, torch.is_grad_enabled(), code_of(self._function)]
+        recordings = self._recordings.setdefault(tuple(key), [])
         self._recordings.move_to_end(tuple(key))
         while len(self._recordings) > _MOST_RECORDINGS:
             self._recordings.popitem(last=False)
-        for recording in known:
-            if self._fits(recording, inputs):
+        for recording in recordings:
+            if recording.pattern == _pattern(recording, inputs) and recording.holds():
                 self._verify_once(recording, args, kwargs, inputs)
                 return recording.replay(inputs)
         recording = self._record(args, kwargs, inputs)
-        known[:] = [one for one in known if one.holds()] + [recording]
+        recordings[:] = [older for older in recordings if older.holds()] + [recording]
         return recording.replay(inputs)
 
     def _record(self, args: Any, kwargs: Any, inputs: list[Tensor]) -> Recording:
@@ -74,9 +76,6 @@ class _Compiled:
         if self._verify:
             self._unverified.add(id(recording))
         return recording
-
-    def _fits(self, recording: Recording, inputs: list[Tensor]) -> bool:
-        return recording.pattern == _pattern(recording, inputs) and recording.holds()
 
     def _verify_once(
         self, recording: Recording, args: Any, kwargs: Any, inputs: list[Tensor]

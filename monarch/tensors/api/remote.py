@@ -19,6 +19,7 @@ from monarch.tensors.client.ambient import Activation, ambient
 from monarch.tensors.client.device_mesh import DeviceMesh
 from monarch.tensors.client.dispatch import check_arguments, dispatch_function
 from monarch.tensors.client.tensor import Tensor
+from monarch.tensors.worker.definitions import tensors_in
 from monarch.tensors.worker.describing import Described, describe
 
 Propagator = Any
@@ -33,12 +34,12 @@ class Remote:
     num_misses = 0
 
     def __init__(self, function: Any, propagate: Propagator = None) -> None:
-        known = (None, "cached", _INSPECT, "mocked")
-        if not callable(propagate) and propagate not in known:
-            raise ValueError(f"propagate is a function or one of {known}, not {propagate!r}")
-        own = function.remote_function if isinstance(function, Remote) else function
-        self.remote_function: Any = own
-        function = own
+        words = (None, "cached", _INSPECT, "mocked")
+        if not callable(propagate) and propagate not in words:
+            raise ValueError(f"propagate is a function or one of {words}, not {propagate!r}")
+        if isinstance(function, Remote):
+            function = function.remote_function
+        self.remote_function: Any = function
         self._propagate = propagate
         if callable(function):
             functools.update_wrapper(self, function)
@@ -64,17 +65,16 @@ class Remote:
             return self.dispatch_by(self._propagate, args, kwargs)
         if self._propagate == _INSPECT:
             return self.dispatch_by(lambda *args, **kwargs: None, args, kwargs)
-        asked = []
+        num_misses = Remote.num_misses
 
         def ask(*fake_args: Any, **fake_kwargs: Any) -> Any:
-            asked.append(True)
             Remote.num_misses += 1
             with _disable_current_modes():
                 described = self._ask_shard(args, kwargs)
-            return described.on(list(_walk((fake_args, fake_kwargs))))
+            return described.on(tensors_in((fake_args, fake_kwargs)))
 
         result = self.dispatch_by(ask, args, kwargs)
-        Remote.num_hits += not asked
+        Remote.num_hits += Remote.num_misses == num_misses
         return result
 
     def call(self, *args: Any, **kwargs: Any) -> Future[ValueMesh[Any]]:
@@ -131,17 +131,16 @@ class Remote:
 
         def forward() -> None:
             for rank, future in enumerate(futures):
-                own: Port[Any] = Port(address, rank)
+                reply: Port[Any] = Port(address, rank)
                 try:
-                    own.send(future.get())
+                    reply.send(future.get())
                 except Exception as error:
-                    own.exception(error)
+                    reply.exception(error)
 
         run_aside(forward, name="monarch-send")
 
     def _call_rank(self, rank: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
-        whole = _active()
-        mesh = single(whole, rank)
+        mesh = single(_active(), rank)
         with Activation(mesh=mesh, mode=ambient.mode):
             _, handle = self._issue(args, kwargs)
         return _fetched(mesh, handle, (rank,)).then(lambda values: values[rank])
@@ -168,15 +167,13 @@ class Remote:
         tensors = check_arguments(self._function.name, args, kwargs, [])
         mesh = tensors[0].mesh if tensors else _active()
         with Activation(mesh=single(mesh, mesh.processes.offset)):
-            asked = Remote(describe)._call_rank(
-                mesh.processes.offset, (self._function.where(), tuple(args), dict(kwargs)), {}
-            )
-        described: Described = asked.get()
-        return described
+            call = (self._function.where(), tuple(args), dict(kwargs))
+            future = Remote(describe)._call_rank(mesh.processes.offset, call, {})
+        return future.get()  # type: ignore[no-any-return]
 
     def _issue(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[DeviceMesh, Tensor]:
-        """Run the function on the active mesh; return the mesh and a handle of each proc's result,
-        of any type."""
+        """Run the function on the active mesh; return the mesh, and a handle of the results, which
+        may be of any type."""
         mesh = _active()
         tensors = check_arguments(self._function.name, args, kwargs, [])
         if tensors and not set(mesh.processes) <= set(tensors[0].mesh.processes):
@@ -196,10 +193,10 @@ class Remote:
                 rule(*args, **kwargs)  # For what it writes to.
             return torch.empty((), dtype=torch.long)
 
+        version = ("value", rule_version(rule), *function.version())
         handle: Tensor = dispatch_function(
-            function.name, function.where, ("value", rule_version(rule), *function.version()),
-            args, kwargs, propagate, mesh,
-        )  # fmt: skip
+            function.name, function.where, version, args, kwargs, propagate, on=mesh
+        )
         return mesh, handle
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -226,12 +223,12 @@ def call_on_shard_and_fetch(
     remote: Any, *args: Any, shard: Mapping[str, int] | None = None, **kwargs: Any
 ) -> Future[Any]:
     """Run a remote function on one shard (the first, by default); return a future of its result."""
-    own = remote if isinstance(remote, Remote) else Remote(remote)
-    tensors = check_arguments(own._function.name, args, kwargs, [])
+    function = remote if isinstance(remote, Remote) else Remote(remote)
+    tensors = check_arguments(function._function.name, args, kwargs, [])
     mesh = tensors[0].mesh if tensors else _active()
     rank = mesh.check_shard(shard)
     with Activation(mesh=mesh, mode=ambient.mode):
-        return own._call_rank(rank, args, kwargs)
+        return function._call_rank(rank, args, kwargs)
 
 
 def single(mesh: DeviceMesh, rank: int) -> DeviceMesh:
@@ -245,8 +242,7 @@ def _active() -> DeviceMesh:
             "Calling a 'remote' monarch function requires an active proc_mesh (`with "
             "proc_mesh.activate():`)"
         )
-    mesh: DeviceMesh = ambient.mesh
-    return mesh
+    return ambient.mesh  # type: ignore[no-any-return]
 
 
 def _fetched(mesh: DeviceMesh, handle: Tensor, ranks: tuple[int, ...]) -> Future[dict[int, Any]]:
@@ -254,14 +250,3 @@ def _fetched(mesh: DeviceMesh, handle: Tensor, ranks: tuple[int, ...]) -> Future
     future = mesh.client.fetch(ranks, [handle._ref])
     handle.drop()
     return future.then(lambda values: {rank: value for rank, (value,) in values.items()})
-
-
-def _walk(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _walk(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _walk(item)

@@ -13,7 +13,7 @@ from monarch.tensors.client.ambient import Activation, ambient, get_active_mesh
 from monarch.tensors.client.collectives import MeshSliceTensor
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor
-from monarch.tensors.core.specs import SpecMaker, fill
+from monarch.tensors.core.specs import fill, take_apart
 
 
 def fetch_shard(
@@ -25,19 +25,15 @@ def fetch_shard(
     ``shard``, or keywords, are its coordinates: all of them, or none for the first. The future
     raises ``RemoteException`` if an operation that the values depend on failed, on any rank.
     """
-    where = {**(shard or {}), **coordinates}
-    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
-    spec = maker.spec(obj)
-    tensors: list[Any] = maker.tensors
+    spec, tensors = take_apart(obj, torch.Tensor)
     mesh = next((t.mesh for t in tensors if isinstance(t, Tensor)), None) or get_active_mesh()
-    for tensor in tensors:
-        stream = tensor.stream if isinstance(tensor, Tensor) else ambient.stream
-        if find_problem(tensor, mesh, stream) is not None:
-            raise incorrect(
-                "fetch_shard", (obj,), {},
-                lambda t: find_problem(t, mesh, getattr(t, "stream", ambient.stream)),
-            )  # fmt: skip
-    rank = mesh.check_shard(where)
+
+    def problem_of(tensor: Any) -> str | None:
+        return find_problem(tensor, mesh, getattr(tensor, "stream", ambient.stream))
+
+    if any(problem_of(tensor) is not None for tensor in tensors):
+        raise incorrect("fetch_shard", (obj,), {}, problem_of)
+    rank = mesh.check_shard({**(shard or {}), **coordinates})
     refs = [tensor._ref for tensor in tensors]
     fetched = mesh.client.fetch((rank,), refs)
     return fetched.then(lambda values: fill(spec, values[rank]))  # type: ignore[no-any-return]
@@ -60,9 +56,8 @@ def show(obj: Any, shard: Mapping[str, int] | None = None, **coordinates: int) -
 
 
 def _of_each(tree: Any, change: Callable[[Tensor], Any]) -> Any:
-    maker = SpecMaker(lambda value: isinstance(value, Tensor), frozenset())
-    spec = maker.spec(tree)
-    return fill(spec, [change(tensor) for tensor in maker.tensors])
+    spec, tensors = take_apart(tree, Tensor)
+    return fill(spec, [change(tensor) for tensor in tensors])
 
 
 def reduce(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -77,10 +72,8 @@ def reduce_(tensors: Any, *args: Any, **kwargs: Any) -> Any:
 
 def to_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``to_mesh`` of each tensor in the tree, and of each slice from ``slice_mesh``."""
-    kinds = (Tensor, MeshSliceTensor)
-    maker = SpecMaker(lambda value: isinstance(value, kinds), frozenset())
-    spec = maker.spec(tensors)
-    return fill(spec, [one.to_mesh(*args, **kwargs) for one in maker.tensors])
+    spec, parts = take_apart(tensors, (Tensor, MeshSliceTensor))
+    return fill(spec, [part.to_mesh(*args, **kwargs) for part in parts])
 
 
 def slice_mesh(tensors: Any, *args: Any, **kwargs: Any) -> Any:

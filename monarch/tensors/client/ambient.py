@@ -26,7 +26,7 @@ class TensorStream:
         self.number = next(TensorStream._numbers)
 
     def activate(self) -> Activation:
-        """Send operations to this stream, from this call on; as a context, until its end."""
+        """Send operations to this stream from now on; as a context, until the block's end."""
         return Activation(stream=self)
 
     def borrow(self, t: Any, mutable: bool = False) -> tuple[Any, Any]:
@@ -63,13 +63,15 @@ ambient = _Ambient()
 
 
 class Activation:
-    """Makes a mesh or a stream active from its creation on; as a context, until the block's end.
+    """Makes a mesh or a stream active when it is created; as a context, until the block's end.
 
     So a notebook may activate without ``with``.
     """
 
     def __init__(self, *, mode: Any = None, **values: Any) -> None:
+        #: The values of ``ambient`` that are restored at the end.
         self._before = {name: getattr(ambient, name) for name in values}
+        #: The dispatch mode, if this activation has entered it.
         self._mode = None
         for name, value in values.items():
             setattr(ambient, name, value)

@@ -26,8 +26,11 @@ from monarch.wire.pickler import dumps
 
 _clients = count(1)
 _SETTLE_EVERY = 64
+"""After so many batches the client asks the workers for their failures."""
+
 _MOST_UNSETTLED = 4
-"""Rounds of that many batches that may be under way: beyond them, who issues waits."""
+"""If more such questions have no answer yet, the program waits for the oldest answer."""
+
 _MOST_TEMPLATES = 16_384
 _IDLE_SECONDS = 1.0
 
@@ -41,17 +44,17 @@ class HeldOperations:
     @property
     def flat_messages(self) -> dict[int, list[Any]]:
         """Return the operations by the rank that will run them."""
-        client, found = self._client, defaultdict(list)
+        client, by_rank = self._client, defaultdict(list)
         ranks = {mesh.number: mesh.processes for mesh in client.everybody._meshes.values()}
         held: list[tuple[int, Any]] = []
         if client.recording is not None:
             held += [(step.mesh, step) for step in client.recording.steps]
         elif client.num_held:
-            held += [(one.mesh, op[2].name) for one in client.batch.segments for op in one.ops]
-        for mesh, what in held:
+            held += [(s.mesh, op[2].name) for s in client.batch.segments for op in s.ops]
+        for mesh, operation in held:
             for rank in ranks[mesh]:
-                found[rank].append(what)
-        return dict(found)
+                by_rank[rank].append(operation)
+        return dict(by_rank)
 
 
 class Client:
@@ -64,72 +67,92 @@ class Client:
         machines: set[str],
         spawn_desk: Callable[[], Any],
     ) -> None:
+        #: The mesh of ``TensorWorker`` actors.
         self.workers = workers
-        self.name = f"mesh {next(_clients)}"  # To people, who may have several.
+        #: The name in texts for people, who may have several meshes.
+        self.name = f"mesh {next(_clients)}"
         self._spawn_desk = spawn_desk
+        #: The rank of each proc, by its uid.
         self.ranks_of_procs = ranks_of_procs
         self.num_ranks = len(ranks_of_procs)
+        self._is_one_machine = len(machines) <= 1
+        #: The mesh of all workers, as a ``DeviceMesh``.
+        self.everybody: Any = None
+
+        #: The templates of torch's operators and of the user's functions.
         self.cache = TemplateCache(_MOST_TEMPLATES)
+        #: The templates of this engine's own operations.
         self.builtins: dict[Any, Template] = {}
-        self.policy = FlushPolicy()
-        self.lock = threading.RLock()
-        self.batch = Batch()
-        self.log = IssueLog()
-        self.next_ref = 1
-        self.num_held = 0  # Blocks that hold messages back.
-        self.recording: Any = None
-        self.frees: dict[int, dict[int, list[int]]] = {}  # By mesh and stream.
-        self.error: SupervisionError | None = None
-        self.everybody: Any = None  # The mesh of all workers.
-        self.num_ops = self.num_batches = self.num_bytes = 0
-        self._tickets = count(uuid.uuid4().int >> 72 << 8)
+        #: Gives out the numbers of definitions.
         self._numbers = count(1)
+        #: Definitions that are not sent yet.
         self._definitions: list[tuple[int, bytes]] = []
+        #: Templates that the workers are told to forget at the next flush.
         self._forgotten: list[int] = []
-        self._unsettled: deque[tuple[int, Future[Any]]] = deque()
+        #: Whether the workers have joined torch.distributed.
+        self._has_met = False
+        #: The process groups that the workers have made, by mesh, dimensions and use.
+        self._groups: set[tuple[int, tuple[str, ...], tuple[str, int]]] = set()
+
+        #: Held while the batch is changed or sent: the flusher's thread does it, too.
+        self.lock = threading.RLock()
+        self.policy = FlushPolicy()
+        self.batch = Batch()
+        self.next_ref = 1
+        self._tickets = count(uuid.uuid4().int >> 72 << 8)
+        #: How many blocks hold messages back.
+        self.num_held = 0
+        #: The ``Recorder`` while a function is recorded, else ``None``.
+        self.recording: Any = None
+        #: The released references that are not sent yet, by mesh and stream.
+        self.frees: dict[int, dict[int, list[int]]] = {}
+        self.num_ops = self.num_batches = self.num_bytes = 0
+        #: The thread that sends batches in time; ``None`` while it is idle for long.
         self._flusher: threading.Thread | None = None
+        #: Set when a batch has got its first operation, at the time ``_first``.
         self._armed = threading.Event()
         self._first = 0.0
+
+        self.log = IssueLog()
+        #: The questions for failures that have no answer yet, each with its last batch.
+        self._unsettled: deque[tuple[int, Future[Any]]] = deque()
+        #: Why the workers are gone; each operation raises it.
+        self.error: SupervisionError | None = None
         self.is_closed = False
-        self._has_met = False
-        self._groups: set[tuple[int, tuple[str, ...], tuple[str, int]]] = set()
-        self._is_one_machine = len(machines) <= 1
 
     # Definitions
 
-    def define(self, *what: Any) -> int:
-        """Send a definition to the workers, and return the number that they know it by."""
-        return self._define(next(self._numbers), None, what)
+    def define(self, *definition: Any) -> int:
+        """Send a definition to the workers, and return its number."""
+        return self._define(next(self._numbers), None, definition)
 
-    def define_everybody(self, *what: Any) -> None:
+    def define_everybody(self, *definition: Any) -> None:
         """Send a definition for the mesh of all workers, whose number is fixed."""
-        self._define(EVERYBODY, None, what)
+        self._define(EVERYBODY, None, definition)
 
-    def define_template(self, template: Template, num_scalars: int, *what: Any) -> Template:
+    def define_template(self, template: Template, num_scalars: int, *definition: Any) -> Template:
         counts = (template.num_in, template.num_out, num_scalars)
-        template.number = self._define(next(self._numbers), counts, what)
+        template.number = self._define(next(self._numbers), counts, definition)
         return template
 
-    def _define(self, number: int, counts: tuple[int, int, int] | None, what: Any) -> int:
-        # How much a record of it takes is said apart: it is needed where the rest makes no sense.
-        data = pickle.dumps((counts, dumps(what)), 5)
+    def _define(self, number: int, counts: tuple[int, int, int] | None, definition: Any) -> int:
+        # The counts are pickled apart: workers need them if they cannot load the rest.
+        data = pickle.dumps((counts, dumps(definition)), 5)
         with self.lock:
             self._definitions.append((number, data))
         return number
 
     def remember(self, key: Any, template: Template) -> None:
-        """Put a template into the cache. Workers will forget the templates that it pushed out."""
-        gone = self.cache.put(key, template)
-        if gone:
-            self._forgotten += [one.number for one in gone]
+        """Put a template into the cache; workers will forget the templates that are dropped for
+        it."""
+        self._forgotten += [dropped.number for dropped in self.cache.put(key, template)]
 
     def forget(self, template: Template) -> None:
         """Tell the workers, at a later flush, to forget a template."""
         self._forgotten.append(template.number)
 
     def meet(self) -> None:
-        """Have the workers find each other for torch.distributed, the first time that a definition
-        needs it."""
+        """Have the workers join torch.distributed, unless they have done so."""
         if self._has_met:
             return
         self._has_met = True
@@ -139,10 +162,9 @@ class Client:
         self.define("meet", *address)
 
     def have_groups(self, mesh: int, dims: tuple[str, ...], use: tuple[str, int]) -> None:
-        """Have the workers make the process groups along dimensions of a mesh; ``use`` keeps users
-        apart.
+        """Have the workers make the process groups along dimensions of a mesh, unless they exist.
 
-        Does nothing if they exist already.
+        Each ``use`` has groups of its own.
         """
         self.meet()
         if (mesh, dims, use) not in self._groups:
@@ -151,22 +173,19 @@ class Client:
 
     @functools.cached_property
     def desk(self) -> Any:
-        """Return the actors beside the workers that are never busy; they are spawned at the first
-        use."""
+        """Return the ``HandOverDesk`` actors beside the workers, spawned at the first use."""
         with _disable_current_modes():
             return self._spawn_desk()
 
     def next_ticket(self) -> int:
-        """Return an unused ticket for a hand-over; in a recording, one that each replay uses
+        """Return an unused ticket for a hand-over; each replay of a recording uses its tickets
         again."""
-        recorder = self.recording
-        ticket: int = next(self._tickets) if recorder is None else recorder.next_ticket()
-        return ticket
+        return next(self._tickets) if self.recording is None else int(self.recording.next_ticket())
 
     # Sending
 
     def arm(self) -> None:
-        """Start the time after which the batch is sent; called at its first operation."""
+        """Start the timer of the batch; called at its first operation."""
         self._first = time.monotonic()
         if self._flusher is None:
             self._flusher = threading.Thread(
@@ -178,20 +197,20 @@ class Client:
     def _flush_in_time(self) -> None:
         while self._armed.wait(_IDLE_SECONDS) and not self.is_closed:
             self._armed.clear()
-            seen = 0
+            num_before = 0
             while True:
                 num = self.batch.num_ops
-                left = self.policy.seconds_left(self._first, time.monotonic(), num - seen)
-                if left == 0.0:
+                seconds = self.policy.seconds_left(self._first, time.monotonic(), num - num_before)
+                if seconds == 0.0:
                     break
-                seen = num
-                time.sleep(left)
+                num_before = num
+                time.sleep(seconds)
             with self.lock:
                 if self.num_held == 0 and self.recording is None:
                     try:
                         self.flush()
                     except Exception as error:
-                        # The next operation raises it, in a thread of the user's.
+                        # The next operation raises it, in the user's thread.
                         self.error = self.error or SupervisionError(str(error))
         with self.lock:
             self._flusher = None
@@ -204,13 +223,13 @@ class Client:
             for mesh, by_stream in self.frees.items():
                 for stream, refs in by_stream.items():
                     if refs:
-                        self._free(mesh, stream, refs)
+                        self.take_frees(self.batch.segment(mesh, stream).ints, refs)
             if not (self.batch.segments or self._definitions):
                 return
             self._send()
             if self._forgotten and self.recording is None:
-                gone, self._forgotten = self._forgotten, []
-                self.define("forget", gone)
+                forgotten, self._forgotten = self._forgotten, []
+                self.define("forget", forgotten)
 
     def _send(self) -> None:
         definitions, self._definitions = self._definitions, []
@@ -237,12 +256,9 @@ class Client:
         del refs[: len(taken)]
         ints += (0, len(taken), *taken)
 
-    def _free(self, mesh: int, stream: int, refs: list[int]) -> None:
-        self.take_frees(self.batch.segment(mesh, stream).ints, refs)
-
     @property
     def recorder(self) -> HeldOperations:
-        """Return the operations that are not sent yet, by the name that Monarch gives them."""
+        """Return the operations that are not sent yet; Monarch has this name for them."""
         return HeldOperations(self)
 
     # Answers
@@ -270,22 +286,20 @@ class Client:
                 self._settle(upto, answered)
                 if watch.spoiler is not None:
                     raise exception_of(watch.spoiler)
-                # The whole mesh of workers: its values are in the order of ranks.
+                # All workers have answered, in the order of ranks.
                 answers = answered.values()
                 return {rank: [unpacked(value) for value in answers[rank][1]] for rank in ranks}
 
-        found: Future[dict[int, list[Any]]] = answers.then(resolve)
-        return found
+        return answers.then(resolve)  # type: ignore[no-any-return]
 
     def _settle(self, upto: int, answered: Any) -> None:
-        """Enter the failures that the ranks answered into the log."""
-        failures = [one for failed, _ in answered.values() for one in failed]
+        """Add the failures in the ranks' answers to the log."""
+        failures = [failure for failed, _ in answered.values() for failure in failed]
         with self.lock:
             self.log.settle(upto, failures)
 
     def check_alive(self) -> None:
-        """Raise the reason if the workers are gone: their error, or ``RuntimeError`` after a
-        shutdown."""
+        """Raise the workers' error if they are gone, ``RuntimeError`` after a shutdown."""
         if self.error is not None:
             raise self.error
         if self.is_closed:
@@ -313,7 +327,7 @@ class Client:
         All failures up to here count as seen afterwards.
         """
         self.settle()
-        unasked = [one for one in self.log.unasked if not one.was_raised]
+        unasked = [spoiler for spoiler in self.log.unasked if not spoiler.was_raised]
         self.log.unasked = []
         if unasked:
             raise exception_of(unasked[0])
@@ -338,7 +352,7 @@ class Client:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Within this context, send only what must be sent."""
+        """Hold operations back within, except those that must be sent."""
         self.num_held += 1
         try:
             yield

@@ -61,14 +61,12 @@ def reduce(
         else Result(FRESH, contiguous_meta(size, tensor.dtype, tensor.device))
     )
     spec = CallSpec([("t", 0)], [], 1, 0, [None if inplace else ()])
-    what = (
-        "reduce", own.number, dims, ambient.stream.number,
-        (reduction, scatter, inplace), looks, spec,
-    )  # fmt: skip
-    tensor._storage.is_known = tensor._storage.is_known and not inplace
-    return builtin(
-        own, ambient.stream, what, [tensor], results=[result], mutates=(0,) if inplace else ()
-    )
+    stream, how = ambient.stream, (reduction, scatter, inplace)
+    definition = ("reduce", own.number, dims, stream.number, how, looks, spec)
+    if inplace:
+        tensor._storage.is_known = False
+    mutates = (0,) if inplace else ()
+    return builtin(own, stream, definition, [tensor], results=[result], mutates=mutates)
 
 
 def _dims(mesh: Any, dims: str | Sequence[str], reduction: str, scatter: bool) -> tuple[str, ...]:
@@ -123,8 +121,8 @@ def _reduce_into(
             tensor, dims, reduction, scatter=scatter, inplace=False, mesh=None, out=None
         )
         out.copy_(reduced)
-        result: Tensor = out.view_as(out)  # A handle of its own, with the memory of `out`.
-        return result
+        # A handle of its own, with the memory of `out`.
+        return out.view_as(out)  # type: ignore[no-any-return]
 
 
 class MeshSliceTensor:
@@ -159,19 +157,16 @@ class MeshSliceTensor:
         everybody = client.everybody
         meta = contiguous_meta(tensor.shape, tensor.dtype, tensor.device)
         looks = (tuple(tensor.shape), tensor.dtype, str(tensor.device))
-        moved: Tensor = builtin(
-            everybody, own, ("passage", pairs, own.number, looks), [tensor],
-            results=[Result(FRESH, meta)],
-        )  # fmt: skip
-        arrived: Tensor = new_handle(meta, _released(moved), mesh, own)
+        definition = ("passage", pairs, own.number, looks)
+        moved = builtin(everybody, own, definition, [tensor], results=[Result(FRESH, meta)])
+        arrived = new_handle(meta, _released(moved), mesh, own)
         if stream is None or stream is own:
             return arrived
-        passed: Tensor = mesh.move_to_stream(arrived, stream)
-        return passed
+        return mesh.move_to_stream(arrived, stream)  # type: ignore[no-any-return]
 
 
 def _released(tensor: Tensor) -> int:
-    """Take the reference from a tensor, and return it for another handle, which now owns it."""
+    """Take the reference from a handle, and return it for another handle."""
     ref = tensor._ref
     assert ref is not None
     tensor._ref = None
@@ -200,9 +195,8 @@ def _pairs(source: Any, target: Any) -> tuple[tuple[int, int], ...]:
             stacklevel=3,
         )
     pairs = []
-    for where in itertools.product(*(range(target.size(name)) for name in target.names)):
-        at = dict(zip(target.names, where, strict=True))
-        pairs.append(
-            (source.rank_at({name: at[name] for name in source.names}), target.rank_at(at))
-        )
+    for point in itertools.product(*(range(target.size(name)) for name in target.names)):
+        at = dict(zip(target.names, point, strict=True))
+        sender = source.rank_at({name: at[name] for name in source.names})
+        pairs.append((sender, target.rank_at(at)))
     return tuple(pairs)

@@ -25,14 +25,25 @@ from monarch.tensors.worker.current import received_group, received_mesh
 
 Dims = Sequence[str]
 
+MeshKey = tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], int]
+"""The names, sizes, strides and offset of a mesh."""
+
+
+def _key_of(shape: Shape) -> MeshKey:
+    ndslice = shape.ndslice
+    return tuple(shape.labels), tuple(ndslice.sizes), tuple(ndslice.strides), ndslice.offset
+
 
 class DeviceMesh(MeshTrait):
-    """A mesh of procs that torch operations run on. Slices of one mesh with the same dimensions are
-    one object."""
+    """A mesh of procs that torch operations run on.
+
+    Equal slices of one mesh are the same object.
+    """
 
     def __init__(self, client: Client, shape: Shape, meshes: dict[Any, DeviceMesh]) -> None:
         self.client = client
         self._shape = shape
+        #: All meshes of the client, by their keys.
         self._meshes = meshes
         self.names = tuple(shape.labels)
         is_whole = list(shape.ndslice) == list(range(client.num_ranks))
@@ -42,6 +53,7 @@ class DeviceMesh(MeshTrait):
         else:
             self.number = client.define("mesh", *self._key())
         by_stream: dict[int, list[int]] = defaultdict(list)
+        #: The released references of this mesh, by stream, which the client will send.
         self.frees = client.frees.setdefault(self.number, by_stream)
 
     @classmethod
@@ -52,9 +64,8 @@ class DeviceMesh(MeshTrait):
         client.everybody = mesh
         return mesh
 
-    def _key(self) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], int]:
-        ndslice = self._shape.ndslice
-        return self.names, tuple(ndslice.sizes), tuple(ndslice.strides), ndslice.offset
+    def _key(self) -> MeshKey:
+        return _key_of(self._shape)
 
     # Geometry
 
@@ -67,12 +78,10 @@ class DeviceMesh(MeshTrait):
         return self.names
 
     def _new_with_shape(self, shape: Shape) -> DeviceMesh:
-        ndslice = shape.ndslice
-        key = (tuple(shape.labels), tuple(ndslice.sizes), tuple(ndslice.strides), ndslice.offset)
-        found = self._meshes.get(key)
-        if found is None:
-            found = self._meshes[key] = DeviceMesh(self.client, shape, self._meshes)
-        return found
+        key = _key_of(shape)
+        if key not in self._meshes:
+            self._meshes[key] = DeviceMesh(self.client, shape, self._meshes)
+        return self._meshes[key]
 
     @property
     def processes(self) -> Slice:
@@ -84,21 +93,19 @@ class DeviceMesh(MeshTrait):
         return len(self.names)
 
     def __call__(self, **dims: Any) -> DeviceMesh:
-        """Slice the mesh, as ``slice`` does; this is the older spelling."""
+        """Slice the mesh: the older spelling of ``slice``."""
         return self.slice(**dims)
 
     def process_idx(self) -> Tensor:
-        """Return a tensor with each member's rank among all workers, on the active mesh as ``rank``
-        does."""
+        """Return a tensor with each member's rank among all workers, on the same mesh as
+        ``rank``."""
         index = self._rank_tensor(None)
         for name, stride in zip(self.names, self.processes.strides, strict=True):
             index = index + self._rank_tensor(name) * stride
-        whole: Tensor = index + self.processes.offset
-        return whole
+        return index + self.processes.offset  # type: ignore[no-any-return]
 
     def rank_at(self, coordinates: Mapping[str, int]) -> int:
-        """Return the rank of the member at these coordinates; dimensions that are left out count as
-        0."""
+        """Return the rank of the member at these coordinates; a missing dimension counts as 0."""
         return self.processes.nditem([coordinates.get(name, 0) for name in self.names])
 
     def check_shard(self, shard: Mapping[str, int] | None) -> int:
@@ -136,9 +143,9 @@ class DeviceMesh(MeshTrait):
     def to_table(self) -> str:
         """Return a table of the members for people: rank and coordinates, a line for each."""
         lines = ["  ".join(("rank", *self.names))]
-        for place, rank in enumerate(self.processes):
-            where = Point(place, self.extent)
-            lines.append("  ".join((str(rank).ljust(4), *map(str, where.values()))))
+        for index, rank in enumerate(self.processes):
+            point = Point(index, self.extent)
+            lines.append("  ".join((str(rank).ljust(4), *map(str, point.values()))))
         return "\n".join(lines)
 
     def to_tensor(self) -> torch.Tensor:
@@ -169,14 +176,18 @@ class DeviceMesh(MeshTrait):
 
         Raises ``KeyError`` for a dimension that the mesh does not have.
         """
-        names = (dims,) if isinstance(dims, str) else tuple(dims)
-        for name in names:
-            if name not in self.names:
-                raise KeyError(f"{self} does not have dimension {name!r}: use one of {self.names}")
+        names = self._checked(dims)
         combined = self._rank_tensor(names[0] if names else None)
         for name in names[1:]:
             combined = combined * self.size(name) + self._rank_tensor(name)
         return combined
+
+    def _checked(self, dims: str | Dims) -> tuple[str, ...]:
+        names = (dims,) if isinstance(dims, str) else tuple(dims)
+        for name in names:
+            if name not in self.names:
+                raise KeyError(f"{self} does not have dimension {name!r}: use one of {self.names}")
+        return names
 
     rank_tensor = rank
 
@@ -186,27 +197,20 @@ class DeviceMesh(MeshTrait):
         return {name: self.rank(name) for name in self.names}
 
     def _rank_tensor(self, name: str | None) -> Tensor:
-        meta = contiguous_meta((), torch.long, torch.device("cpu"))
-        result = Result(FRESH, meta)
+        result = Result(FRESH, contiguous_meta((), torch.long, torch.device("cpu")))
         active = ambient.mesh
         is_part = (
             active is not None
             and active.client is self.client
             and set(active.processes) <= set(self.processes)
         )
-        tensor: Tensor = builtin(
-            active if is_part else self, ambient.stream, ("rank_of", self.number, name),
-            results=[result],
-        )  # fmt: skip
+        mesh, definition = active if is_part else self, ("rank_of", self.number, name)
+        tensor: Tensor = builtin(mesh, ambient.stream, definition, results=[result])
         return tensor
 
     def process_group(self, dims: str | Dims) -> RemoteProcessGroup:
         """Return an argument that becomes the process group along ``dims`` in a remote function."""
-        names = (dims,) if isinstance(dims, str) else tuple(dims)
-        for name in names:
-            if name not in self.names:
-                raise KeyError(f"{self} does not have dimension {name!r}: use one of {self.names}")
-        return RemoteProcessGroup(self, names)
+        return RemoteProcessGroup(self, self._checked(dims))
 
     # The methods that tensors call on their mesh.
 
@@ -229,8 +233,7 @@ class DeviceMesh(MeshTrait):
         return lend_to_actors(tensor)
 
     def known_value(self, tensor: Tensor) -> Any:
-        """Return the value of a tensor of one number that follows from constants; ``None`` if
-        unknown."""
+        """Return the number in a tensor if it follows from constants, else ``None``."""
         with _disable_current_modes():
             return None if tensor._known is None else tensor._known.item()
 
@@ -242,8 +245,7 @@ class DeviceMesh(MeshTrait):
                 storage.fakes = {first: fake_of(first)}
             if meta not in storage.fakes:
                 storage.fakes[meta] = view_of(next(iter(storage.fakes.values())), meta)
-            fake: torch.Tensor = storage.fakes[meta]
-            return fake
+            return storage.fakes[meta]
 
     def exit(self) -> None:
         """Wait for all issued operations, and stop the workers. Raises the first failure not yet
@@ -253,7 +255,7 @@ class DeviceMesh(MeshTrait):
         self.client.shutdown()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # In definitions alone: there it becomes what a remote function gets.
+        # Only definitions are pickled: workers make a `WorkerMesh` of it, for the remote function.
         use = users_of(ambient.stream)
         for name in self.names:
             self.client.have_groups(self.number, (name,), use)
@@ -267,9 +269,9 @@ class DeviceMesh(MeshTrait):
 
 
 def users_of(stream: TensorStream) -> tuple[str, int]:
-    """Return the key of the process groups that remote functions get in a stream.
+    """Return the ``use`` of the process groups that remote functions get in a stream.
 
-    No other stream uses these groups, as streams run side by side.
+    Streams run side by side, so that each needs groups of its own.
     """
     return ("users", stream.number)
 
@@ -283,8 +285,7 @@ class RemoteProcessGroup:
         self.dropped = False
 
     def drop(self) -> None:
-        """Forbid further use as an argument. The procs keep the group, and a later request gets it
-        again."""
+        """Forbid further use as an argument. The procs keep the group for later requests."""
         self.dropped = True
 
     def size(self) -> int:

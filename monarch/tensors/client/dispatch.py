@@ -27,7 +27,6 @@ from monarch.tensors.core.storages import alias_pattern
 from monarch.tensors.core.templates import FRESH, Result, Template
 from monarch.wire.pickler import dumps
 
-_facts: dict[Any, OperatorFacts] = {}
 _ITEM_REFUSED = (
     "a number out of a distributed tensor (`.item()`, `float(t)`, `if t:`): each proc has a value "
     "of its own, and the program would have to wait for it. Ask one of them: "
@@ -44,8 +43,7 @@ def _state_of(generator: torch.Generator) -> Any:
         return generator.get_state().numpy()
 
 
-flattener = Flattener(Tensor, torch.Tensor, dumps)
-_flatten = flattener.flatten
+_flatten = Flattener(Tensor, torch.Tensor, dumps).flatten
 
 
 class AmbientMode(TorchDispatchMode):  # type: ignore[misc]
@@ -55,15 +53,15 @@ class AmbientMode(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Torch would wrap each call, to keep its compiler out of what it leads to: an eighth of the
-        # cost of an operation. Where a mode is active nothing is compiled anyway.
+        # Otherwise torch would wrap each call to keep its compiler out, which is an eighth of the
+        # cost of an operation. While a mode is active nothing is compiled anyway.
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         mesh = self.mesh
-        facts = _facts.get(func) or _facts.setdefault(func, facts_of(func))
+        facts = facts_of(func)
         if mesh is None or facts.is_local:
             return func(*args, **(kwargs or {}))
         if facts.may_be_local and not any(isinstance(value, Tensor) for value in args):
@@ -81,7 +79,7 @@ def dispatch(
     scalars: list[Any] = []
     tensors: Any = args
     num = 0 if kwargs else len(args)
-    # Most are tensors alone, or one and a float or two ints: these are what `flatten` would give.
+    # The common kinds of arguments, with the keys that `flatten` would give.
     if num == 2 and type(args[0]) is Tensor and type(args[1]) is Tensor:
         call_key: tuple[Any, ...] = (facts, args[0]._meta, args[1]._meta)
     elif num == 1 and type(args[0]) is Tensor:
@@ -94,7 +92,7 @@ def dispatch(
         and type(args[1]) is type(args[2]) is int
         and type(args[0]) is Tensor
         and not facts.numbers
-    ):  # A row of one, say.
+    ):  # For example a row of a tensor.
         call_key = (facts, args[0]._meta, args[1], args[2])
         tensors = args[:1]
     else:
@@ -136,11 +134,9 @@ def dispatch(
 
 
 def _forget_known(template: Template, tensors: Sequence[Tensor]) -> None:
-    """Note that the storages to which a call writes no longer have a value that is known here."""
+    """Mark the storages to which a call writes: their values are no longer known here."""
     for position in template.mutates:
-        storage = tensors[position]._storage
-        if storage.is_known:
-            storage.is_known = False
+        tensors[position]._storage.is_known = False
 
 
 def dispatch_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -165,7 +161,7 @@ def dispatch_function(
     while ``code`` returns the same.
     """
     stream = ambient.stream
-    # Meshes and groups among the arguments are other ones to each stream.
+    # Workers have other process groups in each stream, for meshes and groups among the arguments.
     key: list[Any] = [name, stream, *version]
     tensors = check_arguments(name, args, kwargs, key)
     mesh = on or (tensors[0].mesh if tensors else ambient.mesh)
@@ -193,8 +189,10 @@ def dispatch_function(
 def check_arguments(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], key: list[Any]
 ) -> list[Tensor]:
-    """Return the tensors of a call and extend ``key``; raise ``TypeError`` for tensors it cannot
-    use."""
+    """Return the tensors of a call, and extend ``key``.
+
+    Raises ``TypeError`` for tensors that the call cannot use.
+    """
     tensors = flatten_arguments(name, args, kwargs, key)
     stream = ambient.stream
     for tensor in tensors:
@@ -220,8 +218,7 @@ def flatten_arguments(
 
 
 def _all_tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    call = propagation.PropagatedCall(args, kwargs, frozenset())
-    return call.tensors
+    return propagation.PropagatedCall(args, kwargs, frozenset()).tensors
 
 
 def _refused(
@@ -248,12 +245,11 @@ def _constant(local: torch.Tensor, mesh: Any) -> Tensor:
 
 
 def _item(tensor: Tensor) -> Any:
-    known = tensor._known
-    if known is None or not tensor._storage.is_known:
+    if tensor._known is None or not tensor._storage.is_known:
         raise TypeError(_ITEM_REFUSED)
     recorder = tensor.mesh.client.recording
     with _disable_current_modes():
-        value = known.item()
+        value = tensor._known.item()
     if recorder is not None:
         recorder.guard(tensor, value)
     return value
@@ -267,9 +263,9 @@ def _follow(
     template: Template,
     result: Any,
 ) -> None:
-    """If all inputs have values that are known here, compute the result's value too.
+    """Compute the result's value too, if the values of all inputs are known here.
 
-    Optimizers count their steps so.
+    So the program knows the step counts of optimizers.
     """
     follows = (
         not facts.is_random
@@ -277,9 +273,9 @@ def _follow(
         and all(tensor._known is not None and tensor._storage.is_known for tensor in tensors)
     )
     if follows:
-        known = _known_result(facts, args, kwargs)
-        if isinstance(result, Tensor) and known is not None and result._known is None:
-            result._known = known
+        value = _known_result(facts, args, kwargs)
+        if isinstance(result, Tensor) and value is not None and result._known is None:
+            result._known = value
             result._storage.is_known = True
             return
     if not follows:
@@ -292,8 +288,8 @@ def _known_result(
     call = propagation.PropagatedCall(args, kwargs, facts.numbers)
     with _disable_current_modes(), torch.no_grad():
         try:
-            known = call.on(facts.func, [tensor._known for tensor in call.tensors])
+            value = call.on(facts.func, [tensor._known for tensor in call.tensors])
         except Exception:
             return None
-    is_one = isinstance(known, torch.Tensor) and known.numel() == 1
-    return known if is_one else None
+    is_number = isinstance(value, torch.Tensor) and value.numel() == 1
+    return value if is_number else None

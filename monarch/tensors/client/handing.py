@@ -1,5 +1,4 @@
-"""Tensors as arguments of endpoints: actors of the same procs get the local tensors, without
-copies.
+"""Tensors as arguments of endpoints: actors in the same procs get the local tensors, not copies.
 
 A tensor that is pickled for a call becomes a ticket. In its stream each worker puts the local
 tensor under that ticket; the actor takes it when its call is unpickled. The worker then waits until
@@ -26,9 +25,12 @@ class _TensorLoan:
         self._mesh = tensor.mesh
         self._client = tensor.mesh.client
         self._stream = tensor.stream
+        #: The ranks of the receivers.
         self._ranks = ranks
         self._answers = answers
+        #: The ticket under which workers put the local tensors.
         self.ticket = self._client.next_ticket()
+        #: The ticket that is filled when the call ends; 0 if nobody learns of its end.
         self.end = self._client.next_ticket() if answers else 0
         builtin(self._mesh, self._stream, ("lend", ranks, not answers), [tensor], [self.ticket])
 
@@ -39,16 +41,15 @@ class _TensorLoan:
 
     def has_ended(self, answer: Any) -> None:
         if self._answers and has_failed(answer):
-            # It may not have come to the actor at all: the stream must not wait for ever.
+            # The call may not have reached the actor, and the stream must not wait for ever.
             self._client.desk.give_up.broadcast([self.end], None)
 
 
 def has_failed(answer: Any) -> bool:
     """Whether some receiver of a call may not have run it."""
-    replies = getattr(answer, "answers", [answer])
     if getattr(answer, "failure", None) is not None:
         return True
-    return any(getattr(reply, "failed", True) for reply in replies)
+    return any(getattr(reply, "failed", True) for reply in getattr(answer, "answers", [answer]))
 
 
 def lend_to_actors(tensor: Tensor) -> Any:
@@ -73,7 +74,7 @@ def lend_to_actors(tensor: Tensor) -> Any:
     if problem is not None:
         raise incorrect("endpoint", (tensor,), {}, lambda _: problem)
     if message.answers:
-        assert tensor.mesh.client.desk is not None  # It is there before any wait.
+        assert tensor.mesh.client.desk is not None  # Spawned before a stream can wait.
     loan = _TensorLoan(tensor, ranks_of(tensor.mesh, message.uids), message.answers)
     message.loans.append(loan)
     return arrive, (loan.ticket, loan.end)

@@ -9,7 +9,6 @@ from monarch.tensors.client.ambient import TensorStream
 from monarch.tensors.client.refusals import find_problem, incorrect
 from monarch.tensors.client.tensor import Tensor, new_handle, new_maker
 from monarch.tensors.client.tracebacks import capture
-from monarch.tensors.core.metas import Meta
 from monarch.tensors.core.storages import READ_AND_WRITE, Storage
 from monarch.tensors.core.templates import FRESH, INPUT_ITSELF, VIEW_OF_INPUT, Result, Template
 
@@ -53,17 +52,17 @@ def issue(
                 client.flush()
     single = template.single
     if single is not None:
-        made = single()
-        made._meta = template.results[0].meta
-        made.mesh = mesh
-        made.stream = stream
-        made._storage = Storage()
-        made._ref = base
+        handle = single()
+        handle._meta = template.results[0].meta
+        handle.mesh = mesh
+        handle.stream = stream
+        handle._storage = Storage()
+        handle._ref = base
         if client.recording is not None:
-            client.recording.made(made)
-        return made
+            client.recording.made(handle)
+        return handle
     if template.is_alone and client.recording is None:
-        # Most of the others write to an argument, or look at one.
+        # Most other operations write to an argument, or view it.
         kind = template.single_kind
         if kind == INPUT_ITSELF:
             return tensors[template.single_of]
@@ -78,19 +77,19 @@ def handles(
     template: Template, tensors: Sequence[Tensor], base: int, mesh: Any, stream: TensorStream
 ) -> list[Any]:
     """Return the handles of all results; new references are numbered from ``base``."""
-    made: list[Any] = []
+    results: list[Any] = []
     ref = base
     for kind, meta, index in template.results:
         if kind == INPUT_ITSELF:
-            made.append(tensors[index])
+            results.append(tensors[index])
             continue
         assert meta is not None
-        shared = None if kind == FRESH else (tensors if kind == VIEW_OF_INPUT else made)[index]
-        made.append(new_handle(meta, ref, mesh, stream, shared))
+        shared = None if kind == FRESH else (tensors if kind == VIEW_OF_INPUT else results)[index]
+        results.append(new_handle(meta, ref, mesh, stream, shared))
         if mesh.client.recording is not None:
-            mesh.client.recording.made(made[-1])
+            mesh.client.recording.made(results[-1])
         ref += 1
-    return made
+    return results
 
 
 def _written(
@@ -111,25 +110,23 @@ def _written(
 def builtin(
     mesh: Any,
     stream: TensorStream,
-    what: tuple[Any, ...],
+    definition: tuple[Any, ...],
     tensors: Sequence[Tensor] = (),
     scalars: Sequence[Any] = (),
     results: Sequence[Result] = (),
     mutates: tuple[int, ...] = (),
 ) -> Any:
-    """Issue an operation of this engine that torch does not have; ``what`` is its definition."""
+    """Issue an operation of this engine that torch does not have."""
     client = mesh.client
-    # Of what is equal to Python though it differs (True and 1) the text does not.
-    key = (repr(what), tuple(results), mutates, len(tensors))
+    # The text, because True and 1 are equal.
+    key = (repr(definition), tuple(results), mutates, len(tensors))
     template = client.builtins.get(key)
     if template is None:
-        fresh = [one for one in results if one.kind == FRESH]
-        single = new_maker(_meta(fresh[0])) if len(results) == len(fresh) == 1 else None
-        template = Template(what[0], results, num_in=len(tensors), mutates=mutates, single=single)
-        client.builtins[key] = client.define_template(template, len(scalars), *what)
+        single = None
+        if len(results) == 1 and results[0].kind == FRESH and results[0].meta is not None:
+            single = new_maker(results[0].meta)
+        template = Template(
+            definition[0], results, num_in=len(tensors), mutates=mutates, single=single
+        )
+        client.builtins[key] = client.define_template(template, len(scalars), *definition)
     return issue(template, tensors, list(scalars), mesh, stream)
-
-
-def _meta(result: Result) -> Meta:
-    assert result.meta is not None
-    return result.meta

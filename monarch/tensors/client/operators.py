@@ -1,7 +1,8 @@
-"""The facts of torch operators that the dispatcher needs, worked out once for each operator."""
+"""The facts of torch operators that the dispatcher needs, computed once for each operator."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,67 +18,51 @@ _NUMBERS = frozenset(("number", "Optional[number]", "float", "Optional[float]", 
 
 
 class OperatorFacts:
-    """The facts of one operator's schema: which arguments are numbers, which are written to."""
-
-    __slots__ = (
-        "changes_shape",
-        "func",
-        "is_local",
-        "is_random",
-        "may_be_local",
-        "name",
-        "numbers",
-        "second_is_number",
-        "written",
-    )
+    """The facts of one operator's schema."""
 
     def __init__(self, func: Any) -> None:
         self.func = func
         self.name = str(func)
         schema = func._schema
-        arguments = schema.arguments
-        # Optimizers mark their steps for the profiler; that is for this process.
+        #: Whether it always runs in this process: optimizers mark their steps for the profiler.
         self.is_local = schema.name.startswith("profiler::")
-        # Of plain local tensors: unpickling a value, reading one.
+        #: Whether it runs in this process unless a tensor is distributed: unpickling and reading.
         self.may_be_local = schema.name in _LOCAL_ONLY
+        #: Whether it changes the shape of its first argument in place.
         self.changes_shape = torch.Tag.inplace_view in func.tags
+        #: Whether its result is random.
         self.is_random = torch.Tag.nondeterministic_seeded in func.tags
-        numbers: list[tuple[Any, Any]] = [
-            (n, argument.name)
-            for n, argument in enumerate(arguments)
-            if str(argument.type) in _NUMBERS
-        ]
-        lists = [
-            (NumberList(n), NumberList(argument.name))
-            for n, argument in enumerate(arguments)
-            if str(argument.type) == "List[number]"
-        ]
-        self.numbers: frozenset[Any] = frozenset(part for pair in numbers + lists for part in pair)
-        self.second_is_number = 1 in self.numbers
-        self.written = tuple(
-            (n, argument.name)
-            for n, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        )
+        numbers: set[Any] = set()
+        written = []
+        for n, argument in enumerate(schema.arguments):
+            kind = str(argument.type)
+            if kind in _NUMBERS:
+                numbers |= {n, argument.name}
+            elif kind == "List[number]":
+                numbers |= {NumberList(n), NumberList(argument.name)}
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written.append((n, argument.name))
+        #: The numbers among the arguments, as ``Flattener.flatten`` takes them.
+        self.numbers = frozenset(numbers)
+        self.second_is_number = 1 in numbers
+        #: The positions and names of the arguments that it writes to.
+        self.written = tuple(written)
 
     def written_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the arguments that the operator writes to: version counters do not move inside
-        dispatch."""
-        found: list[Any] = []
+        """Return the arguments that the operator writes to.
+
+        The schema tells, since version counters do not move inside dispatch.
+        """
+        tensors: list[Any] = []
         for n, name in self.written:
             value = args[n] if n < len(args) else kwargs.get(name)
             if isinstance(value, (list, tuple)):
-                found += value
+                tensors += value
             elif value is not None:
-                found.append(value)
-        return found
+                tensors.append(value)
+        return tensors
 
 
-_facts: dict[Any, OperatorFacts] = {}
-
-
+@functools.cache
 def facts_of(func: Any) -> OperatorFacts:
-    found = _facts.get(func)
-    if found is None:
-        found = _facts[func] = OperatorFacts(func)
-    return found
+    return OperatorFacts(func)

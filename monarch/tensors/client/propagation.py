@@ -3,6 +3,7 @@ template."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,8 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from monarch.tensors.client.operators import OperatorFacts
 from monarch.tensors.client.tensor import Tensor, new_maker
-from monarch.tensors.core.metas import Meta, intern_meta, meta_of
-from monarch.tensors.core.specs import CallSpec, Spec, SpecMaker, fill, paths
+from monarch.tensors.core.metas import Meta, intern_meta, meta_of, storage_key
+from monarch.tensors.core.specs import CallSpec, SpecMaker, fill, paths, take_apart
 from monarch.tensors.core.templates import (
     FRESH,
     INPUT_ITSELF,
@@ -37,7 +38,7 @@ _NEEDS_VALUES = (
     UnsupportedFakeTensorException,
 )
 
-# It logs a user's wrong shapes at ERROR, with forty lines of its own; the error is raised anyway.
+# It logs wrong shapes at ERROR, with forty lines; the error is raised anyway.
 logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: False)
 
 
@@ -45,19 +46,16 @@ def fake_of(meta: Meta) -> torch.Tensor:
     """Return a tensor without values that looks like ``meta``. Call it inside ``FAKE``."""
     if meta.offset == 0:
         return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
-    reach = sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
-    num = meta.offset + 1 + reach if all(meta.size) else 0
-    base = torch.empty(num, dtype=meta.dtype, device=meta.device)
+    base = torch.empty(meta.num_elements, dtype=meta.dtype, device=meta.device)
     return torch.as_strided(base, meta.size, meta.stride, meta.offset)
 
 
 def view_of(base: torch.Tensor, meta: Meta) -> torch.Tensor:
     """Return a fake that looks like ``meta``, in the memory of ``base`` if it fits. Call inside
     ``FAKE``."""
-    if base.dtype == meta.dtype:
-        reach = sum((size - 1) * step for size, step in zip(meta.size, meta.stride, strict=True))
-        if (meta.offset + 1 + reach) * meta.dtype.itemsize <= base.untyped_storage().nbytes():
-            return torch.as_strided(base, meta.size, meta.stride, meta.offset)
+    num_bytes = meta.num_elements * meta.dtype.itemsize
+    if base.dtype == meta.dtype and num_bytes <= base.untyped_storage().nbytes():
+        return torch.as_strided(base, meta.size, meta.stride, meta.offset)
     return fake_of(meta)
 
 
@@ -67,7 +65,7 @@ class PropagatedCall:
     def __init__(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], numbers: frozenset[Any]
     ) -> None:
-        maker = SpecMaker(lambda value: isinstance(value, Tensor), numbers)
+        maker = SpecMaker(Tensor, numbers)
         self.args, self.kwargs = maker.arguments(args, kwargs)
         self.tensors: list[Tensor] = maker.tensors
         self.scalars = maker.scalars
@@ -90,10 +88,9 @@ class Propagated:
     """The result of a call on tensors without values."""
 
     def __init__(self, result: Any, inputs: Sequence[Any], is_operator: bool) -> None:
-        maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
-        self.spec = maker.spec(result)
+        self.spec, tensors = take_apart(result, torch.Tensor)
         self.paths = paths(self.spec)
-        self.results = _results(maker.tensors, inputs, is_operator)
+        self.results = _results(tensors, inputs, is_operator)
 
     def template(
         self, name: str, call: PropagatedCall, mutates: tuple[int, ...], held: object = None
@@ -108,29 +105,25 @@ class Propagated:
             self.results,
             num_in=len(call.tensors),
             mutates=mutates,
-            rebuild=_rebuilder(self.spec),
+            rebuild=functools.partial(fill, self.spec),
             single=single,
             is_alone=self.spec == ("t", 0),
             held=held,
         )
 
 
-def _rebuilder(spec: Spec) -> Callable[[list[Any]], Any]:
-    return lambda handles: fill(spec, handles)
-
-
 def _results(
     tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], is_operator: bool
 ) -> list[Result]:
     of_inputs: dict[int, int] = {}
-    for n, tensor in enumerate(inputs):
-        of_inputs.setdefault(_storage_key(tensor), n)
+    for n, given in enumerate(inputs):
+        of_inputs.setdefault(storage_key(given), n)
     of_results: dict[Any, int] = {}
     results = []
     for n, tensor in enumerate(tensors):
-        storage = _storage_key(tensor)
-        # A function that returns its argument gives a new handle: its failure would vanish else.
-        itself = next((k for k, one in enumerate(inputs) if one is tensor), None)
+        storage = storage_key(tensor)
+        # A function that returns its argument gives a new handle, for the function's failure.
+        itself = next((k for k, given in enumerate(inputs) if given is tensor), None)
         if itself is not None and is_operator:
             results.append(Result(INPUT_ITSELF, None, itself))
         elif storage in of_inputs:
@@ -141,11 +134,6 @@ def _results(
             results.append(Result(FRESH, meta_of(tensor)))
         of_results.setdefault(storage, n)
     return results
-
-
-def _storage_key(tensor: torch.Tensor) -> int:
-    key: int = tensor.untyped_storage()._cdata
-    return key
 
 
 def of_operator(
@@ -167,7 +155,7 @@ def of_operator(
                 "Fetch them (monarch.fetch_shard(t).result()), or do it on the workers, in a "
                 "function with monarch.remote(function, propagate=...)"
             ) from None
-        made = Propagated(result, fakes, is_operator=True)
+        propagated = Propagated(result, fakes, is_operator=True)
         for fake, tensor in zip(fakes, call.tensors, strict=True):
             if not facts.changes_shape and meta_of(fake) is not tensor._meta:
                 raise TypeError(
@@ -176,7 +164,8 @@ def of_operator(
                 )
     written = {id(tensor) for tensor in facts.written_tensors(args, kwargs)}
     mutates = tuple(n for n, tensor in enumerate(call.tensors) if id(tensor) in written)
-    return made.template(facts.name, call, mutates), call.spec(made.results, made.paths)
+    template = propagated.template(facts.name, call, mutates)
+    return template, call.spec(propagated.results, propagated.paths)
 
 
 def of_function(
@@ -186,12 +175,11 @@ def of_function(
     kwargs: Mapping[str, Any],
     held: object,
 ) -> tuple[Template, CallSpec]:
-    """Make the template of a remote function, whose rule maps tensors without values to such
-    tensors."""
+    """Make the template of a remote function. Its rule ``propagate`` maps fakes to fakes."""
     call = PropagatedCall(args, kwargs, frozenset())
     with _disable_current_modes(), FAKE:
         fakes = _with_aliases(call.tensors)
-        before = [fake._version for fake in fakes]
+        versions = [fake._version for fake in fakes]
         try:
             result = call.on(propagate, fakes)
         except _NEEDS_VALUES as error:
@@ -201,29 +189,28 @@ def of_function(
                 "from the arguments' shapes (torch.empty(...)), or let the function return what "
                 "depends on values to monarch.call_on_shard_and_fetch(function, ...)"
             ) from error
-        made = Propagated(_as_fakes(result), fakes, is_operator=False)
-        mutates = tuple(n for n, fake in enumerate(fakes) if fake._version > before[n])
-    return made.template(name, call, mutates, held), call.spec(made.results, made.paths)
+        propagated = Propagated(_as_fakes(result), fakes, is_operator=False)
+        mutates = tuple(n for n, fake in enumerate(fakes) if fake._version > versions[n])
+    template = propagated.template(name, call, mutates, held)
+    return template, call.spec(propagated.results, propagated.paths)
 
 
 def _with_aliases(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
-    """Return fakes of the tensors; those whose tensors share storage share it too."""
+    """Return fakes of the tensors, which share storage as the tensors do."""
     bases: dict[int, Any] = {}
-    found = []
+    fakes = []
     for tensor in tensors:
         meta, key = tensor._meta, id(tensor._storage)
         base = bases.get(key)
-        fake = fake_of(meta) if base is None else view_of(base, meta)
-        bases.setdefault(key, fake)
-        found.append(fake)
-    return found
+        fakes.append(fake_of(meta) if base is None else view_of(base, meta))
+        bases.setdefault(key, fakes[-1])
+    return fakes
 
 
 def _as_fakes(result: Any) -> Any:
     """Return a rule's result with fakes for the plain tensors that it made outside ``FAKE``."""
-    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
-    spec = maker.spec(result)
-    return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in maker.tensors])
+    spec, tensors = take_apart(result, torch.Tensor)
+    return fill(spec, [FAKE.from_tensor(t) if _is_real(t) else t for t in tensors])
 
 
 def _is_real(tensor: Any) -> bool:
@@ -234,9 +221,9 @@ def contiguous_meta(size: Sequence[int], dtype: Any, device: Any) -> Meta:
     """Return the ``Meta`` of a new contiguous tensor of this size."""
     stride: list[int] = []
     step = 1
-    for one in reversed(size):
+    for length in reversed(size):
         stride.insert(0, step)
-        step *= max(one, 1)
+        step *= max(length, 1)
     return intern_meta(
         torch.Size(size), tuple(stride), offset=0, dtype=dtype, device=device, layout=torch.strided
     )

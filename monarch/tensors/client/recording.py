@@ -17,7 +17,7 @@ from monarch.tensors.client.refusals import refuse_grad, refuse_unusable
 from monarch.tensors.client.tensor import Tensor
 from monarch.tensors.core.batch import ALL_STREAMS
 from monarch.tensors.core.program import RecordedStep
-from monarch.tensors.core.specs import Spec, SpecMaker, fill
+from monarch.tensors.core.specs import fill, take_apart
 from monarch.tensors.core.storages import Storage
 from monarch.tensors.core.templates import (
     FRESH,
@@ -33,8 +33,7 @@ _DROPPED = (
 
 
 class _Guard(NamedTuple):
-    """A number that was read while recording: the recording is valid only while it has this
-    value."""
+    """A number that was read while recording, which is valid only while the number is ``value``."""
 
     tensor: Tensor
     value: Any
@@ -45,14 +44,19 @@ class Recorder:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self.start = client.next_ref
+        #: The first reference that the recording gives out.
+        self.start: int = client.next_ref
         self.steps: list[RecordedStep] = []
+        #: The tensors that a step writes to, by reference.
         self.written: dict[int, Tensor] = {}
-        self.found: dict[int, Tensor] = {}  # Used here, and made before.
+        #: The tensors from before the recording that a step uses, by reference.
+        self.older: dict[int, Tensor] = {}
         self.guards: list[_Guard] = []
+        #: The keys of the code of called functions, each with the function that returns it.
         self.code: list[tuple[Callable[[], Any], Any]] = []
         self.streams: set[int] = set()
         self.meshes: set[Any] = set()
+        #: The handles that the recording made, by reference.
         self._made: dict[int, weakref.ref[Tensor]] = {}
         self._num_tickets = 0
 
@@ -70,7 +74,7 @@ class Recorder:
         client.next_ref = base + template.num_out
         for tensor in tensors:
             if not self.made_here(tensor):
-                self.found[_ref(tensor)] = tensor
+                self.older[_ref(tensor)] = tensor
         for position in template.mutates:
             written = tensors[position]
             self.written[_ref(written)] = written
@@ -88,19 +92,18 @@ class Recorder:
         return -self._num_tickets
 
     def made_here(self, tensor: Tensor) -> bool:
-        start: int = self.start
-        return _ref(tensor) >= start
+        return _ref(tensor) >= self.start
 
     def made(self, tensor: Tensor) -> None:
-        """Note a handle that the recording made; it becomes invalid when the recording ends."""
+        """Register a handle that the recording made; it becomes invalid when the recording ends."""
         self._made[_ref(tensor)] = weakref.ref(tensor)
 
     def guard(self, tensor: Tensor, value: Any) -> None:
-        """Note that a number was read, which may be another at a replay."""
+        """Register a number that was read: it may differ at a replay."""
         self.guards.append(_Guard(tensor, value))
 
     def uses(self, code: Callable[[], Any]) -> None:
-        """Note that a remote function was called, whose code a reload may change."""
+        """Register the code of a function that was called: a reload may change it."""
         self.code.append((code, code()))
 
     def end(self) -> None:
@@ -118,11 +121,9 @@ class Recorder:
 
 
 class Recording:
-    """A function that was recorded for one kind of arguments.
+    """A function that was recorded for one kind of arguments."""
 
-    ``pattern`` says which of the arguments and captured tensors share memory.
-    """
-
+    #: Which of the arguments and captured tensors share memory.
     pattern: tuple[int, ...] = ()
 
     def __init__(self, function: Callable[..., Any], args: Any, inputs: Sequence[Tensor]) -> None:
@@ -134,9 +135,7 @@ class Recording:
         recorder = client.recording = Recorder(client)
         try:
             result = function(*args[0], **args[1])
-            maker = SpecMaker(lambda value: isinstance(value, Tensor), frozenset())
-            self.spec: Spec = maker.spec(result)
-            outputs: list[Tensor] = maker.tensors
+            self.spec, outputs = take_apart(result, Tensor)
             for tensor in outputs:
                 refuse_grad("compile", tensor)
             self._take(recorder, inputs, outputs, mesh, stream)
@@ -152,37 +151,42 @@ class Recording:
         mesh: Any,
         stream: TensorStream,
     ) -> None:
-        given = {_ref(tensor) for tensor in inputs}
-        found = dict(recorder.found)
+        input_refs = {_ref(tensor) for tensor in inputs}
+        older = dict(recorder.older)
         for tensor in outputs:
             if not recorder.made_here(tensor):
-                found[_ref(tensor)] = tensor
-        self.captured = [tensor for ref, tensor in found.items() if ref not in given]
-        self.guards = recorder.guards
+                older[_ref(tensor)] = tensor
+        #: The tensors that the function uses without getting them as arguments.
+        self.captured = [tensor for ref, tensor in older.items() if ref not in input_refs]
+        self._guards = recorder.guards
         self._code = list(dict(recorder.code).items())
         everything = [*inputs, *self.captured]
         refs = [_ref(tensor) for tensor in everything]
-        self.results = _results(outputs, everything)
-        # Several of the arguments may be one tensor.
+        # Several of the arguments may be the same tensor.
         unique = list(dict.fromkeys(refs))
         self._positions = [refs.index(ref) for ref in unique]
         mutates = tuple(n for n, ref in enumerate(unique) if ref in recorder.written)
         self._client = recorder.client
         self._mesh = mesh if recorder.meshes <= {mesh} else self._client.everybody
         self._stream = stream
-        self._several = recorder.streams - {stream.number}
+        self._has_other_streams = bool(recorder.streams - {stream.number})
         results = [
             Result(kind, meta, unique.index(refs[index]) if kind == VIEW_OF_INPUT else index)
-            for kind, meta, index in self.results
+            for kind, meta, index in _results(outputs, everything)
         ]
+        #: The mesh and the stream of each output.
         self._owners = [(tensor.mesh, tensor.stream) for tensor in outputs]
         self.template = Template(
-            "recording", results, num_in=len(unique), mutates=mutates, rebuild=lambda made: made
+            "recording",
+            results,
+            num_in=len(unique),
+            mutates=mutates,
+            rebuild=lambda handles: handles,
         )
         names = [_ref(tensor) for tensor in outputs]
         self._definition = ("recording", unique, names, recorder.steps)
+        #: Equal for two recordings that do the same.
         self.shape = _shape(recorder, unique, names)
-        self.does_nothing = not recorder.steps
 
     def define(self) -> None:
         """Send the recording to the workers, if they do not know it yet."""
@@ -197,11 +201,11 @@ class Recording:
     def holds(self) -> bool:
         """Whether the recording is still valid: the numbers that it read, and its functions, are
         unchanged."""
-        return all(code() == was for code, was in self._code) and all(
+        return all(code() == recorded for code, recorded in self._code) and all(
             tensor._storage.is_known
             and tensor._known is not None
             and tensor.mesh.known_value(tensor) == value
-            for tensor, value in self.guards
+            for tensor, value in self._guards
         )
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
@@ -210,17 +214,17 @@ class Recording:
         for tensor in everything:
             refuse_unusable("compiled function", tensor, tensor.mesh, tensor.stream)
         used = [everything[position] for position in self._positions]
-        stream = _AllStreams() if self._several else self._stream
-        made = issue(self.template, used, [], self._mesh, stream)  # type: ignore[arg-type]
-        for tensor, (mesh, owner) in zip(made, self._owners, strict=True):
+        stream = _AllStreams() if self._has_other_streams else self._stream
+        outputs = issue(self.template, used, [], self._mesh, stream)  # type: ignore[arg-type]
+        for tensor, (mesh, owner) in zip(outputs, self._owners, strict=True):
             tensor.mesh, tensor.stream = mesh, owner
         for position in self.template.mutates:
             used[position]._storage.is_known = False
-        return fill(self.spec, made)
+        return fill(self.spec, outputs)
 
 
 class _AllStreams:
-    """A stream for recordings that use several: it waits for all streams, and they wait for it."""
+    """The stream of recordings that use several: it waits for all streams, and they wait for it."""
 
     number = ALL_STREAMS
 
@@ -247,8 +251,7 @@ def _results(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Result
 
 
 def _shape(recorder: Recorder, inputs: Sequence[int], outputs: Sequence[int]) -> Any:
-    """Return a form of the steps in which two recordings of one function are equal, whatever their
-    numbers."""
+    """Return a form of the steps that is equal for two recordings that do the same."""
 
     def name(ref: int) -> tuple[str, int]:
         if ref >= recorder.start:
@@ -256,8 +259,8 @@ def _shape(recorder: Recorder, inputs: Sequence[int], outputs: Sequence[int]) ->
         return ("input", inputs.index(ref))
 
     steps = [
-        (one.number, name(one.base), tuple(map(name, one.used)), repr(one.scalars), one.mesh)
-        for one in recorder.steps
+        (step.number, name(step.base), tuple(map(name, step.used)), repr(step.scalars), step.mesh)
+        for step in recorder.steps
     ]
     return steps, [name(ref) for ref in outputs]
 

@@ -63,11 +63,11 @@ def incorrect(
     kwargs: Mapping[str, Any],
     problem_of: Callable[[Any], str | None],
 ) -> RefusedArguments:
-    """Return the error that shows the call, with ERROR_0 and so on in the place of wrong arguments.
+    """Return the error that shows the call, with ERROR_0 and so on in place of wrong arguments.
 
     ``problem_of`` returns what is wrong with a tensor, or ``None``.
     """
-    maker = SpecMaker(lambda value: isinstance(value, torch.Tensor), frozenset())
+    maker = SpecMaker(torch.Tensor, frozenset())
     spec_args, spec_kwargs = maker.arguments(args, kwargs)
     problems: list[str] = []
     shown = []

@@ -1,4 +1,4 @@
-"""Tensors that another stream borrows, or takes over for good."""
+"""Tensors that another stream borrows, or takes over."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ class Borrow:
     def __init__(self, tensor: Tensor, origin: Tensor) -> None:
         self.tensor: Tensor | None = tensor
         self._origin = origin
-        self._at = here()
-
-    @property
-    def traceback_string(self) -> str:
-        """Return where the program made the borrow, as text."""
-        return self._at
+        #: Where the program made the borrow.
+        self.traceback_string = here()
 
     def drop(self) -> None:
         """Give the tensor back. It may be called more than once."""
@@ -57,7 +53,7 @@ class Borrow:
         if self.__dict__.get("tensor") is not None:
             warnings.warn(
                 "a borrow was not dropped, and is now: call borrow.drop(), or use it as "
-                f"`with borrow:`. It was made at:\n{self._at}",
+                f"`with borrow:`. It was made at:\n{self.traceback_string}",
                 ResourceWarning,
                 stacklevel=2,
             )
@@ -70,17 +66,13 @@ def lend(tensor: Tensor, stream: TensorStream, mutable: bool) -> tuple[Tensor, B
     if problem is not None and problem.startswith("DROPPED"):
         raise incorrect("borrow", (tensor,), {}, lambda _: problem)
     storage = tensor._storage.lend(here(), mutable=mutable)
-    borrowed = _across(tensor, stream)
+    borrowed = move(tensor, stream)
     borrowed._storage = storage
     return borrowed, Borrow(borrowed, tensor)
 
 
 def move(tensor: Tensor, stream: TensorStream) -> Tensor:
-    """Return the tensor as one of ``stream``; ``tensor`` itself may not be used any more."""
-    return _across(tensor, stream)
-
-
-def _across(tensor: Tensor, stream: TensorStream) -> Tensor:
+    """Return a handle of ``stream`` for the same local tensors; drop ``tensor``, or lend it."""
     mesh = tensor.mesh
     ticket = mesh.client.next_ticket()
     builtin(mesh, tensor.stream, ("hand",), [tensor], scalars=[ticket])

@@ -32,10 +32,11 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     mesh: Any
     stream: TensorStream
+    #: The number of the local tensors at the workers; ``None`` once it is released.
     _ref: int | None
     _meta: Meta
     _storage: Storage
-    # Its value, where that is one number that follows from constants: the same on all ranks.
+    #: The value, if it is one number that follows from constants, the same on all ranks.
     _known: torch.Tensor | None = None
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -44,7 +45,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # No mesh is active here: the operation runs on that of its tensors.
+        # No mesh is active: the operation runs on the mesh of its tensors.
         return _first(args, kwargs).mesh.dispatch(func, args, kwargs or {})
 
     @property
@@ -61,8 +62,8 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         return Aliases(frozenset(self._storage.all_refs(self._ref)) if self._ref else frozenset())
 
     def drop(self) -> None:
-        """Free it now, with all tensors that share its memory; a later use of any of them raises an
-        error."""
+        """Free it now, with all tensors that share its memory. A later use of any of them raises
+        ``TypeError``."""
         if self._storage.dropped is None:
             refs = self._storage.all_refs(self._ref) if self._ref is not None else []
             self._storage.drop("tensor is dropped at: \n" + here())
@@ -99,10 +100,9 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         dimension. ``scatter`` gives rank k the k-th row of the result: the first dimension
         must have the size of the mesh dimension. ``out`` receives the result.
         """
-        reduced: Tensor = self.mesh.reduce(
+        return self.mesh.reduce(  # type: ignore[no-any-return]
             self, dims, reduction, scatter=scatter, inplace=False, mesh=mesh, out=out
         )
-        return reduced
 
     def reduce_(
         self,
@@ -112,10 +112,9 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         mesh: Any = None,
     ) -> Tensor:
         """Like ``reduce``, in place."""
-        reduced: Tensor = self.mesh.reduce(
+        return self.mesh.reduce(  # type: ignore[no-any-return]
             self, dims, reduction, scatter=scatter, inplace=True, mesh=mesh, out=None
         )
-        return reduced
 
     def slice_mesh(self, **dims: Any) -> Any:
         """Return the shards on a part of the mesh: ``t.slice_mesh(hosts=0).to_mesh(other)``."""
@@ -126,8 +125,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
         Along dimensions that only ``mesh`` has, each coordinate gets a copy.
         """
-        copied: Tensor = self.mesh.slice_of(self).to_mesh(mesh, stream)
-        return copied
+        return self.mesh.slice_of(self).to_mesh(mesh, stream)  # type: ignore[no-any-return]
 
     @property
     def _fake(self) -> torch.Tensor:
@@ -135,11 +133,9 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
         The fakes of tensors that share memory share it too; those with equal looks are one object.
         """
-        fake: torch.Tensor = self.mesh.fake_of(self)
-        return fake
+        return self.mesh.fake_of(self)
 
-    # Python takes a TypeError of an operator for "these types do not go together", and what was
-    # said in it is lost. The methods raise it.
+    # Python replaces the text of a TypeError that an operator raises. Methods keep it.
     __add__ = __radd__ = torch.Tensor.add
     __mul__ = __rmul__ = torch.Tensor.mul
     __sub__ = torch.Tensor.sub
@@ -168,8 +164,7 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
         )
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Raise ``TypeError``, since the controller has no values, except for a number known from
-        constants."""
+        """Return a number that follows from constants. Raises ``TypeError`` for other tensors."""
         return self.tolist()
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
@@ -180,16 +175,16 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
     def _release(self) -> None:
         """Free the handle's tensors at the workers."""
-        # Before it is complete there is none, and afterwards its number may have been given away.
-        own = self.__dict__
-        ref = own.get("_ref")
+        # A handle that is not complete has no reference; a moved one has given it away.
+        attributes = self.__dict__
+        ref = attributes.get("_ref")
         if ref is not None:
-            own["_ref"] = None
-            storage = own["_storage"]
+            attributes["_ref"] = None
+            storage = attributes["_storage"]
             if storage.refs is not None:
                 storage.refs.discard(ref)
             if storage.dropped is None:
-                own["mesh"].frees[own["stream"].number].append(ref)
+                attributes["mesh"].frees[attributes["stream"].number].append(ref)
 
     __del__ = _release
 
@@ -207,12 +202,17 @@ class Tensor(torch.Tensor):  # type: ignore[misc]
 
 
 def new_maker(meta: Meta) -> Callable[[], Any]:
-    """Return a function that makes handles with the looks of ``meta``; its arguments are prepared
-    once."""
+    """Return a function that makes handles with the looks of ``meta``."""
     return functools.partial(
-        _new, Tensor, meta.size, strides=meta.stride, storage_offset=meta.offset,
-        dtype=meta.dtype, device=meta.device, layout=meta.layout,
-    )  # fmt: skip
+        _new,
+        Tensor,
+        meta.size,
+        strides=meta.stride,
+        storage_offset=meta.offset,
+        dtype=meta.dtype,
+        device=meta.device,
+        layout=meta.layout,
+    )
 
 
 def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: Any = None) -> Tensor:
@@ -227,18 +227,14 @@ def new_handle(meta: Meta, ref: int, mesh: Any, stream: TensorStream, shared: An
     if shared is None:
         tensor._storage = Storage()
     else:
-        tensor._storage = storage = shared._storage
-        refs = storage.refs
-        if refs is None:
-            storage.share(shared._ref, ref, shared._meta)
-        else:
-            refs.add(ref)
+        tensor._storage = shared._storage
+        shared._storage.share(shared._ref, ref, shared._meta)
     tensor._ref = ref
     return tensor
 
 
 def update_meta(tensor: Tensor) -> None:
-    """Record a handle's looks again, after an operation has changed them."""
+    """Update a handle's looks after an operation has changed them."""
     tensor._meta = meta_of(tensor)
 
 
@@ -247,12 +243,8 @@ def _first(args: Any, kwargs: Any) -> Any:
     for value in (*args, *(kwargs or {}).values()):
         if isinstance(value, Tensor):
             return value
-        if isinstance(value, (list, tuple)):
-            found = _first(value, None)
-            if found is not None:
-                return found
-        if isinstance(value, dict):
-            found = _first((), value)
-            if found is not None:
-                return found
+        if isinstance(value, (list, tuple, dict)):
+            inner = _first((), value) if isinstance(value, dict) else _first(value, None)
+            if inner is not None:
+                return inner
     return None

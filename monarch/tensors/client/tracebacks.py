@@ -21,16 +21,16 @@ _symbolize: Any = getattr(_profiler, "symbolize_tracebacks", None)
 
 
 def _walk(*_: Any) -> Any:
-    found = []
+    frames = []
     frame: Any = sys._getframe(1)
     while frame is not None:
-        found.append((frame.f_code, frame.f_lineno))
+        frames.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    return found
+    return frames
 
 
 capture: Any = _gather if _gather and _symbolize else _walk
-"""``capture(True, False, False)``: the stack of Python frames, as it stands."""
+"""``capture(True, False, False)`` returns the current stack of Python frames."""
 
 
 def frames_of(captured: Any) -> list[traceback.FrameSummary]:

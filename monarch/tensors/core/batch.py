@@ -16,29 +16,30 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 FREE = 0
 EVERYBODY = 0
 """The number of the mesh of all workers."""
 ALL_STREAMS = -1
-"""The stream of what has to wait for all others: recordings that use several."""
+"""The stream of recordings that use several streams: it waits for all others."""
 
 
 LoggedOp = tuple[int, Any, Any, Sequence[Any]]
-"""What is kept of an operation until all ranks have passed it: where its record stands, where the
-user called it, its template, and the storages that it writes to."""
+"""The facts of an operation that are kept until all ranks have passed it: the index of its record,
+where the user called it, its template, and the storages that it writes to."""
 
 
-class RecordSegment:
+class RecordSegment(msgspec.Struct, eq=False):
     """Records for one mesh and one stream."""
 
-    __slots__ = ("ints", "mesh", "ops", "scalars", "stream")
-
-    def __init__(self, mesh: int, stream: int) -> None:
-        self.mesh = mesh
-        self.stream = stream
-        self.ints: list[int] = []
-        self.scalars: list[Any] = []
-        self.ops: list[LoggedOp] = []
+    mesh: int
+    stream: int
+    #: The records, one after the other.
+    ints: list[int] = []
+    #: The numbers that are sent with the records.
+    scalars: list[Any] = []
+    ops: list[LoggedOp] = []
 
 
 class WireSegment(NamedTuple):
@@ -75,19 +76,13 @@ def decode(data: Any) -> tuple[list[tuple[int, bytes]], list[WireSegment]]:
     return definitions, segments
 
 
-class FlushPolicy:
-    """Decides when a batch is sent.
+class FlushPolicy(NamedTuple):
+    """Decides when a batch is sent: when it has ``most_ops`` operations, when no operation has come
+    for ``quiet_seconds``, or at the latest ``most_seconds`` after the first."""
 
-    It is sent at a number of operations, or when none has come for a while, or at the latest a
-    fixed time after its first operation.
-    """
-
-    def __init__(
-        self, most_ops: int = 128, quiet_seconds: float = 0.0005, most_seconds: float = 0.005
-    ) -> None:
-        self.most_ops = most_ops
-        self.quiet_seconds = quiet_seconds
-        self.most_seconds = most_seconds
+    most_ops: int = 128
+    quiet_seconds: float = 0.0005
+    most_seconds: float = 0.005
 
     def seconds_left(self, first: float, now: float, num_new: int) -> float:
         """Return how long a batch may still wait that began at ``first``.
@@ -101,8 +96,6 @@ class FlushPolicy:
 class Batch:
     """The operations that have been issued and not yet sent."""
 
-    __slots__ = ("_current", "num_ops", "segments")
-
     def __init__(self) -> None:
         self.segments: list[RecordSegment] = []
         self.num_ops = 0
@@ -115,9 +108,6 @@ class Batch:
             current = self._current = RecordSegment(mesh, stream)
             self.segments.append(current)
         return current
-
-    def free(self, refs: Sequence[int], mesh: int, stream: int) -> None:
-        self.segment(mesh, stream).ints.extend((FREE, len(refs), *refs))
 
     def take(self) -> list[RecordSegment]:
         """Return the segments so far, and empty the batch."""

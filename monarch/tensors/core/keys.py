@@ -5,20 +5,22 @@ each argument's part determines how long the part is, so that two different argu
 have the same key:
 
 - a tensor is its ``Meta``, which is nothing else's first item;
-- a number of an operation whose schema calls it one is a mark of its type: its value is
-  sent apart from the key;
+- a number that the operation's schema declares as a number is a mark of its type: its value is sent
+  apart from the key;
 - other numbers are their values. 1, 1.0 and True are equal to Python, so floats are a mark and
   their text, bools are marks of their own, and only ints are themselves;
 - lists, tuples and dicts are a mark, their length, and their items;
-- what is safe to compare (text, ``None``, dtypes, devices) is itself;
-- functions, classes and what has an identity that counts (meshes, groups) is a mark and the object;
-- what has a state, too (generators of random numbers), is a mark, the object, and its state: a
-  worker that draws from its copy goes on with it until the object here is seeded again;
-- anything else is its class and its pickle: equal objects need not be the same to the callee.
+- objects that are safe to compare (text, ``None``, dtypes, devices) are themselves;
+- functions, classes and objects that are compared by identity (meshes, groups) are a mark and the
+  object;
+- objects with a state besides (generators of random numbers) are a mark, the object, and its state:
+  a worker draws from its copy until the object here is seeded again;
+- any other object is its class and its pickle: equal objects may differ for the callee.
 """
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -70,22 +72,21 @@ _ATOMS: set[type] = {str, bytes, type(None), type(Ellipsis)}
 
 
 CONTAINERS: dict[type, tuple[Callable[[Any], list[Any]], Callable[[Any], Any]]] = {}
-"""Of classes that tensors may be in: what gives their items, and what makes one of items."""
+"""The classes of containers that tensors may be in: how to get their items, and how to make one."""
 
 
 def look_into(kind: type, items: Callable[[Any], list[Any]], rebuild: Callable[[Any], Any]) -> None:
-    """Make ``Flattener`` take objects of this class apart, as lists; workers import ``rebuild`` by
-    name."""
+    """Have objects of this class taken apart, as lists are; workers import ``rebuild`` by name."""
     CONTAINERS[kind] = (items, rebuild)
 
 
 def compare_by_value(*kinds: type) -> None:
-    """Declare classes whose equal objects are the same to any function."""
+    """Declare classes whose equal objects are the same argument to any function."""
     _ATOMS.update(kinds)
 
 
 def compare_by_identity(*kinds: type) -> None:
-    """Declare classes whose objects are the same only if they are one object."""
+    """Declare classes whose objects are compared by identity."""
     _BY_IDENTITY.update(kinds)
 
 
@@ -102,8 +103,7 @@ class LocalTensor(Exception):
 
 
 class Flattener:
-    """Takes arguments apart: into a key, the tensors, and the numbers that are sent apart from the
-    key.
+    """Takes arguments apart into a key, tensors, and numbers.
 
     ``tensor`` is the class of distributed tensors, ``local`` the class of all tensors; ``pickle``
     turns objects of other classes into bytes.
@@ -126,7 +126,7 @@ class Flattener:
         """Extend ``key``, ``tensors`` and ``scalars`` by the arguments of a call.
 
         ``numbers`` are the positions and names of arguments that are numbers, and a ``NumberList``
-        for each that is a list of numbers.
+        for each list of numbers.
 
         Raises ``LocalTensor`` for a tensor that is not of a mesh.
         """
@@ -212,22 +212,15 @@ class Flattener:
             key.append(self._pickle(value))
 
 
-def explain(key: Sequence[Any], known: Sequence[Sequence[Any]]) -> str:
-    """Return in words how ``key`` differs from the nearest key of ``known``: why a call missed the
-    cache."""
-    if not known:
+def explain(key: Sequence[Any], cached: Sequence[Sequence[Any]]) -> str:
+    """Return in words how ``key`` differs from the most similar key in the cache."""
+    if not cached:
         return "it is the first call of this operation"
 
-    def differing(other: Sequence[Any]) -> list[int]:
-        places = [
-            n for n, (a, b) in enumerate(zip(key, other, strict=False)) if a is not b and a != b
-        ]
-        return places + list(range(min(len(key), len(other)), max(len(key), len(other))))
+    def differences(other: Sequence[Any]) -> list[tuple[Any, Any]]:
+        pairs = itertools.zip_longest(other, key, fillvalue="nothing")
+        return [(old, new) for old, new in pairs if old is not new and old != new]
 
-    nearest = min(known, key=lambda other: len(differing(other)))
-    parts = [
-        f"{nearest[n] if n < len(nearest) else 'nothing'!r} is now "
-        f"{key[n] if n < len(key) else 'nothing'!r}"
-        for n in differing(nearest)[:4]
-    ]
+    nearest = min((differences(other) for other in cached), key=len)
+    parts = [f"{old!r} is now {new!r}" for old, new in nearest[:4]]
     return "; ".join(parts) or "its arguments are equal, and were pickled differently"

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from monarch.tensors.core.batch import FREE, RecordSegment
 from monarch.tensors.core.templates import Template
 
@@ -30,30 +32,25 @@ class OpFailure(NamedTuple):
     text: str
 
 
-class Spoiler:
+class Spoiler(msgspec.Struct, eq=False):
     """Why a value is spoiled: the failure, and where the user issued the operation that failed."""
 
-    __slots__ = ("failure", "frames", "was_raised")
-
-    def __init__(self, failure: OpFailure, frames: Any) -> None:
-        self.failure = failure
-        self.frames = frames
-        self.was_raised = False
+    failure: OpFailure
+    frames: Any
+    #: Whether the program has seen the failure.
+    was_raised: bool = False
 
 
-class ValueWatch:
+class ValueWatch(msgspec.Struct, eq=False, weakref=True):
     """A caller that waits for the values of ``refs`` as they are after batch ``upto``.
 
-    ``spoiler`` says why one of the values cannot be had, once that is known; the references may
+    ``spoiler`` is set as soon as it is known that one of the values is spoiled; the references may
     have been freed by then.
     """
 
-    __slots__ = ("__weakref__", "refs", "spoiler", "upto")
-
-    def __init__(self, refs: frozenset[int], upto: int) -> None:
-        self.refs = refs
-        self.upto = upto
-        self.spoiler: Spoiler | None = None
+    refs: frozenset[int]
+    upto: int
+    spoiler: Spoiler | None = None
 
 
 _MOST_UNASKED = 64
@@ -65,9 +62,13 @@ class IssueLog:
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, list[RecordSegment]]] = deque()
-        self.settled = -1  # All ranks have passed this batch.
-        self._before: dict[int, Spoiler] = {}  # What is spoiled before the first batch here.
+        #: The last batch that all ranks have passed.
+        self.settled = -1
+        #: The references that are spoiled before the first of the batches.
+        self._spoiled_before: dict[int, Spoiler] = {}
+        #: The references that are spoiled after the last of the batches.
         self.spoiled: dict[int, Spoiler] = {}
+        #: The latest failures that no fetch has raised.
         self.unasked: list[Spoiler] = []
         self._watches: weakref.WeakSet[ValueWatch] = weakref.WeakSet()
 
@@ -99,13 +100,13 @@ class IssueLog:
         while self._batches and self._batches[0][0] <= upto:
             passed.append(self._batches.popleft())
         self.settled = max(self.settled, upto)
-        if not new and not self._before:
+        if not new and not self._spoiled_before:
             return
-        # From the state before them: what was spoiled later than it was used did no harm.
+        # From the state before them: a value that was spoiled after its use did no harm.
         for batch, segments in passed:
-            self._walk(batch, segments, self._before, new)
+            self._walk(batch, segments, self._spoiled_before, new)
         if new:
-            self.spoiled = dict(self._before)
+            self.spoiled = dict(self._spoiled_before)
             for batch, segments in self._batches:
                 self._walk(batch, segments, self.spoiled, {})
 
@@ -118,10 +119,9 @@ class IssueLog:
     ) -> None:
         """Update ``spoiled``, from its state before a batch to its state after it."""
         for index, segment in enumerate(segments):
-            ints, end = segment.ints, len(segment.ints)
-            ops = iter(segment.ops)
+            ints, ops = segment.ints, iter(segment.ops)
             at = 0
-            while at < end:
+            while at < len(ints):
                 if ints[at] == FREE:
                     num = ints[at + 1]
                     for ref in ints[at + 2 : at + 2 + num]:

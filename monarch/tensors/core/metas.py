@@ -1,32 +1,48 @@
-"""The looks of a tensor, without its values. Equal looks are one object."""
+"""The looks of a tensor, without its values. Equal looks are the same object."""
 
 from __future__ import annotations
 
 import weakref
 from typing import Any
 
+import msgspec
 
-class Meta:
+
+class Meta(msgspec.Struct, eq=False, weakref=True):
     """Sizes, strides, offset, dtype, device and layout of a tensor."""
 
-    __slots__ = ("__weakref__", "device", "dtype", "layout", "maker", "offset", "size", "stride")
+    size: Any
+    stride: Any
+    offset: int
+    dtype: Any
+    device: Any
+    layout: Any
+    #: Makes handles with these looks; ``None`` before the first handle.
+    maker: Any = None
 
-    def __init__(
-        self, size: Any, stride: Any, *, offset: int, dtype: Any, device: Any, layout: Any
-    ) -> None:
-        self.size = size
-        self.stride = stride
-        self.offset = offset
-        self.dtype = dtype
-        self.device = device
-        self.layout = layout
-        self.maker: Any = None  # Makes handles that look so, once there was one.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (
+            self.size,
+            self.stride,
+            self.offset,
+            self.dtype,
+            self.device,
+            self.layout,
+        )
+
+    @property
+    def num_elements(self) -> int:
+        """Return how many elements the memory must have, from its begin to the last element."""
+        if not all(self.size):
+            return 0
+        steps = zip(self.size, self.stride, strict=True)
+        return int(self.offset + 1 + sum((size - 1) * step for size, step in steps))
 
     def __repr__(self) -> str:
         return f"Meta({tuple(self.size)}, {self.dtype})"
 
 
-_KNOWN: weakref.WeakValueDictionary[tuple[Any, ...], Meta] = weakref.WeakValueDictionary()
+_METAS: weakref.WeakValueDictionary[tuple[Any, ...], Meta] = weakref.WeakValueDictionary()
 
 
 def intern_meta(
@@ -34,15 +50,20 @@ def intern_meta(
 ) -> Meta:
     """Return the only ``Meta`` with these values; it lives while a tensor or a template uses it."""
     key = (tuple(size), tuple(stride), offset, dtype, device, layout)
-    found = _KNOWN.get(key)
-    if found is None:
-        found = Meta(size, stride, offset=offset, dtype=dtype, device=device, layout=layout)
-        _KNOWN[key] = found
-    return found
+    meta = _METAS.get(key)
+    if meta is None:
+        meta = Meta(size, stride, offset=offset, dtype=dtype, device=device, layout=layout)
+        _METAS[key] = meta
+    return meta
+
+
+def _received(size: Any, stride: Any, *rest: Any) -> Meta:
+    offset, dtype, device, layout = rest
+    return intern_meta(size, stride, offset=offset, dtype=dtype, device=device, layout=layout)
 
 
 def meta_of(tensor: Any) -> Meta:
-    """Return the sizes, strides and other properties of a strided torch tensor, as a `Meta`."""
+    """Return the looks of a strided torch tensor."""
     return intern_meta(
         tensor.size(),
         tensor.stride(),
@@ -51,3 +72,8 @@ def meta_of(tensor: Any) -> Meta:
         device=tensor.device,
         layout=tensor.layout,
     )
+
+
+def storage_key(tensor: Any) -> int:
+    """Return a number that torch tensors have in common if they share memory."""
+    return int(tensor.untyped_storage()._cdata)

@@ -26,6 +26,9 @@ from typing import Any, NamedTuple
 
 from monarch.tensors.core.specs import CallSpec, Spec
 
+WorkerOp = tuple[Any, CallSpec, Any]
+"""The function of an operation, its call, and the check of its inputs or ``None``."""
+
 
 class RecordedStep(NamedTuple):
     """An operation of a recording, as it would have been sent."""
@@ -84,16 +87,34 @@ class _ProgramText:
             return repr(spec[1])
         return self.constant(spec[1])
 
-    def call(
+    def statements(
         self,
-        function: Any,
-        spec: CallSpec,
+        op: WorkerOp,
+        *,
+        num_in: int,
         tensor: Callable[[int], str],
         scalar: Callable[[int], str],
-    ) -> str:
-        args = [self.of(one, tensor, scalar) for one in spec.args]
-        args += [f"{name}={self.of(one, tensor, scalar)}" for name, one in spec.kwargs]
-        return f"{self.constant(function)}({', '.join(args)})"
+        result: Callable[[int], str],
+    ) -> list[str]:
+        """Return the statements of a call: the check of its inputs, the call, and its results.
+
+        ``tensor``, ``scalar`` and ``result`` return the text of the n-th input, number and result.
+        """
+        function, spec, check = op
+        lines = []
+        if check is not None and num_in:
+            inputs = ", ".join(tensor(~n) for n in range(num_in))
+            lines.append(f"{self.constant(check)}({inputs})")
+        args = [self.of(arg, tensor, scalar) for arg in spec.args]
+        args += [f"{name}={self.of(arg, tensor, scalar)}" for name, arg in spec.kwargs]
+        call = f"{self.constant(function)}({', '.join(args)})"
+        stored = [path for path in spec.paths if path is not None]
+        if stored == [()]:
+            return [*lines, f"{result(0)} = {call}"]
+        if not stored:
+            return [*lines, call]
+        results = [f"{result(n)} = o{self.path(path)}" for n, path in enumerate(stored)]
+        return [*lines, f"o = {call}", *results, "del o"]
 
     def path(self, path: tuple[Any, ...]) -> str:
         return "".join(f"[{key if type(key) is int else self.constant(key)}]" for key in path)
@@ -107,18 +128,13 @@ def operation(function: Any, spec: CallSpec, check: Any = None) -> WorkerProgram
         return f"v[r[i+{2 + n}]]" if n >= 0 else f"v.get(r[i+{2 + ~n}])"
 
     lines = [f"s{n} = next(s)" for n in range(spec.num_scalars)]
-    if check is not None and spec.num_in:
-        inputs = ", ".join(tensor(~n) for n in range(spec.num_in))
-        lines.append(f"{text.constant(check)}({inputs})")
-    call = text.call(function, spec, tensor, lambda n: f"s{n}")
-    stored = [path for path in spec.paths if path is not None]
-    if stored == [()]:
-        lines.append(f"v[r[i+1]] = {call}")
-    elif not stored:
-        lines.append(call)
-    else:
-        lines += [f"o = {call}", "n = r[i+1]"]
-        lines += [f"v[n+{n}] = o{text.path(path)}" for n, path in enumerate(stored)]
+    lines += text.statements(
+        (function, spec, check),
+        num_in=spec.num_in,
+        tensor=tensor,
+        scalar=lambda n: f"s{n}",
+        result=lambda n: f"v[r[i+1]+{n}]" if n else "v[r[i+1]]",
+    )
     lines.append(f"return i + {2 + spec.num_in}")
     return WorkerProgram(_function(lines), text.constants)
 
@@ -127,28 +143,25 @@ def recording(
     inputs: Sequence[int],
     results: Sequence[int],
     steps: Sequence[RecordedStep],
-    ops: Callable[[int], tuple[Any, CallSpec, Any]],
+    ops: Callable[[int], WorkerOp],
     mine: Callable[[int], bool],
 ) -> WorkerProgram:
     """Return the program of a recording.
 
     ``inputs`` and ``results`` are the references that the recording was made with; ``ops`` returns
-    the function, the call and the check of a number; ``mine`` says whether this worker is in a
-    mesh. Steps of other workers are left out, and so are values that only those make.
+    the operation of a number; ``mine`` says whether this worker is in a mesh. Steps of other
+    workers are left out, with the values that only these steps make.
     """
     text = _ProgramText()
     num_inputs = len(inputs)
     lines = [f"x{ref} = v.get(r[i+{2 + n}])" for n, ref in enumerate(inputs)]
     own = [step for step in steps if mine(step.mesh)]
     calls = {step.number: ops(step.number) for step in own}
-    made = {ref: step for step in own for ref in _made(step, calls[step.number][1])}
-    last = {
-        ref: n
-        for n, step in enumerate(own)
-        for ref in (*step.used, *_made(step, calls[step.number][1]))
-    }
+    results_of = [_results(step, calls[step.number][1]) for step in own]
+    made = {ref for refs in results_of for ref in refs}
+    last = {ref: n for n, step in enumerate(own) for ref in (*step.used, *results_of[n])}
     kept = {*inputs, *results}
-    known = set(inputs) | set(made)
+    known = made.union(inputs)
     begins = []
     for n, step in enumerate(own):
         begins.append(len(lines) + 2)  # The first line is that of `def`.
@@ -164,10 +177,8 @@ def recording(
 
 
 def _step(
-    text: _ProgramText, step: RecordedStep, op: tuple[Any, CallSpec, Any], known: Collection[int]
+    text: _ProgramText, step: RecordedStep, op: WorkerOp, known: Collection[int]
 ) -> list[str]:
-    function, spec, check = op
-
     def tensor(n: int) -> str:
         ref = step.used[n if n >= 0 else ~n]
         return f"x{ref}" if ref in known else "None"
@@ -176,24 +187,16 @@ def _step(
         value = step.scalars[n]
         return repr(value) if type(value) is int else text.constant(value)
 
-    lines = []
-    if check is not None and step.used:
-        inputs = ", ".join(tensor(~n) for n in range(len(step.used)))
-        lines.append(f"{text.constant(check)}({inputs})")
-    call = text.call(function, spec, tensor, scalar)
-    stored = [path for path in spec.paths if path is not None]
-    if stored == [()]:
-        lines.append(f"x{step.base} = {call}")
-    elif not stored:
-        lines.append(call)
-    else:
-        lines.append(f"o = {call}")
-        lines += [f"x{step.base + n} = o{text.path(path)}" for n, path in enumerate(stored)]
-        lines.append("del o")
-    return lines
+    return text.statements(
+        op,
+        num_in=len(step.used),
+        tensor=tensor,
+        scalar=scalar,
+        result=lambda n: f"x{step.base + n}",
+    )
 
 
-def _made(step: RecordedStep, spec: CallSpec) -> range:
+def _results(step: RecordedStep, spec: CallSpec) -> range:
     return range(step.base, step.base + sum(path is not None for path in spec.paths))
 
 

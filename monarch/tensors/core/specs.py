@@ -13,7 +13,7 @@ A spec is a tuple that begins with a letter:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from monarch.tensors.core.keys import CONTAINERS, NumberList
@@ -22,25 +22,26 @@ Spec = tuple[Any, ...]
 
 
 class CallSpec(NamedTuple):
-    """A call's arguments as specs, its numbers of inputs and scalars, and where its results are.
-
-    ``paths`` lead to the result tensors in the value that the call returns.
-    """
+    """A call's arguments as specs, its numbers of inputs and scalars, and where its results are."""
 
     args: list[Spec]
     kwargs: list[tuple[str, Spec]]
     num_in: int
     num_scalars: int
-    paths: list[tuple[Any, ...] | None]  # Of each result; None for one that is an input itself.
+    #: The path to each result in the value that the call returns; ``None`` for an input itself.
+    paths: list[tuple[Any, ...] | None]
 
 
 class SpecMaker:
-    """Takes the arguments of one call apart, in the same order as ``Flattener``."""
+    """Takes the arguments of one call apart, in the same order as ``Flattener``.
 
-    def __init__(self, is_tensor: Callable[[Any], bool], numbers: frozenset[Any]) -> None:
+    ``kinds`` are the classes of tensors, ``numbers`` the same as for ``Flattener.flatten``.
+    """
+
+    def __init__(self, kinds: type | tuple[type, ...], numbers: frozenset[Any]) -> None:
         self.tensors: list[Any] = []
         self.scalars: list[Any] = []
-        self._is_tensor = is_tensor
+        self._kinds = kinds
         self._numbers = numbers
 
     def arguments(
@@ -66,7 +67,7 @@ class SpecMaker:
         return ("s", len(self.scalars) - 1)
 
     def spec(self, value: Any) -> Spec:
-        if self._is_tensor(value):
+        if isinstance(value, self._kinds):
             self.tensors.append(value)
             return ("t", len(self.tensors) - 1)
         if type(value) in (list, tuple):
@@ -79,6 +80,12 @@ class SpecMaker:
             items, rebuild = CONTAINERS[type(value)]
             return ("n", rebuild, [self.spec(item) for item in items(value)])
         return ("c", value)
+
+
+def take_apart(value: Any, kinds: type | tuple[type, ...]) -> tuple[Spec, list[Any]]:
+    """Return the spec of a value, and the tensors in it: its parts of the classes ``kinds``."""
+    maker = SpecMaker(kinds, frozenset())
+    return maker.spec(value), maker.tensors
 
 
 def fill(spec: Spec, tensors: Sequence[Any], scalars: Sequence[Any] = ()) -> Any:
@@ -100,8 +107,7 @@ def fill(spec: Spec, tensors: Sequence[Any], scalars: Sequence[Any] = ()) -> Any
 
 
 def paths(spec: Spec) -> list[tuple[Any, ...]]:
-    """Return the indexes that lead to each tensor in the value of ``spec``, in the tensors'
-    order."""
+    """Return the path to each tensor in the value of ``spec``, as indexes and keys."""
     kind = spec[0]
     if kind == "t":
         return [()]

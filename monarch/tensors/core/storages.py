@@ -24,35 +24,34 @@ class BorrowRefused(RuntimeError):
 class Storage:
     """The memory behind a tensor and its views, in all procs of the mesh."""
 
-    # In the class, as most storages never differ from it: one is made for every operation.
+    # Defaults in the class: each operation makes a storage, and most never get other values.
     access = READ_AND_WRITE
+    #: Where the program dropped it, in words; ``None`` if it did not.
     dropped: Any = None
-    """Where, in words."""
+    #: The references of its tensors; ``None`` if there is only one tensor.
     refs: set[int] | None = None
-    """Of its tensors, where there are several."""
+    #: The looks of its first tensor; ``None`` if there is only one tensor.
     meta: Any = None
-    """What the first of its tensors looks like, where there are several."""
+    #: Tensors without values, by their looks: each stands for all its tensors with these looks.
     fakes: dict[Any, Any] | None = None
-    """Tensors without values that stand for its tensors, by what those look like."""
+    #: Whether the number in it follows from constants.
     is_known = False
-    """Whether the number in it follows from constants."""
+    #: The storage that is lent, if this is a borrow.
     origin: Storage | None = None
+    #: How many borrows of it have not been given back.
     num_borrows = 0
+    #: Where the program borrowed it last, in words.
     borrowed_at = ""
 
     def share(self, first: int, ref: int, meta: Any = None) -> None:
-        """Note that the tensor ``ref`` views this memory too.
+        """Add the tensor ``ref``, which views this memory too.
 
-        ``first`` is a tensor that did already, and ``meta`` its looks.
+        ``first`` is a tensor that has this memory already, and ``meta`` its looks.
         """
         if self.refs is None:
             self.refs = {first}
             self.meta = meta
         self.refs.add(ref)
-
-    def forget(self, ref: int) -> None:
-        if self.refs is not None:
-            self.refs.discard(ref)
 
     def all_refs(self, of: int) -> list[int]:
         """Return the references of all tensors that view this memory; ``of`` is one of them."""

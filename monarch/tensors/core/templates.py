@@ -1,10 +1,11 @@
-"""Templates of calls: all of a call but its tensors and its numbers."""
+"""Templates of calls: a call without its tensors and numbers."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from monarch.tensors.core.keys import explain
 from monarch.tensors.core.metas import Meta
@@ -23,65 +24,52 @@ class Result(NamedTuple):
     of: int = 0
 
 
-class Template:
-    """A call that workers know by ``number``.
-
-    ``rebuild`` makes the call's result from the resulting tensors. ``mutates`` are the positions of
-    the inputs that it writes to. ``single`` makes the handle of the only result, if that is a fresh
-    tensor, as of most operations. ``single_of`` is the input that the only result views, or is.
-    ``is_alone`` says that the caller gets just that tensor.
-    """
-
-    __slots__ = (
-        "held", "is_alone", "mutates", "name", "num_in", "num_out", "number", "rebuild", "results",
-        "single", "single_kind", "single_of",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        name: str,
-        results: Sequence[Result],
-        *,
-        num_in: int,
-        mutates: tuple[int, ...] = (),
-        rebuild: Callable[[list[Any]], Any] | None = None,
-        single: Callable[[], Any] | None = None,
-        is_alone: bool = False,
-        held: object = None,
-    ) -> None:
-        self.name = name
-        self.number = 0
-        self.num_in = num_in
-        self.results = tuple(results)
-        self.num_out = sum(result.kind != INPUT_ITSELF for result in results)
-        self.mutates = mutates
-        self.single = single
-        self.is_alone = is_alone and len(results) == 1
-        self.single_kind, self.single_of = (results[0][0], results[0][2]) if results else (FRESH, 0)
-        self.rebuild = rebuild or _only
-        self.held = held  # What its key compares by identity, and must not be freed before it.
-
-    @property
-    def kinds(self) -> list[int]:
-        return [result.kind for result in self.results]
-
-
 def _only(results: list[Any]) -> Any:
     return results[0] if results else None
 
 
-class TemplateCache:
-    """The templates in use, by key; the ones that were not used for longest are dropped.
+class Template(msgspec.Struct, eq=False):
+    """A call that workers know by ``number``."""
 
-    The order is kept by halves: a template that is found in the older half moves to the younger
-    one, so that finding one in the younger half, the usual case, costs one look-up.
+    name: str
+    results: Sequence[Result]
+    num_in: int
+    #: The positions of the inputs that the call writes to.
+    mutates: tuple[int, ...] = ()
+    #: Makes the call's result from the resulting tensors.
+    rebuild: Callable[[list[Any]], Any] = _only
+    #: Makes the handle of the only result, if that is a fresh tensor, as of most operations.
+    single: Callable[[], Any] | None = None
+    #: Whether the caller gets the only result itself, and not a container of it.
+    is_alone: bool = False
+    #: Objects that its key compares by identity: they must live as long as the template.
+    held: object = None
+    number: int = 0
+    num_out: int = 0
+    #: The kind of the first result, and the input that it views or is.
+    single_kind: int = FRESH
+    single_of: int = 0
+
+    def __post_init__(self) -> None:
+        self.results = tuple(self.results)
+        self.num_out = sum(result.kind != INPUT_ITSELF for result in self.results)
+        if self.results:
+            self.single_kind, _, self.single_of = self.results[0]
+
+
+class TemplateCache:
+    """The templates in use, by key. The templates that were not used for longest are dropped.
+
+    It has two halves: a template that is found in the older half moves to the younger one. So the
+    usual case, a template of the younger half, costs one look-up.
     """
 
     def __init__(self, most: int) -> None:
         self._half = max(1, most // 2)
         self.young: dict[Any, Template] = {}
-        self._old: OrderedDict[Any, Template] = OrderedDict()
+        self._old: dict[Any, Template] = {}
         self.num_misses = 0
+        #: Why calls were not found; ``None`` while nobody wants to know.
         self._explained: list[str] | None = None
 
     def __len__(self) -> int:
@@ -90,30 +78,29 @@ class TemplateCache:
     def older(self, key: Any) -> Template | None:
         """Return a template from the older half, or ``None``; the caller looks into ``young``
         first."""
-        found = self._old.pop(key, None)
-        if found is not None:
-            self.young[key] = found
-        return found
+        template = self._old.pop(key, None)
+        if template is not None:
+            self.young[key] = template
+        return template
 
     def put(self, key: Any, template: Template) -> list[Template]:
-        """Add a template; return the templates that were dropped for it, which workers may
-        forget."""
+        """Add a template; return the templates that were dropped for it."""
         self.num_misses += 1
         if self._explained is not None:
-            known = [k for k in (*self.young, *self._old) if k[0] is key[0]]
-            self._explained.append(f"{template.name}: {explain(key, known)}")
+            same = [k for k in (*self.young, *self._old) if k[0] is key[0]]
+            self._explained.append(f"{template.name}: {explain(key, same)}")
         self.young[key] = template
         if len(self.young) <= self._half:
             return []
-        gone = list(self._old.values())
-        self._old = OrderedDict(self.young)
+        dropped = list(self._old.values())
+        self._old = dict(self.young)
         self.young.clear()
-        return gone
+        return dropped
 
     def explain_from_now(self) -> None:
         self._explained = []
 
     def explained(self) -> list[str]:
         """Return why each call since ``explain_from_now`` was not found, and stop collecting."""
-        found, self._explained = self._explained or [], None
-        return found
+        reasons, self._explained = self._explained or [], None
+        return reasons

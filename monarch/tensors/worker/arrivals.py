@@ -10,10 +10,10 @@ from monarch.tensors.worker.slots import Poison
 
 
 def arrive(ticket: int, end: int) -> Any:
-    """Return the local tensor that was handed over. Raises ``RuntimeError`` if it has failed
-    before.
+    """Return the local tensor that was handed over.
 
-    ``end`` is the ticket to fill when the call ends, or 0.
+    ``end`` is the ticket to fill when the call ends, or 0. Raises ``RuntimeError`` if the tensor is
+    of a failed operation.
     """
 
     def ended(result: Any, error: BaseException | None) -> Any:
@@ -32,8 +32,7 @@ def arrive(ticket: int, end: int) -> Any:
 
 
 def divert(args: tuple[Any, ...], ticket: int) -> tuple[Any, ...]:
-    """Return the arguments of a call, whose result will go to the worker of this proc and not its
-    caller."""
+    """Return the arguments of a call, and have its result go to the worker of this proc."""
 
     def ended(result: Any, error: BaseException | None) -> Any:
         slots.put(ticket, (result, error))

@@ -1,7 +1,7 @@
 """Exchanges between ranks: reductions, and copies from one mesh to another.
 
-Each has a stand-in for a rank whose input has failed before: it takes part with zeros, so that the
-others do not wait for ever. Their results are spoiled too, as the controller knows.
+A rank whose input has failed before takes part with zeros, by the exchange's stand-in, so that the
+other ranks do not wait for ever. Their results are spoiled too, as the controller knows.
 """
 
 from __future__ import annotations
@@ -108,8 +108,7 @@ def _by_host(work: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torc
 
 
 def fans_of(pairs: Sequence[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
-    """Return the senders that send to several ranks, each with the sorted ranks of itself and
-    those."""
+    """Return the sorted ranks of each sender and its receivers, for senders to several ranks."""
     targets: dict[int, set[int]] = {}
     for a, b in pairs:
         if a != b:
@@ -123,8 +122,8 @@ _MOST_SENDS = 16
 class LateSends(threading.local):
     """The sends of this thread that may not have been received, each with a copy of its buffer.
 
-    If there are too many, the oldest is waited for. Its receiver reaches it whatever this rank does
-    next, since that comes later in the program.
+    If there are too many, it waits for the oldest: its receiver comes to it whatever this rank does
+    next, since that is later in the program.
     """
 
     def __init__(self) -> None:
@@ -136,7 +135,7 @@ class LateSends(threading.local):
     def add(self, work: Any, copy: torch.Tensor) -> None:
         under_way = self._under_way
         under_way.append((work, copy))
-        # gloo's know only when they are waited for that they are complete.
+        # Sends of gloo become complete only when somebody waits for them.
         while len(under_way) > _MOST_SENDS or (under_way and under_way[0][0].is_completed()):
             under_way.popleft()[0].wait()
 
@@ -145,12 +144,11 @@ late_sends = LateSends()
 
 
 class Passage:
-    """Copies from ranks to ranks, as ``pairs`` (sender, receiver); this rank need not be among
-    them.
+    """Copies between ranks, as ``pairs`` (sender, receiver); this rank need not be among them.
 
-    A rank that sends to several broadcasts in a group of their own. ``ways`` are the groups of
-    pairs; pairs without a group separate their streams by ``tag``. ``by_host`` copies through the
-    host's memory.
+    A rank that sends to several broadcasts in its group of ``groups``. Other pairs use their group
+    of ``pair_groups``; pairs without a group separate their streams by ``tag``. ``by_host`` copies
+    through the host's memory.
     """
 
     def __init__(
@@ -158,10 +156,10 @@ class Passage:
         pairs: Sequence[tuple[int, int]],
         rank: int,
         looks: TensorLooks,
-        groups: Mapping[int, Any],
-        tag: int,
-        ways: Mapping[tuple[int, int], Any],
         *,
+        groups: Mapping[int, Any],
+        pair_groups: Mapping[tuple[int, int], Any],
+        tag: int,
         by_host: bool = False,
     ) -> None:
         self._looks = looks
@@ -171,7 +169,7 @@ class Passage:
         self._source = next((a for a, b in pairs if b == rank), None)
         self._targets = [b for a, b in pairs if a == rank != b]
         self._groups = groups
-        self._ways = ways
+        self._pair_groups = pair_groups
 
     def __call__(self, tensor: Any) -> Any:
         refuse_poison(tensor)
@@ -194,8 +192,8 @@ class Passage:
         if group is not None:
             dist.broadcast(received, self._source, group=group)
         else:
-            way = self._ways.get((self._source, self._rank))
-            dist.recv(received, self._source, group=way, tag=self._tag)
+            group = self._pair_groups.get((self._source, self._rank))
+            dist.recv(received, self._source, group=group, tag=self._tag)
         return received.to(self._looks.device) if self._by_host else received
 
     def _send(self, copy: torch.Tensor) -> None:
@@ -204,5 +202,5 @@ class Passage:
             late_sends.add(dist.broadcast(copy, self._rank, group=group, async_op=True), copy)
             return
         for target in self._targets:
-            way = self._ways.get((self._rank, target))
-            late_sends.add(dist.isend(copy, target, group=way, tag=self._tag), copy)
+            group = self._pair_groups.get((self._rank, target))
+            late_sends.add(dist.isend(copy, target, group=group, tag=self._tag), copy)

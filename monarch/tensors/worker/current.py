@@ -22,22 +22,23 @@ class _Worker(NamedTuple):
 _current: list[_Worker] = []
 
 
-class _Asked(threading.local):
+class _GroupScope(threading.local):
+    #: Whether this thread is inside ``alone()``.
     is_alone = False
 
 
-_asked = _Asked()
+_scope = _GroupScope()
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Within, in this thread, arriving groups are of this worker only: the other workers do not run
-    this."""
-    _asked.is_alone = True
+    """Have groups that arrive in this thread be groups of this worker only, within: the other
+    workers do not run the code."""
+    _scope.is_alone = True
     try:
         yield
     finally:
-        _asked.is_alone = False
+        _scope.is_alone = False
 
 
 def set_current(rank: int, definitions: WorkerDefinitions, groups: ProcessGroups) -> None:
@@ -69,9 +70,9 @@ class WorkerMesh:
         self.shape = shape
         self._use = use
         self._is_alone = is_alone
-        where = shape.coordinates(worker.rank) or dict.fromkeys(shape.names, 0)
+        coordinates = shape.coordinates(worker.rank) or dict.fromkeys(shape.names, 0)
         sizes = dict(zip(shape.names, shape.sizes, strict=True))
-        self.dims = {name: WorkerDim(where[name], sizes[name]) for name in shape.names}
+        self.dims = {name: WorkerDim(coordinates[name], sizes[name]) for name in shape.names}
 
     def alone(self) -> WorkerMesh:
         """Return the same member of the mesh, with groups of this worker only."""
@@ -117,7 +118,7 @@ class WorkerMesh:
 
 
 def received_mesh(shape: tuple[Any, ...], use: Hashable) -> WorkerMesh:
-    return WorkerMesh(MeshShape(*shape), use, _asked.is_alone)
+    return WorkerMesh(MeshShape(*shape), use, _scope.is_alone)
 
 
 def received_group(shape: tuple[Any, ...], dims: tuple[str, ...], use: Hashable) -> Any:
@@ -127,6 +128,6 @@ def received_group(shape: tuple[Any, ...], dims: tuple[str, ...], use: Hashable)
     mesh = MeshShape(*shape)
     if mesh.coordinates(worker.rank) is None:
         return None
-    if _asked.is_alone:
+    if _scope.is_alone:
         return worker.groups.alone()
     return worker.groups.of(mesh.peers(worker.rank, dims), use)

@@ -8,6 +8,7 @@ operation that raises the reason.
 from __future__ import annotations
 
 import importlib
+import operator
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,8 @@ import torch
 
 from monarch.tensors.core import program
 from monarch.tensors.core.batch import EVERYBODY
-from monarch.tensors.core.program import RecordedStep, WorkerProgram
-from monarch.tensors.core.specs import CallSpec, SpecMaker
+from monarch.tensors.core.program import RecordedStep, WorkerOp, WorkerProgram
+from monarch.tensors.core.specs import CallSpec, take_apart
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.collectives import Passage, Reduction, TensorLooks, fans_of
 from monarch.tensors.worker.groups import MeshShape, ProcessGroups
@@ -26,13 +27,11 @@ from monarch.tensors.worker.lanes import Device
 from monarch.tensors.worker.slots import POISON, refuse_poison
 
 _ASK_GRAD_MODE = frozenset(("aten.mkldnn_rnn_layer.default",))
-"""They leave out what only backward needs, where grad mode is off, as it is here."""
+"""Operators that compute less when grad mode is off, as it is here. Backward needs the rest."""
 
 
 class Operation:
-    """A template as a worker has it. ``run(v, r, i, s)`` is its program."""
-
-    __slots__ = ("check", "function", "num_stored", "program", "run", "spec", "stand_ins")
+    """A template as a worker has it."""
 
     def __init__(
         self,
@@ -41,19 +40,20 @@ class Operation:
         *,
         check: Any = None,
         stand_in: Callable[[], object] | None = None,
-        made: WorkerProgram | None = None,
+        recorded: WorkerProgram | None = None,
     ) -> None:
-        self.function = function
+        self.op: WorkerOp = (function, spec, check)
         self.spec = spec
-        self.check = check
-        self.program = made or program.operation(function, spec, check)
+        self.program = recorded or program.operation(function, spec, check)
         self.num_stored = sum(path is not None for path in spec.paths)
-        # Which step of a recording each is of; an operation alone is its own only step.
+        #: What takes part in its collectives if it fails, by the step of the recording; an
+        #: operation alone has step -1.
         self.stand_ins: list[tuple[int, Callable[[], object]]] = []
         if stand_in is not None:
             self.stand_ins.append((-1, stand_in))
         names: dict[str, Any] = dict(self.program.constants)
         exec(self.program.text, names)
+        #: Runs its program, as ``run(v, r, i, s)``; see ``core.program``.
         self.run: Any = names["op"]
 
 
@@ -66,17 +66,19 @@ class WorkerDefinitions:
         self.meshes: dict[int, MeshShape] = {EVERYBODY: MeshShape(("rank",), (world,), (1,), 0)}
         self._rank = rank
         self._groups = groups
+        #: Whether this worker is in a mesh, by the mesh's number.
         self._member: dict[int, bool] = {EVERYBODY: True}
-        self.outdated: list[int] = []  # Templates that nothing uses which is still to come.
+        #: The templates that no later record uses.
+        self.outdated: list[int] = []
 
     def is_in(self, mesh: int) -> bool:
         return self._member[mesh]
 
     def define(self, number: int, data: bytes) -> None:
         """Add a definition; one that cannot be made becomes an operation that raises the reason."""
-        counts, what = pickle.loads(data)
+        counts, definition = pickle.loads(data)
         try:
-            kind, *rest = cloudpickle.loads(what)
+            kind, *rest = cloudpickle.loads(definition)
             if kind == "mesh":
                 self.meshes[number] = mesh = MeshShape(*rest)
                 self._member[number] = mesh.coordinates(self._rank) is not None
@@ -138,21 +140,26 @@ class WorkerDefinitions:
         fans = fans_of(pairs)
         self._groups.make(fans.values(), stream)
         groups = {source: self._groups.of(ranks, stream) for source, ranks in fans.items()}
-        wanted = TensorLooks(*looks)
-        ways: dict[tuple[int, int], Any] = {}
-        by_host = wanted.device.startswith("cuda") and self._groups.go_by_host
-        if wanted.device.startswith("cuda") and not by_host:
-            # NCCL knows no tags, and of a group does one thing after the other: a stream's sends
-            # would be taken by another's, and two ranks that both send first wait for ever.
+        shard = TensorLooks(*looks)
+        pair_groups: dict[tuple[int, int], Any] = {}
+        by_host = shard.device.startswith("cuda") and self._groups.go_by_host
+        if shard.device.startswith("cuda") and not by_host:
+            # NCCL has no tags, and a group does one transfer after the other: one stream would
+            # receive what another sent, and two ranks that both send first wait for ever.
             for pair in pairs:
                 if pair[0] != pair[1] and pair[0] not in fans:
                     ranks, use = (min(pair), max(pair)), (stream, "from", pair[0])
                     self._groups.make([ranks], use)
-                    ways[pair] = self._groups.of(ranks, use)
+                    pair_groups[pair] = self._groups.of(ranks, use)
         passage = Passage(
-            pairs=pairs, rank=self._rank, looks=wanted, groups=groups, tag=stream, ways=ways,
+            pairs,
+            self._rank,
+            shard,
+            groups=groups,
+            pair_groups=pair_groups,
+            tag=stream,
             by_host=by_host,
-        )  # fmt: skip
+        )
         is_target = any(target == self._rank for _, target in pairs)
         spec = CallSpec([("o", 0)], [], 1, 0, [() if is_target else None])
         return Operation(passage, spec, stand_in=passage.stand_in())
@@ -185,10 +192,10 @@ class WorkerDefinitions:
 
         def lend(ticket: int, value: Any) -> None:
             if is_mine:
-                given = value.clone() if copies and value is not POISON else value
+                lent = value.clone() if copies and value is not POISON else value
                 self._device.put_before_own()
-                self._device.keep_for(given, self._device.own())
-                slots.put(ticket, given)
+                self._device.keep_for(lent, self._device.own())
+                slots.put(ticket, lent)
 
         return Operation(lend, CallSpec([("s", 0), ("t", 0)], [], 1, 1, []))
 
@@ -220,13 +227,12 @@ class WorkerDefinitions:
     def _recording(
         self, inputs: list[int], results: list[int], steps: list[RecordedStep]
     ) -> Operation:
-        def op(number: int) -> tuple[Any, CallSpec, Any]:
-            known = self.operations[number]
-            return known.function, known.spec, known.check
+        def op(number: int) -> WorkerOp:
+            return self.operations[number].op
 
-        made = program.recording(inputs, results, steps, op, self.is_in)
+        recorded = program.recording(inputs, results, steps, op, self.is_in)
         spec = CallSpec([], [], len(inputs), 0, [()] * len(results))
-        whole = Operation(None, spec, made=made)
+        whole = Operation(None, spec, recorded=recorded)
         own = [step for step in steps if self.is_in(step.mesh)]
         for n, step in enumerate(own):
             whole.stand_ins += [(n, act) for _, act in self.operations[step.number].stand_ins]
@@ -234,12 +240,10 @@ class WorkerDefinitions:
 
 
 def _failing(error: Exception, num_in: int, num_stored: int, num_scalars: int) -> Operation:
-    spec = CallSpec(
-        [("o", n) for n in range(num_in)] + [("s", n) for n in range(num_scalars)],
-        [], num_in, num_scalars, [(n,) for n in range(num_stored)],
-    )  # fmt: skip
+    args: list[Any] = [("o", n) for n in range(num_in)] + [("s", n) for n in range(num_scalars)]
+    spec = CallSpec(args, [], num_in, num_scalars, [(n,) for n in range(num_stored)])
 
-    # As it was where it arose, each time: a raised error collects the frames that it passes.
+    # Each time with the traceback of its origin: a raised error collects the frames it passes.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -251,29 +255,25 @@ def _failing(error: Exception, num_in: int, num_stored: int, num_scalars: int) -
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    maker = SpecMaker(lambda one: isinstance(one, torch.Tensor), frozenset())
-    maker.spec(value)
-    return maker.tensors
+    return take_apart(value, torch.Tensor)[1]
 
 
 def _operator(name: str) -> Any:
     """Return a torch operator by its name, such as ``aten.add.Tensor``."""
-    namespace, operator, overload = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-    return torch.enable_grad()(found) if name in _ASK_GRAD_MODE else found
+    function = operator.attrgetter(name)(torch.ops)
+    return torch.enable_grad()(function) if name in _ASK_GRAD_MODE else function
 
 
 def resolve(where: tuple[str, Any]) -> Any:
     """Load a function by its path, or from its pickle."""
-    kind, what = where
-    found = _by_path(what) if kind == "path" else cloudpickle.loads(what)
-    # A decorator's wrapper knows the function that it was given.
-    return getattr(found, "remote_function", found)
+    kind, source = where
+    function = _by_path(source) if kind == "path" else cloudpickle.loads(source)
+    # The wrapper that `remote` makes has the function itself in this attribute.
+    return getattr(function, "remote_function", function)
 
 
 def _by_path(path: str) -> Any:
-    """Return the object at a dotted path: import its longest module, and take attributes from
-    there.
+    """Return the object at a dotted path, an attribute of the longest part that can be imported.
 
     Raises ``ImportError`` or ``AttributeError``.
     """
@@ -281,20 +281,18 @@ def _by_path(path: str) -> Any:
     for num in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:num])
         try:
-            found: Any = importlib.import_module(name)
+            value: Any = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not name.startswith(error.name):
                 raise
             continue
-        for attribute in parts[num:]:
-            try:
-                found = getattr(found, attribute)
-            except AttributeError as error:
-                raise AttributeError(
-                    f"the path {path!r} leads to nothing in this proc: {error}. Correct it, or "
-                    "bring the code of now here (procs.sync_workspace)"
-                ) from None
-        return found
+        try:
+            return operator.attrgetter(".".join(parts[num:]))(value)
+        except AttributeError as error:
+            raise AttributeError(
+                f"the path {path!r} leads to nothing in this proc: {error}. Correct it, or "
+                "bring the code of now here (procs.sync_workspace)"
+            ) from None
     raise ImportError(
         f"the path {path!r} leads to nothing in this proc: it begins with no module that can be "
         "imported here. Give 'package.module.name' of a module that is installed here or was "

@@ -1,5 +1,4 @@
-"""Runs batches of records in order. A value that failed is a poison; an operation that uses it
-fails."""
+"""Runs batches of records in order. A failed value is a poison: operations that use it fail too."""
 
 from __future__ import annotations
 
@@ -20,25 +19,29 @@ class Executor:
     """The values of one worker, and the failures that the controller has not settled yet."""
 
     def __init__(self, rank: int, definitions: WorkerDefinitions, device: Device) -> None:
+        #: The values by reference; a failed value is ``POISON``.
         self.values: dict[int, Any] = {}
         self.definitions = definitions
         self._rank = rank
         self._device = device
+        #: The failures of operations that the controller may not know yet; under the lock.
         self._failures: list[OpFailure] = []
         self._lock = threading.Lock()
+        #: The lanes by stream; empty while the worker's own thread does all the work.
         self._lanes: dict[int, StreamLane] = {}
+        #: Notified when a lane has advanced.
         self._moved = threading.Condition()
 
     def run(self, batch: int, settled: int, data: Any) -> None:
         """Run one batch. Failures up to batch ``settled`` are forgotten, since the controller knows
         them."""
         with self._lock:
-            self._failures = [one for one in self._failures if one.batch > settled]
+            self._failures = [failure for failure in self._failures if failure.batch > settled]
         definitions, segments = decode(data)
-        for number, what in definitions:
-            self.definitions.define(number, what)
+        for number, definition in definitions:
+            self.definitions.define(number, definition)
         if self.definitions.outdated:
-            self.drain()  # What was sent before may still use them.
+            self.drain()  # Earlier batches may still use them.
             self.definitions.forget()
         own = [
             (index, segment)
@@ -47,7 +50,7 @@ class Executor:
         ]
         for _, segment in own:
             if segment.stream not in (ALL_STREAMS, _MAIN) and not self._lanes:
-                # From here on the main stream has a thread too: it may wait for another one.
+                # From now on the main stream has a thread too: it may wait for another stream.
                 self._lane(_MAIN)
         for index, segment in own:
             self._dispatch(batch, index, segment)
@@ -62,7 +65,7 @@ class Executor:
         if self._lanes:
             drain_all(self._lanes.values(), self._moved)
             for lane in self._lanes.values():
-                self._device.put_before_own(lane.stream)  # The lanes' threads only issue.
+                self._device.put_before_own(lane.stream)  # A drained lane has only issued its work.
 
     def come_to_rest(self) -> None:
         """Like ``drain``, but do not raise if a lane has ended: the next ``drain`` raises that."""
@@ -132,13 +135,13 @@ class Executor:
         return i + 2 + num_in
 
     def _stand_in(self, operation: Operation, line: int, is_poisoned: bool) -> None:
-        """Take part in the collectives that a failed operation has not reached: the other ranks
+        """Take part in the collectives that a failed operation has not reached, as the other ranks
         wait there."""
         step = operation.program.step_at(line)
         for at, act in operation.stand_ins:
-            # One that was refused its input was not begun; one that raised itself was.
+            # A collective whose input was poisoned has not begun; one that raised itself has.
             if at > step or (at == step and is_poisoned):
                 try:
                     act()
                 except Exception:
-                    return  # The others have gone: no rank would be kept waiting.
+                    return  # The other ranks have ended: nobody waits.

@@ -28,9 +28,9 @@ class MeshShape(NamedTuple):
 
     def coordinates(self, rank: int) -> dict[str, int] | None:
         """Return the coordinates of ``rank`` in the mesh; ``None`` if it is no member."""
-        for where in itertools.product(*map(range, self.sizes)):
-            if self._rank(where) == rank:
-                return dict(zip(self.names, where, strict=True))
+        for point in itertools.product(*map(range, self.sizes)):
+            if self._rank(point) == rank:
+                return dict(zip(self.names, point, strict=True))
         return None
 
     def all_peers(self, dims: tuple[str, ...]) -> list[tuple[int, ...]]:
@@ -41,33 +41,37 @@ class MeshShape(NamedTuple):
     def peers(self, rank: int, dims: tuple[str, ...]) -> tuple[int, ...]:
         """Return the ranks that differ from ``rank`` along ``dims`` alone, in the order of
         ``dims``."""
-        mine = self.coordinates(rank)
-        assert mine is not None
+        coordinates = self.coordinates(rank)
+        assert coordinates is not None
         sizes = dict(zip(self.names, self.sizes, strict=True))
-        found = []
-        for where in itertools.product(*(range(sizes[dim]) for dim in dims)):
-            at = {**mine, **dict(zip(dims, where, strict=True))}
-            found.append(self._rank(tuple(at[name] for name in self.names)))
-        return tuple(found)
+        ranks = []
+        for point in itertools.product(*(range(sizes[dim]) for dim in dims)):
+            peer = {**coordinates, **dict(zip(dims, point, strict=True))}
+            ranks.append(self._rank(tuple(peer[name] for name in self.names)))
+        return tuple(ranks)
 
-    def _rank(self, where: tuple[int, ...]) -> int:
-        steps = zip(where, self.strides, strict=True)
-        return self.offset + sum(place * stride for place, stride in steps)
+    def _rank(self, point: tuple[int, ...]) -> int:
+        steps = zip(point, self.strides, strict=True)
+        return self.offset + sum(coordinate * stride for coordinate, stride in steps)
 
 
 class ProcessGroups:
     """The process groups of one worker.
 
-    Torch names a group by how many were made before it. So every worker makes every group, also
-    those without it, as the definitions arrive: on one thread, and in the same order everywhere.
+    Torch names a group by the number of groups made before it. So every worker makes every group,
+    also groups without it, as the definitions arrive: on one thread, in the same order everywhere.
     """
 
     def __init__(self, rank: int, world: int) -> None:
         self._rank = rank
         self._world = world
+        #: The store at which the workers meet, if this worker has it.
         self._listening: Any = None
+        #: The groups by their ranks and use; ``None`` for a group without this worker.
         self._made: dict[tuple[tuple[int, ...], Hashable], Any] = {}
+        #: The group of this worker only.
         self._alone: Any = None
+        #: Whether we have initialized torch.distributed in this process.
         self._is_ours = False
 
     def listen(self, is_one_machine: bool) -> tuple[str, int]:
@@ -79,11 +83,8 @@ class ProcessGroups:
 
     @property
     def go_by_host(self) -> bool:
-        """Whether GPU memory must be copied to the host's to be sent: ranks share a GPU, and use
-        gloo.
-
-        Gloo does not carry GPU memory for each collective.
-        """
+        """Whether GPU memory is sent by way of the host's: ranks that share a GPU use gloo, which
+        does not carry GPU memory for each collective."""
         if not torch.cuda.is_available() or not dist.is_initialized():
             return False
         return "nccl" not in dist.get_backend_config()

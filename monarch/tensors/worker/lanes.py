@@ -12,7 +12,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from monarch.runtime import process
 from monarch.runtime.context import running
@@ -20,48 +20,42 @@ from monarch.runtime.context import running
 _CLOSE_SECONDS = 5.0
 
 
-class Device(Protocol):
-    """The operations of an accelerator that lanes use."""
+class Device:
+    """The CPU, on which an operation is done when its thread returns: streams need no care."""
 
-    def stream(self) -> Any: ...
-    def own(self) -> Any: ...
-    def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]: ...
-    def mark(self) -> Any: ...
-    def await_mark(self, mark: Any) -> None: ...
-    def keep_for(self, value: Any, stream: Any = None) -> None: ...
-    def put_before_own(self, stream: Any = None) -> None: ...
-    def put_after_own(self, stream: Any = None) -> None: ...
-
-
-class Cpu:
-    """The CPU, on which an operation is done when its thread returns."""
-
-    def stream(self) -> None:
+    def stream(self) -> Any:
+        """Return a new stream of the device."""
         return None
 
-    def own(self) -> None:
+    def own(self) -> Any:
+        """Return the device's default stream."""
         return None
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+        """Make the stream this thread's current one within."""
         return contextlib.nullcontext()
 
-    def mark(self) -> None:
+    def mark(self) -> Any:
+        """Return a mark behind the work that the current stream has so far."""
         return None
 
     def await_mark(self, mark: Any) -> None:
-        pass
+        """Make later work of the current stream wait for a mark."""
 
     def keep_for(self, value: Any, stream: Any = None) -> None:
-        pass
+        """Keep the allocator from reusing the memory before ``stream``, or the current stream, is
+        done with it."""
 
     def put_before_own(self, stream: Any = None) -> None:
-        pass
+        """Make later work of the device's default stream wait for ``stream``, or the current
+        one."""
 
     def put_after_own(self, stream: Any = None) -> None:
-        pass
+        """Make later work of ``stream``, or the current one, wait for the device's default
+        stream."""
 
 
-class Cuda:
+class Cuda(Device):
     """A GPU, which queues operations: a lane that takes another stream's value waits for its event.
 
     All threads that choose no stream use the device's default stream: the actors and the worker do.
@@ -78,9 +72,8 @@ class Cuda:
         return self._cuda.default_stream()
 
     def use(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
-        # The device is a thread's own choice, and a new thread's is the first: a stream brings its.
-        used: contextlib.AbstractContextManager[Any] = self._cuda.stream(stream)
-        return used
+        # The stream also sets the thread's device, which in a new thread is the first one.
+        return self._cuda.stream(stream)  # type: ignore[no-any-return]
 
     def mark(self) -> Any:
         event = self._cuda.Event()
@@ -91,19 +84,13 @@ class Cuda:
         self._cuda.current_stream().wait_event(mark)
 
     def keep_for(self, value: Any, stream: Any = None) -> None:
-        """Keep the allocator from reusing the memory before ``stream``, or the current stream, is
-        done with it."""
         if getattr(value, "is_cuda", False):
             value.record_stream(stream or self._cuda.current_stream())
 
     def put_before_own(self, stream: Any = None) -> None:
-        """Make later work of the device's default stream wait for ``stream``, or the current
-        one."""
         self.own().wait_stream(stream or self._cuda.current_stream())
 
     def put_after_own(self, stream: Any = None) -> None:
-        """Make later work of ``stream``, or the current one, wait for the device's default
-        stream."""
         (stream or self._cuda.current_stream()).wait_stream(self.own())
 
 
@@ -120,9 +107,11 @@ class StreamLane:
         self._device = device
         self.stream = stream
         self._moved = moved or threading.Condition()
+        #: The work to be done; ``None`` ends the thread.
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._num_left = 0
-        self._error: BaseException | None = None
+        #: The error that ended this lane.
+        self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -132,19 +121,10 @@ class StreamLane:
             self._num_left += 1
         self._work.put(lambda: context.run(_as_call, work))
 
-    def drain(self) -> None:
-        """Wait until all work that was put is done. Raises the error that ended this lane."""
-        drain_all([self], self._moved)
-
     def close(self) -> None:
         """End the lane's thread. A thread that waits for ever is left until the process ends."""
         self._work.put(None)
         self._thread.join(_CLOSE_SECONDS)
-
-    @property
-    def error(self) -> BaseException | None:
-        """Return the error that ended this lane, or ``None``."""
-        return self._error
 
     @property
     def is_idle(self) -> bool:
@@ -156,10 +136,10 @@ class StreamLane:
         with torch.no_grad(), self._device.use(self.stream):
             while (work := self._work.get()) is not None:
                 try:
-                    if self._error is None:
+                    if self.error is None:
                         work()
                 except BaseException as error:
-                    self._error = error  # No operation's: those are poison. The worker ends.
+                    self.error = error  # No operation raised it: failed values are poison.
                 with self._moved:
                     self._num_left -= 1
                     self._moved.notify_all()

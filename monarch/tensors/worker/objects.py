@@ -63,8 +63,8 @@ def describe_module(key: torch.Tensor, number: int) -> tuple[list[torch.Tensor],
 
     ``number`` keeps modules apart in the cache of templates: all keys look the same.
     """
-    found = list(ObjectKey.held(key).parameters())
-    return [one.detach() for one in found], [one.requires_grad for one in found]
+    parameters = list(ObjectKey.held(key).parameters())
+    return [p.detach() for p in parameters], [p.requires_grad for p in parameters]
 
 
 def module_backward(key: torch.Tensor, gradients: Any, like: Any) -> Any:
@@ -85,27 +85,23 @@ def module_forward(
     """
     module = ObjectKey.held(key)
     with torch.enable_grad():
-        given = [
-            one.detach().requires_grad_(need) for one, need in zip(tensors, needs, strict=False)
+        arguments = [
+            tensor.detach().requires_grad_(need)
+            for tensor, need in zip(tensors, needs, strict=False)
         ]
-        args, kwargs = fill(spec, given)
+        args, kwargs = fill(spec, arguments)
         result = module(*args, **kwargs)
     results = result if isinstance(result, tuple) else (result,)
-    inputs = [*given, *module.parameters()]
+    inputs = [*arguments, *module.parameters()]
 
     def backward(gradients: tuple[Any, ...]) -> list[Any]:
-        wanted = [one for one, need in zip(inputs, needs, strict=True) if need]
-        roots = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
-        found = iter(
-            torch.autograd.grad(
-                [root for root, _ in roots], wanted, [grad for _, grad in roots], allow_unused=True
-            )
+        wanted = [tensor for tensor, need in zip(inputs, needs, strict=True) if need]
+        pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
+        roots, seeds = [root for root, _ in pairs], [gradient for _, gradient in pairs]
+        computed = iter(
+            torch.autograd.grad(roots, wanted, seeds, allow_unused=True, materialize_grads=True)
         )
-        filled = [next(found) if need else None for need in needs]
-        return [
-            torch.zeros_like(one) if need and grad is None else grad
-            for one, need, grad in zip(inputs, needs, filled, strict=True)
-        ]
+        return [next(computed) if need else None for need in needs]
 
-    detached = tuple(one.detach() for one in results)
+    detached = tuple(tensor.detach() for tensor in results)
     return (detached if isinstance(result, tuple) else detached[0]), ObjectKey.hold(backward)

@@ -1,4 +1,4 @@
-"""Small tensors are sent to the controller as bytes: torch's own pickles take ten times as long."""
+"""Small tensors as bytes, for the controller: torch's own pickles take ten times as long."""
 
 from __future__ import annotations
 

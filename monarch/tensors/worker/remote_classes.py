@@ -17,44 +17,43 @@ class WorkerRemoteClass:
     Its methods return nothing.
     """
 
-    # Held by the tensor that the controller has: an object goes with it.
+    # The tensor that the controller has keeps its object.
     _objects: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
     @classmethod
     def remote_init(cls, ident: int, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Make the object ``ident``; it lives as long as the returned tensor."""
-        made = cls(*args, **kwargs)
-        WorkerRemoteClass._objects[ident] = made
-        return ObjectKey.hold(made)
+        instance = cls(*args, **kwargs)
+        WorkerRemoteClass._objects[ident] = instance
+        return ObjectKey.hold(instance)
 
     @classmethod
     def remote_method(cls, ident: int, method_name: str, *args: Any, **kwargs: Any) -> None:
         """Call a method of the object ``ident``. Raises ``LookupError`` if this proc does not have
         it."""
-        found = WorkerRemoteClass._objects.get(ident)
-        if found is None:
+        instance = WorkerRemoteClass._objects.get(ident)
+        if instance is None:
             raise LookupError(
                 f"{cls.__name__} number {ident}, whose {method_name} was to be called, is not in "
                 "this proc: its __init__ has failed here (look for an earlier error), or it was "
                 "made on a mesh without this proc. Make it on the mesh that calls it"
             )
-        getattr(found, method_name)(*args, **kwargs)
+        getattr(instance, method_name)(*args, **kwargs)
 
 
 def construct_by_path(path: str, ident: int, args: Any, kwargs: Any) -> torch.Tensor:
-    made: torch.Tensor = _class(path).remote_init(ident, *args, **kwargs)
-    return made
+    return _class(path).remote_init(ident, *args, **kwargs)
 
 
 def call_by_path(path: str, ident: int, name: str, args: Any, kwargs: Any) -> None:
     _class(path).remote_method(ident, name, *args, **kwargs)
 
 
-def _class(path: str) -> Any:
-    found = resolve(("path", path))
-    if not hasattr(found, "remote_init"):
+def _class(path: str) -> type[WorkerRemoteClass]:
+    cls: type[WorkerRemoteClass] = resolve(("path", path))
+    if not hasattr(cls, "remote_init"):
         raise TypeError(
             f"{path} is not a WorkerRemoteClass: derive it from monarch.remote_class."
             "WorkerRemoteClass, or use an OpaqueObject, which takes any class"
         )
-    return found
+    return cls

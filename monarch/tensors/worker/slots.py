@@ -21,7 +21,7 @@ POISON = Poison()
 
 
 class Poisoned(Exception):
-    """An operation was given a value that had failed before."""
+    """An operation got a value that had failed before."""
 
 
 def refuse_poison(*values: Any) -> None:
@@ -41,7 +41,7 @@ class _Slot:
 
 _slots: dict[int, _Slot] = {}
 _taken: OrderedDict[int, None] = OrderedDict()
-"""The latest tickets that are done with: who gives up on one may come late."""
+"""The latest tickets that were taken: somebody may give up on one later."""
 _MOST_TAKEN = 4096
 _lock = threading.Lock()
 
@@ -64,7 +64,7 @@ def take(ticket: int) -> Any:
     slot.filled.wait()
     with _lock:
         _slots.pop(ticket, None)
-        if ticket > 0:  # Those of recordings come again.
+        if ticket > 0:  # Recordings use their tickets again.
             _taken[ticket] = None
         if len(_taken) > _MOST_TAKEN:
             _taken.popitem(last=False)

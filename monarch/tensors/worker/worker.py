@@ -12,18 +12,17 @@ from typing import Any
 import torch
 
 from monarch.actor import Actor, current_rank, endpoint
-from monarch.tensors.core.log import OpFailure
 from monarch.tensors.worker import slots
 from monarch.tensors.worker.current import set_current
 from monarch.tensors.worker.definitions import WorkerDefinitions
 from monarch.tensors.worker.executor import Executor
 from monarch.tensors.worker.groups import ProcessGroups
-from monarch.tensors.worker.lanes import Cpu, Cuda, Device
+from monarch.tensors.worker.lanes import Cuda, Device
 from monarch.tensors.worker.packing import packed
 from monarch.tensors.worker.slots import Poison
 
 _NOT_A_WORKER = -1
-# A context's own: what a stream's thread does runs in a copy of that of the worker.
+# A context variable: the threads of streams run in copies of the worker's context.
 _held: ContextVar[int | None] = ContextVar("device of the worker", default=_NOT_A_WORKER)
 
 
@@ -36,7 +35,8 @@ class TensorWorker(Actor):
         rank = current_rank().rank
         self._rank = rank
         self._groups = ProcessGroups(rank, world)
-        device: Device = Cpu()
+        device = Device()
+        #: The GPU that this worker uses; ``None`` on a machine without GPUs.
         self._own_device: int | None = None
         watch_set_device()
         if torch.cuda.is_available():
@@ -55,7 +55,7 @@ class TensorWorker(Actor):
     @endpoint
     def fetch(self, ranks: tuple[int, ...], refs: list[int]) -> tuple[Any, Any]:
         """Return the failures here so far, and on the requested ranks the values of ``refs``."""
-        failures: list[OpFailure] = self._executor.failures()
+        failures = self._executor.failures()
         if self._rank not in ranks:
             return failures, None
         values = self._executor.values
@@ -99,7 +99,7 @@ def _to_cpu(value: Any) -> Any:
 
 @contextlib.contextmanager
 def staying_on(device: int | None) -> Iterator[None]:
-    """Within, ``torch.cuda.set_device`` raises ``ValueError`` for any device but this one.
+    """Have ``torch.cuda.set_device`` raise ``ValueError`` for any device but this one, within.
 
     ``None`` is a worker without a device. The device belongs to the thread, and later operations
     run in the same thread: a remote function that chose another would move them all. Other threads

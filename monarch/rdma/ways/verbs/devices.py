@@ -21,11 +21,13 @@ _PEER_MEMORY = "/sys/module/nvidia_peermem"
 
 def usable(names: Sequence[str], sys: Path = _SYS) -> list[str]:
     """Return the devices that have reliable connections: Amazon's EFA has a protocol of its own.
-    ``sys``: the folder in which the kernel describes them."""
-    found = [name for name in names if _driver(name, sys) != "efa"]
-    if len(found) < len(names):
+
+    ``sys`` is the folder in which the kernel describes them.
+    """
+    reliable = [name for name in names if _driver(name, sys) != "efa"]
+    if len(reliable) < len(names):
         _log.info("EFA devices are not supported: memory is read over TCP there")
-    return found
+    return reliable
 
 
 def _driver(name: str, sys: Path) -> str:
@@ -44,15 +46,15 @@ def choose(names: Sequence[str], near: str = "") -> str:
     kind, _, name = target.partition(":")
     if kind == "nic" and name in names:
         return name
-    paths = {one: os.path.realpath(_SYS / one / "device") for one in names}
-    nodes = {one: _numa_node(paths[one]) for one in names}
+    paths = {device: os.path.realpath(_SYS / device / "device") for device in names}
+    nodes = {device: _numa_node(path) for device, path in paths.items()}
     return nearest(paths, nodes, near, own_numa_node())
 
 
 def nearest(paths: Mapping[str, str], nodes: Mapping[str, int], near: str, own_node: int) -> str:
     """Return the device with the most PCIe bridges in common with ``near``.
 
-    Then one of our NUMA node is preferred; then the first by name.
+    Of several such devices, a device of our NUMA node is preferred, and then the first by name.
     """
 
     def key(name: str) -> tuple[int, bool, str]:
@@ -72,33 +74,34 @@ def _numa_node(path: str) -> int:
 def own_numa_node() -> int:
     """Return the NUMA node of the CPUs that this process may use; -1 if they are of several."""
     cpus = os.sched_getaffinity(0)
-    found = set()
-    for node in Path("/sys/devices/system/node").glob("node[0-9]*"):
-        if any((node / f"cpu{cpu}").exists() for cpu in cpus):
-            found.add(int(node.name.removeprefix("node")))
-    return found.pop() if len(found) == 1 else -1
+    nodes = [
+        int(folder.name.removeprefix("node"))
+        for folder in Path("/sys/devices/system/node").glob("node[0-9]*")
+        if any((folder / f"cpu{cpu}").exists() for cpu in cpus)
+    ]
+    return nodes[0] if len(nodes) == 1 else -1
 
 
 def gids_of(device: str, port: int = 1) -> list[tuple[int, bytes, str]]:
     """Return the addresses of a port from the kernel: index, 16 bytes, and type of each."""
     folder = _SYS / device / "ports" / str(port)
-    found = []
+    addresses = []
     for path in sorted((folder / "gids").glob("*"), key=lambda path: int(path.name)):
         try:
             kind = (folder / "gid_attrs" / "types" / path.name).read_text().strip()
             gid = bytes.fromhex(path.read_text().strip().replace(":", ""))
         except (OSError, ValueError):
             continue  # A hole of the table.
-        found.append((int(path.name), gid, kind))
-    return found
+        addresses.append((int(path.name), gid, kind))
+    return addresses
 
 
 def best_gid(gids: Sequence[tuple[int, bytes, str]]) -> tuple[int, bytes]:
     """Return the index and bytes of a routed address (RoCE v2), preferably IPv4; for InfiniBand the
     first."""
 
-    def key(one: tuple[int, bytes, str]) -> tuple[bool, bool, bool, int]:
-        index, gid, kind = one
+    def key(address: tuple[int, bytes, str]) -> tuple[bool, bool, bool, int]:
+        index, gid, kind = address
         is_ipv4 = gid[:12] == bytes(10) + b"\xff\xff"
         is_local = gid[:2] == b"\xfe\x80" or not any(gid)
         return kind != "RoCE v2", is_local, not is_ipv4, index
@@ -129,12 +132,9 @@ def export(address: int, driver: Any) -> tuple[int, int]:
     _check(driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), _at(address)))
     page = os.sysconf("SC_PAGE_SIZE")
     length = -(-size.value // page) * page
-    _check(
-        driver.cuMemGetHandleForAddressRange(
-            ctypes.byref(fd), _at(base.value), ctypes.c_size_t(length), _DMA_BUF_FD,
-            ctypes.c_ulonglong(0),
-        )
-    )  # fmt: skip
+    get_handle, flags = driver.cuMemGetHandleForAddressRange, ctypes.c_ulonglong(0)
+    whole = _at(base.value), ctypes.c_size_t(length)
+    _check(get_handle(ctypes.byref(fd), *whole, _DMA_BUF_FD, flags))
     return fd.value, base.value
 
 

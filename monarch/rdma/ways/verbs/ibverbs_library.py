@@ -9,7 +9,7 @@ from typing import Any
 import ibverbs  # type: ignore[import-not-found]
 
 from monarch.rdma.ways.verbs.devices import best_gid, gids_of
-from monarch.rdma.ways.verbs.library import READ, QueuePairInfo, VerbsFailed, WorkRequest
+from monarch.rdma.ways.verbs.library import READ, QueuePairInfo, WorkRequest, failing_by
 
 _PORT = 1
 _ACCESS = (
@@ -39,35 +39,27 @@ def _text(name: str | bytes) -> str:
 class IbverbsDevice:
     def __init__(self, name: str) -> None:
         self.name = name
-        try:
-            found = [one for one in ibverbs.get_device_list() if _text(one.name) == name]
-            self.context = found[0].open()
+        with failing_by((OSError, IndexError)):
+            devices = [d for d in ibverbs.get_device_list() if _text(d.name) == name]
+            self.context = devices[0].open()
             self.pd = self.context.alloc_pd()
             self.port = self.context.query_port(_PORT)
-        except (OSError, IndexError) as error:
-            raise VerbsFailed(str(error)) from None
 
     def register(self, address: int, length: int) -> Any:
-        try:
+        with failing_by(OSError):
             return self.pd.reg_mr(address, length, _ACCESS)
-        except OSError as error:
-            raise VerbsFailed(str(error)) from None
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> Any:
-        try:
+        with failing_by(OSError):
             return self.pd.reg_dmabuf_mr(offset, length, address, fd, _ACCESS)
-        except OSError as error:
-            raise VerbsFailed(str(error)) from None
 
     def close(self) -> None:
         self.pd.close()
         self.context.close()
 
     def queue_pair(self, most_work: int) -> IbverbsQueuePair:
-        try:
+        with failing_by(OSError):
             return IbverbsQueuePair(self, most_work)
-        except OSError as error:
-            raise VerbsFailed(str(error)) from None
 
 
 class IbverbsQueuePair:
@@ -88,17 +80,19 @@ class IbverbsQueuePair:
 
     def connect(self, remote: QueuePairInfo) -> None:
         other = ibverbs.QPInfo(remote.number, remote.psn, remote.lid, remote.gid, _PORT, remote.mtu)
-        try:
+        with failing_by(OSError):
             ibverbs.connect_rc(
-                self._qp, other, port=_PORT, sgid_index=self._gid_index, access=_ACCESS,
+                self._qp,
+                other,
+                port=_PORT,
+                sgid_index=self._gid_index,
+                access=_ACCESS,
                 local_psn=self.info.psn,
-            )  # fmt: skip
-        except OSError as error:
-            raise VerbsFailed(str(error)) from None
+            )
 
     def post(self, work: WorkRequest) -> None:
         kind = ibverbs.WROpcode.RDMA_READ if work.kind == READ else ibverbs.WROpcode.RDMA_WRITE
-        try:
+        with failing_by(OSError):
             self._qp.post_send(
                 ibverbs.SendWR(
                     wr_id=work.number,
@@ -109,14 +103,10 @@ class IbverbsQueuePair:
                     rkey=work.rkey,
                 )
             )
-        except OSError as error:
-            raise VerbsFailed(str(error)) from None
 
     def poll(self, most: int) -> Sequence[tuple[int, int]]:
-        try:
-            return [(one.wr_id, int(one.status)) for one in self._cq.poll(most)]
-        except OSError as error:
-            raise VerbsFailed(str(error)) from None
+        with failing_by(OSError):
+            return [(done.wr_id, int(done.status)) for done in self._cq.poll(most)]
 
     def close(self) -> None:
         self._qp.close()

@@ -1,8 +1,8 @@
-"""The small part of libibverbs that is used here, as an interface for its bindings and for a
-fake."""
+"""The interface to libibverbs, for its two bindings and for a fake: only what is used here."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,15 @@ _PIECE_BYTES = 2**20
 
 class VerbsFailed(Exception):
     """The library or the device refused a call; ``str()`` says why."""
+
+
+@contextlib.contextmanager
+def failing_by(error: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
+    """Raise ``VerbsFailed`` in place of errors of a binding, within."""
+    try:
+        yield
+    except error as refusal:
+        raise VerbsFailed(str(refusal)) from None
 
 
 @dataclass(frozen=True)
@@ -61,13 +70,11 @@ class QueuePair(Protocol):
 
     def connect(self, remote: QueuePairInfo) -> None:
         """Connect to the other end: afterwards the pair can send (state RTS)."""
-        ...
 
     def post(self, work: WorkRequest) -> None: ...
 
     def poll(self, most: int) -> Sequence[tuple[int, int]]:
         """Return at most ``most`` completions: the number of each, and libibverbs' status."""
-        ...
 
     def close(self) -> None: ...
 
@@ -118,18 +125,15 @@ class VerbsDevice(Protocol):
     def register(self, address: int, length: int) -> MemoryKeys:
         """Register memory of this process, also of a GPU if the kernel supports that (peer
         memory)."""
-        ...
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> MemoryKeys:
         """Register GPU memory by its exported descriptor; its addresses are those of this
         process."""
-        ...
 
     def queue_pair(self, most_work: int) -> QueuePair: ...
 
     def close(self) -> None:
         """Close the device, whose registrations and queue pairs must have been closed before."""
-        ...
 
 
 class VerbsLibrary(Protocol):
@@ -139,7 +143,6 @@ class VerbsLibrary(Protocol):
 
     def list_devices(self) -> list[str]:
         """Return the names of the devices; an empty list if the kernel has no RDMA."""
-        ...
 
     def open(self, name: str) -> VerbsDevice: ...
 

@@ -18,7 +18,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr  # type: ignore[import-not-
 from pyverbs.wr import SGE, SendWR  # type: ignore[import-not-found]
 
 from monarch.rdma.ways.verbs.devices import best_gid, gids_of
-from monarch.rdma.ways.verbs.library import READ, QueuePairInfo, VerbsFailed, WorkRequest
+from monarch.rdma.ways.verbs.library import READ, QueuePairInfo, WorkRequest, failing_by
 
 _PORT = 1
 _ACCESS = (
@@ -52,36 +52,28 @@ class PyverbsKeys:
 class PyverbsDevice:
     def __init__(self, name: str) -> None:
         self.name = name
-        try:
+        with failing_by(PyverbsError):
             self.context = Context(name=name)
             self.pd = PD(self.context)
             self.port = self.context.query_port(_PORT)
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
 
     def register(self, address: int, length: int) -> PyverbsKeys:
-        try:
+        with failing_by(PyverbsError):
             return PyverbsKeys(MR(self.pd, length, _ACCESS, address=address))
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
 
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> PyverbsKeys:
-        try:
+        with failing_by(PyverbsError):
             return PyverbsKeys(
                 DmaBufMR(self.pd, length, _ACCESS, dmabuf=fd, offset=offset, iova=address)
             )
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
 
     def close(self) -> None:
         self.pd.close()
         self.context.close()
 
     def queue_pair(self, most_work: int) -> PyverbsQueuePair:
-        try:
+        with failing_by(PyverbsError):
             return PyverbsQueuePair(self, most_work)
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
 
 
 class PyverbsQueuePair:
@@ -99,10 +91,8 @@ class PyverbsQueuePair:
         )
 
     def connect(self, remote: QueuePairInfo) -> None:
-        try:
+        with failing_by(PyverbsError):
             self._connect(remote)
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
 
     def _connect(self, remote: QueuePairInfo) -> None:
         attributes = QPAttr(port_num=_PORT)
@@ -127,21 +117,20 @@ class PyverbsQueuePair:
     def post(self, work: WorkRequest) -> None:
         kind = enums.IBV_WR_RDMA_READ if work.kind == READ else enums.IBV_WR_RDMA_WRITE
         request = SendWR(
-            wr_id=work.number, opcode=kind, num_sge=1,
-            sg=[SGE(work.local, work.length, work.lkey)], send_flags=enums.IBV_SEND_SIGNALED,
-        )  # fmt: skip
+            wr_id=work.number,
+            opcode=kind,
+            num_sge=1,
+            sg=[SGE(work.local, work.length, work.lkey)],
+            send_flags=enums.IBV_SEND_SIGNALED,
+        )
         request.set_wr_rdma(work.rkey, work.remote)
-        try:
+        with failing_by(PyverbsError):
             self._qp.post_send(request)
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
 
     def poll(self, most: int) -> Sequence[tuple[int, int]]:
-        try:
+        with failing_by(PyverbsError):
             _, completions = self._cq.poll(most)
-        except PyverbsError as error:
-            raise VerbsFailed(str(error)) from None
-        return [(one.wr_id, one.status) for one in completions]
+        return [(completion.wr_id, completion.status) for completion in completions]
 
     def close(self) -> None:
         self._qp.close()

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from monarch.rdma.memory import table as tables
 from monarch.rdma.memory.layout import Run, RunReader
@@ -23,8 +23,8 @@ from monarch.rdma.memory.memory import copy_runs, memory_of
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.registry import registry
 from monarch.rdma.memory.table import ENTRY, ENTRY_BYTES, TableEntry
-from monarch.rdma.ways.asking import add_by_owner, ask_owner, swap_by_owner
-from monarch.rdma.ways.backend import BackendUnavailable
+from monarch.rdma.ways.asking import ask_owner, exchange_by_owner
+from monarch.rdma.ways.backend import BackendUnavailable, Entries, WordChange
 from monarch.rdma.ways.serving import answers
 from monarch.rdma.ways.verbs.devices import choose, register_gpu, usable
 from monarch.rdma.ways.verbs.library import (
@@ -44,6 +44,8 @@ from monarch.rdma.ways.verbs.library import (
 from monarch.runtime import process
 from monarch.runtime.links.network import Gone
 from monarch.wire.address import Uid
+
+T = TypeVar("T")
 
 _MOST_WORK = 16
 _BOUNCE_BYTES = 4 * 2**20
@@ -86,13 +88,20 @@ class Verbs:
     def __init__(self, library: VerbsLibrary) -> None:
         self._library = library
         self._lock = threading.RLock()
+        #: Held while a connection is made: its owner may be asking this process for the same.
         self._connecting = threading.Lock()
+        #: The device; ``None`` until it is used.
         self._opened: VerbsDevice | None = None
+        #: As a reader: the connections, by owner.
         self._connections: dict[Uid, _Connection] = {}
+        #: As a reader: the remote keys of a registration and of its owner's table.
         self._remote_keys: dict[tuple[int, int, int], tuple[int, int]] = {}
+        #: As an owner: the queue pairs, by reader.
         self._served: dict[Uid, QueuePair] = {}
+        #: As an owner: the keys of registrations, by slot and key, and of the table.
         self._own_keys: dict[tuple[int, int], MemoryKeys] = {}
         self._table_keys: MemoryKeys | None = None
+        #: As an owner: the descriptor and slot of each write in progress, by reader and number.
         self._writing: dict[tuple[Uid, int], tuple[int, int]] = {}
         self._next_write = 0
         answers["verbs connect"], answers["verbs key"] = self._on_connect, self._on_key
@@ -110,84 +119,81 @@ class Verbs:
 
     # The side of a reader.
 
-    def read(
-        self, part: Part | Ranges, into: Sequence[Run], deadline: float
-    ) -> tuple[TableEntry, TableEntry]:
+    def read(self, part: Part | Ranges, into: Sequence[Run], deadline: float) -> Entries:
         region = part.region
 
-        def move(line: _Connection, keys: tuple[int, int]) -> tuple[TableEntry, TableEntry]:
-            before = self._entry(line, region, keys[1], deadline)
+        def move(connection: _Connection, keys: tuple[int, int]) -> Entries:
+            memory_key, table_key = keys
+            before = self._entry(connection, region, table_key, deadline)
             region.check(before)
-            self._move(READ, line, keys[0], part.runs(), into, deadline)
-            after = self._entry(line, region, keys[1], deadline)
+            self._move(READ, connection, memory_key, part.runs(), into, deadline)
+            after = self._entry(connection, region, table_key, deadline)
             region.check(after)
             return before, after
 
-        found: tuple[TableEntry, TableEntry] = self._over_line(region, move, deadline)
-        return found
+        return self._over_connection(region, move, deadline)
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         region = part.region
 
-        def move(line: _Connection, keys: tuple[int, int]) -> None:
+        def move(connection: _Connection, keys: tuple[int, int]) -> None:
             number = ask_owner(region, "verbs begin", {}, deadline)["number"]
             is_done = False
             try:
-                self._move(WRITE, line, keys[0], part.runs(), source, deadline)
+                self._move(WRITE, connection, keys[0], part.runs(), source, deadline)
                 is_done = True
             finally:
                 about = {"number": number, "done": is_done}
                 ask_owner(region, "verbs end", about, deadline + _LOCK_SECONDS)
 
-        self._over_line(region, move, deadline)
+        self._over_connection(region, move, deadline)
 
-    def fetch_add(self, region: RemoteRegion, offset: int, amount: int, deadline: float) -> int:
-        return add_by_owner(region, offset, amount, deadline)
-
-    def compare_and_swap(
-        self, region: RemoteRegion, offset: int, expected: int, new: int, deadline: float
+    def exchange(
+        self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
     ) -> int:
-        return swap_by_owner(region, offset, expected, new, deadline)
+        return exchange_by_owner(region, offset, change, deadline)
 
-    def _over_line(
-        self, region: RemoteRegion, move: Callable[[_Connection, tuple[int, int]], Any],
+    def _over_connection(
+        self,
+        region: RemoteRegion,
+        move: Callable[[_Connection, tuple[int, int]], T],
         deadline: float,
-    ) -> Any:  # fmt: skip
-        """Call ``move`` with a queue pair; if that pair fails, once more with a new one."""
+    ) -> T:
+        """Call ``move`` with a connection and the remote keys; if the connection fails, once more
+        with a new one."""
         errors: list[VerbsFailed] = []
         while len(errors) < 2:
             try:
-                line = self._line(region, deadline)
+                connection = self._connection(region, deadline)
             except VerbsFailed as refused:
                 raise BackendUnavailable(str(refused)) from None
-            # After an error the owner is asked again: it knows what has become of the memory.
+            # After an error the owner is asked again: the memory may have ended.
             keys = self._keys(region, deadline, anew=bool(errors))
             try:
-                with line.lock:
-                    if line.is_broken:
-                        continue  # Another transfer, or the owner's end, closed it meanwhile.
-                    return move(line, keys)
+                with connection.lock:
+                    if connection.is_broken:
+                        continue  # Another transfer, or the owner's end, has closed it.
+                    return move(connection, keys)
             except VerbsFailed as failed:
                 errors.append(failed)
-                line.is_broken = True
+                connection.is_broken = True
             except TimeoutError:
                 # Posted writes may still arrive: until then the memory is not freed.
-                line.is_broken = True
+                connection.is_broken = True
                 raise
             finally:
-                if line.is_broken:
-                    self._drop_line(region.owner.uid, line)
+                if connection.is_broken:
+                    self._drop_connection(region.owner.uid, connection)
         raise region.error(
             f"the RDMA device cannot reach it: {errors[-1]}. Try again; what was written may be "
             "there in part"
         )
 
-    def _line(self, region: RemoteRegion, deadline: float) -> _Connection:
-        # Not the other lock: the owner may be asking us for the same at this moment.
+    def _connection(self, region: RemoteRegion, deadline: float) -> _Connection:
         with self._connecting:
-            found = self._connections.get(region.owner.uid)
-            if found is not None and not found.is_broken:
-                return found
+            connection = self._connections.get(region.owner.uid)
+            if connection is not None and not connection.is_broken:
+                return connection
             device = self._device
             pair = GuardedPair(device.queue_pair(_MOST_WORK))
             bounce = mmap.mmap(-1, _BOUNCE_BYTES)
@@ -200,80 +206,76 @@ class Verbs:
             except BaseException:
                 pair.close()
                 raise
-            made = _Connection(pair, bounce, address, keys, threading.Lock())
-            self._connections[region.owner.uid] = made
-            return made
+            connection = _Connection(pair, bounce, address, keys, threading.Lock())
+            self._connections[region.owner.uid] = connection
+            return connection
 
-    def _drop_line(self, uid: Uid, line: _Connection) -> None:
+    def _drop_connection(self, uid: Uid, connection: _Connection) -> None:
         with self._lock:
-            if self._connections.get(uid) is line:
+            if self._connections.get(uid) is connection:
                 del self._connections[uid]
-        line.close()
+        connection.close()
 
     def _keys(self, region: RemoteRegion, deadline: float, *, anew: bool) -> tuple[int, int]:
         """Return the remote keys of a registration and of the owner's table; ``anew`` asks the
         owner again."""
         name = region.table.nonce, region.slot, region.key
-        found = self._remote_keys.get(name)
-        if found is None or anew:
+        keys = self._remote_keys.get(name)
+        if keys is None or anew:
             answer = ask_owner(region, "verbs key", {}, deadline)
-            found = self._remote_keys[name] = answer["rkey"], answer["table"]
-        return found
+            keys = self._remote_keys[name] = answer["rkey"], answer["table"]
+        return keys
 
     def _entry(
-        self, line: _Connection, region: RemoteRegion, rkey: int, deadline: float
+        self, connection: _Connection, region: RemoteRegion, rkey: int, deadline: float
     ) -> TableEntry:
-        place = region.table.address + region.slot * ENTRY_BYTES
-        works = [
-            WorkRequest(
-                number=0,
-                kind=READ,
-                local=line.address,
-                lkey=line.keys.lkey,
-                remote=place,
-                rkey=rkey,
-                length=ENTRY.size,
-            )
-        ]
-        self._run(line, iter(works), deadline)
-        return TableEntry._make(ENTRY.unpack_from(line.bounce, 0))
+        entry = region.table.address + region.slot * ENTRY_BYTES, ENTRY.size
+        works = works_of(READ, iter([entry]), connection.address, connection.keys.lkey, rkey)
+        self._run(connection, works, deadline)
+        return TableEntry._make(ENTRY.unpack_from(connection.bounce, 0))
 
     def _move(
         self,
         kind: str,
-        line: _Connection,
+        connection: _Connection,
         rkey: int,
-        there: Iterator[Run],
-        here: Sequence[Run],
+        theirs: Iterator[Run],
+        ours: Sequence[Run],
         deadline: float,
     ) -> None:
-        total = sum(length for _, length in here)
-        if len(here) == 1 and total > _SMALL_BYTES:
+        """Copy between runs of this process and of the owner.
+
+        A large run is registered for the copy; others go by way of the connection's own memory.
+        """
+        total = sum(length for _, length in ours)
+        if len(ours) == 1 and total > _SMALL_BYTES:
             try:
-                keys = self._device.register(here[0][0], total)
+                keys = self._device.register(ours[0][0], total)
             except VerbsFailed:
-                pass  # No more memory may be locked: by way of what is registered already.
+                pass  # No more memory may be locked.
             else:
                 try:
-                    works = works_of(kind, there, here[0][0], keys.lkey, rkey)
-                    self._run(line, works, deadline)
+                    works = works_of(kind, theirs, ours[0][0], keys.lkey, rkey)
+                    self._run(connection, works, deadline)
                 finally:
-                    if not line.is_broken:
+                    if not connection.is_broken:
                         keys.close()
                 return
-        ours, theirs = RunReader(here), RunReader(there)
+        local_runs, remote_runs = RunReader(ours), RunReader(theirs)
         while total:
             size = min(total, _BOUNCE_BYTES)
             total -= size
-            local = ours.take(size)
+            local = local_runs.take(size)
             if kind == WRITE:
-                copy_runs(local, [(line.address, size)])
-            works = works_of(kind, iter(theirs.take(size)), line.address, line.keys.lkey, rkey)
-            self._run(line, works, deadline)
+                copy_runs(local, [(connection.address, size)])
+            works = works_of(
+                kind, iter(remote_runs.take(size)), connection.address, connection.keys.lkey, rkey
+            )
+            self._run(connection, works, deadline)
             if kind == READ:
-                copy_runs([(line.address, size)], local)
+                copy_runs([(connection.address, size)], local)
 
-    def _run(self, line: _Connection, works: Iterator[WorkRequest], deadline: float) -> None:
+    def _run(self, connection: _Connection, works: Iterator[WorkRequest], deadline: float) -> None:
         """Post all work requests, a few at a time, and wait for them.
 
         Raises ``VerbsFailed`` or ``TimeoutError``.
@@ -282,17 +284,17 @@ class Verbs:
         following = next(works, None)
         while following is not None or num_done < num_posted:
             while following is not None and num_posted - num_done < _MOST_WORK:
-                line.pair.post(following)
+                connection.pair.post(following)
                 num_posted += 1
                 following = next(works, None)
-            completions = line.pair.poll(_MOST_WORK)
+            completions = connection.pair.poll(_MOST_WORK)
             for _, status in completions:
                 if status != SUCCESS:
                     raise VerbsFailed(f"a work request ended with status {status}")
             num_done += len(completions)
             spins = 0 if completions else spins + 1
             if spins > _SPINS:
-                if line.is_broken:
+                if connection.is_broken:
                     raise VerbsFailed("the connection was closed")
                 if time.monotonic() > deadline:
                     raise TimeoutError(
@@ -310,32 +312,32 @@ class Verbs:
         pair = GuardedPair(self._device.queue_pair(_MOST_WORK))
         pair.connect(remote)
         with self._lock:
-            before = self._served.pop(about["uid"], None)
+            older = self._served.pop(about["uid"], None)
             self._served[about["uid"]] = pair
-        if before is not None:
-            before.close()
+        if older is not None:
+            older.close()
         return asdict(pair.info)
 
     def _on_key(self, about: dict[str, Any]) -> dict[str, Any]:
-        found = registry().find_entry(about["slot"], about["key"])
+        registration = registry().find_entry(about["slot"], about["key"])
         with self._lock:
             if self._table_keys is None:
-                place = registry().place
+                address = registry().place.address
                 size = registry().table.view.nbytes
-                self._table_keys = self._device.register(place.address, size)
-            name = found.slot, found.key
+                self._table_keys = self._device.register(address, size)
+            name = registration.slot, registration.key
             keys = self._own_keys.get(name)
             if keys is None:
-                held = found.life.hold()
-                low, size = found.layout.span()
-                address = found.address + low
-                if found.device == "cpu":
+                memory = registration.life.hold()
+                low, size = registration.layout.span()
+                address = registration.address + low
+                if registration.device == "cpu":
                     keys = self._device.register(address, size)
                 else:
                     keys = register_gpu(self._device, address, size)
-                del held
+                del memory
                 self._own_keys[name] = keys
-                found.at_end.append(lambda: self._forget_key(name))
+                registration.at_end.append(lambda: self._forget_key(name))
             return {"rkey": keys.rkey, "table": self._table_keys.rkey}
 
     def _forget_key(self, name: tuple[int, int]) -> None:
@@ -372,26 +374,26 @@ class Verbs:
     def forget(self, uid: Uid, how: Gone) -> None:
         """Close the connections of a process that is gone, and end its writes."""
         with self._lock:
-            line, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
+            connection, pair = self._connections.pop(uid, None), self._served.pop(uid, None)
             writing = [key for key in self._writing if key[0] == uid]
             ended = [self._writing.pop(key) for key in writing]
         for fd, slot in ended:
             tables.stop_using(fd, slot)
-        for end in (line, pair):
+        for end in (connection, pair):
             if end is not None:
                 end.close()
 
     def close(self) -> None:
         """Close all connections, registrations and the device."""
         with self._lock:
-            lines = [*self._connections.values()]
+            connections = [*self._connections.values()]
             keys = [*self._own_keys.values(), *filter(None, [self._table_keys])]
             device, self._opened = self._opened, None
             self._own_keys.clear()
             self._table_keys = None
         for uid in {*self._connections, *self._served}:
             self.forget(uid, Gone.LEFT)
-        closes = [*(line.close for line in lines), *(key.close for key in keys)]
+        closes = [*(connection.close for connection in connections), *(key.close for key in keys)]
         for close in (*closes, *([device.close] if device else [])):
             with contextlib.suppress(VerbsFailed, OSError):  # Of a device that is gone.
                 close()
