@@ -16,7 +16,6 @@ from monarch.runtime.cells.endpoint_spec import endpoint_specs
 from monarch.runtime.node import Node
 from monarch.runtime.waits import Wait
 from monarch.wire.address import ProcAddress
-from monarch.wire.codec import Envelope
 from monarch.wire.message import AnswerWaits, AskWait, Chase, RingFound, Waiter
 
 _LOOK_SECONDS = 0.5
@@ -32,8 +31,8 @@ class RingWatch:
         self._waits = Waits(node.life << LIFE_BITS)
         self._is_ticking = False
         self._is_awake = False
-        node.handle(AskWait, self._on_ask)
-        node.handle(Chase, self._on_chase)
+        node.on(AskWait, self._on_ask)
+        node.on(Chase, self._on_chase)
 
     def wake(self) -> None:
         """Begin to watch an actor that waits, in case the wait takes long. From any thread."""
@@ -129,8 +128,7 @@ class RingWatch:
         elif path:
             self._node.send(asked.proc, Chase(path, attempt))
 
-    def _on_ask(self, envelope: Envelope[AskWait]) -> None:
-        ask = envelope.message
+    def _on_ask(self, ask: AskWait) -> None:
         cell = self._cells.get(ask.actor)
         waiter = self._waiter(cell) if cell is not None and _holds_up(cell, ask.method) else None
         if waiter is None:
@@ -139,8 +137,7 @@ class RingWatch:
         wait = AnswerWaits(waiter.number, waiter.name, waiter.rank, waiter.endpoint)
         self._node.answer(ask, wait)
 
-    def _on_chase(self, envelope: Envelope[Chase]) -> None:
-        chase = envelope.message
+    def _on_chase(self, chase: Chase) -> None:
         cell = self._still(chase.path[-1]) if chase.path else None
         if cell is not None:
             self._chase(cell, chase.path, chase.attempt)

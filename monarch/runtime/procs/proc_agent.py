@@ -105,10 +105,10 @@ class ProcAgent:
         node.handle(Call, self._cells.take_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
-        node.handle(InspectProc, self._on_inspect)
-        node.handle(Returned, self._on_returned)
+        node.on(InspectProc, self._on_inspect)
+        node.on(Returned, self._on_returned)
         node.on_undelivered = self._on_undelivered
-        node.handle(AskOrigin, self._on_ask_origin)
+        node.on(AskOrigin, self._on_ask_origin)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the asyncio loop of this process's main thread."""
@@ -279,8 +279,7 @@ class ProcAgent:
         cell = make_cell(record, spawn, self, self.actor_loop)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
-    def _on_returned(self, envelope: Envelope[Returned]) -> None:
-        returned = envelope.message
+    def _on_returned(self, returned: Returned) -> None:
         self._on_undelivered(returned.actor, returned.target, returned.method, returned.reason)
 
     def _on_undelivered(self, actor: Uid, target: str, method: str, reason: str) -> None:
@@ -289,15 +288,13 @@ class ProcAgent:
             message = Undelivered(cell.record.title, target, method, reason)
             cell.deliver(Delivery("undelivered", message, is_urgent=True))
 
-    def _on_ask_origin(self, envelope: Envelope[AskOrigin]) -> None:
-        order = envelope.message
+    def _on_ask_origin(self, order: AskOrigin) -> None:
         data = payload.dump(self.spawned_on.get(order.actor))
         self.send_reply(
             self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
         )
 
-    def _on_inspect(self, envelope: Envelope[InspectProc]) -> None:
-        order = envelope.message
+    def _on_inspect(self, order: InspectProc) -> None:
         where = os.environ.get("WORKSPACE_DIR", "")
         self.node.answer(order, ProcReport(self.generation, self.spoiled, where))
 
