@@ -100,8 +100,8 @@ class Answers:
         self._detector = detector
         node.handle(Reply, self.on_reply)
         node.handle(Replies, self.on_replies)
-        node.handle(Answer, self.on_answer)
-        node.handle(PortMark, self.on_port_mark)
+        node.on(Answer, self.on_answer)
+        node.on(PortMark, self.on_port_mark)
 
     def on_reply(self, envelope: Envelope[Reply]) -> None:
         """Pass one answer of one actor to its port."""
@@ -134,15 +134,13 @@ class Answers:
             start = end
             self._node.calls.receive(replies.port, item.rank, raw)
 
-    def on_answer(self, envelope: Envelope[Answer]) -> None:
+    def on_answer(self, answer: Answer) -> None:
         """Pass the answer to a control request to its port. It also counts as a heartbeat."""
-        answer = envelope.message
         self._detector.heard(answer.sender)
         self._node.calls.receive(answer.port, 0, answer)
 
-    def on_port_mark(self, envelope: Envelope[PortMark]) -> None:
+    def on_port_mark(self, mark: PortMark) -> None:
         """Answer a sender into a port once the port has taken everything sent so far."""
-        mark = envelope.message
         node = self._node
 
         def answer() -> None:

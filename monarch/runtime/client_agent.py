@@ -114,14 +114,14 @@ class ClientAgent(ProcAgent):
         self._imported = ImportedTexts()
         self._imported.look()
         node.handle(Log, self._on_log)
-        node.handle(Notice, self._on_notice)
+        node.on(Notice, self._on_notice)
         self.holds = self.host_agent.holds
         self.held_time = self.holds.time
         self.holds.tell = lambda text: _log.warning("%s", text)
         self.holds.on_held = self.clocks_stand
         self._rings_told = RingsTold()
-        node.handle(RingFound, self._on_ring_found)
-        node.handle(LogWindow, self._on_log_window)
+        node.on(RingFound, self._on_ring_found)
+        node.on(LogWindow, self._on_log_window)
         node.handle(Order, self._on_first_reload)
         node.handle(Waiting, self._on_first_reload)
         node.handle(Bring, self._on_first_reload)
@@ -245,8 +245,8 @@ class ClientAgent(ProcAgent):
         log = envelope.message
         self.printer.print(log, bytes(envelope.payload))
 
-    def _on_log_window(self, envelope: Envelope[LogWindow]) -> None:
-        self.printer.set_window(envelope.message)
+    def _on_log_window(self, window: LogWindow) -> None:
+        self.printer.set_window(window)
 
     def _printed(self, host: Uid, num_bytes: int) -> None:
         # At the end, the last lines are printed when the network is gone.
@@ -262,11 +262,10 @@ class ClientAgent(ProcAgent):
         wait_for(flushes, _FLUSH_SECONDS)
         self.printer.flush()
 
-    def _on_notice(self, envelope: Envelope[Notice]) -> None:
-        _log.warning("%s", envelope.message.text)
+    def _on_notice(self, notice: Notice) -> None:
+        _log.warning("%s", notice.text)
 
-    def _on_ring_found(self, envelope: Envelope[RingFound]) -> None:
-        found = envelope.message
+    def _on_ring_found(self, found: RingFound) -> None:
         if self._rings_told.is_new(found.path, self.node.loop.time()):
             _log.warning("%s", in_words(found.path))
 

@@ -41,9 +41,9 @@ class ActorRecord(NamedTuple):
 def qualified_name(path: Sequence[Ancestor]) -> str:
     """Return the path from the client to an actor: ``<root>.<module.Class name{'gpus': 0/2}>``."""
     names = ["<root>"]
-    for one in path:
-        rank = str(Point(one.rank, Extent(one.labels, one.sizes))) if one.labels else ""
-        names.append(f"<{one.class_name} {one.name}{rank}>")
+    for actor in path:
+        rank = str(Point(actor.rank, Extent(actor.labels, actor.sizes))) if actor.labels else ""
+        names.append(f"<{actor.class_name} {actor.name}{rank}>")
     return ".".join(names)
 
 
@@ -62,5 +62,5 @@ running: ContextVar[Running | None] = ContextVar("monarch_running", default=None
 
 def sending_actor() -> Uid:
     """Return the uid of the actor that runs here; "" outside of actors."""
-    now = running.get()
-    return "" if now is None or now.instance is None else now.record.uid
+    current = running.get()
+    return "" if current is None or current.instance is None else current.record.uid

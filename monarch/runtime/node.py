@@ -192,6 +192,22 @@ class Node:
         if on_any_thread:
             self._anywhere.add(kind)
 
+    def on(self, kind: type[M_co], handler: Callable[[M_co], None]) -> None:
+        """Call ``handler`` with each message of ``kind``, on the I/O loop. `handle` is for handlers
+        that need the message's payload too."""
+        self.handle(kind, lambda envelope: handler(envelope.message))
+
+    def ask_on_loop(
+        self, to: ProcAddress, request: Request[A], done: Callable[[Response[A]], None]
+    ) -> None:
+        """Send a request; call ``done`` with the response, on the I/O loop and never at once."""
+        response = self.ask(to, request)
+
+        def answered() -> None:
+            self.loop.call_soon(lambda: done(response.value))
+
+        response.on_set(answered)
+
     def send(
         self, to: ProcAddress, message: Message, payload: Bytes = b"", buffers: Any = ()
     ) -> None:

@@ -75,7 +75,7 @@ class InProcessAgent(ProcAgent):
 
     def _take_scripted(self, envelope: Envelope[Call]) -> None:
         route_output()
-        self._cells.take_call(self.world.script.applied(self.uid, envelope))
+        self._cells.take_call(self.world.script.applied(self.node.uid, envelope))
 
     def drop_everything(self) -> None:
         """End all actors as the death of their process would: without a message."""

@@ -11,38 +11,33 @@ import contextlib
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Hashable, Iterator
 from typing import Any, Protocol
 
-from monarch.core.event_ring import CallsInHand, EventRing
+from monarch.core.event_ring import CallsInHand
 from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.errors import MeshFailure, format_remote
 from monarch.net.io_loop import IoLoop
-from monarch.net.loop import Timer
 from monarch.runtime.cells import actor_log, loans
 from monarch.runtime.cells.call_watch import CallWatch, is_again
-from monarch.runtime.cells.cell_answers import Carrier, CellAnswers, error_of_rank, failed_in_words
+from monarch.runtime.cells.cell_answers import CellAnswers, error_of_rank, failed_in_words
 from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
 from monarch.runtime.cells.endpoint_spec import EndpointSpec, Wrap, finder, surrounded
 from monarch.runtime.cells.hooks import Hooks, users_part
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.runtime.context import ActorRecord, Running, running
+from monarch.runtime.node import Node
 from monarch.runtime.port import Port
 from monarch.runtime.promise import Promise
 from monarch.runtime.waits import Wait, waits
 from monarch.wire import payload
 from monarch.wire.address import PortAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import (
-    Call,
-    Message,
-    Request,
-    StopActor,
-)
+from monarch.wire.message import Call, Message, StopActor
 
 _log = logging.getLogger("monarch.actor")
 
-_LOADING_SECONDS = 60.0
+_LOADING_SECONDS = 60.0  # the longest wait for another thread's import
 _loading = threading.RLock()
 
 
@@ -62,12 +57,12 @@ def _one_at_a_time() -> Iterator[None]:
             _loading.release()
 
 
-class CellHost(Carrier, Protocol):
+class CellHost(Protocol):
     """The parts of an agent that its cells use."""
 
+    node: Node
     spoiled: str
     watch: CallWatch | None
-    ring: EventRing | None
 
     @property
     def io_loop(self) -> IoLoop | None:
@@ -82,33 +77,42 @@ class CellHost(Carrier, Protocol):
 
     def cell_ended(self, cell: ActorCell) -> None: ...
 
-    def answer(self, request: Request[Any], error: str = "") -> None: ...
-
-    def later(self, seconds: float, action: Callable[[], None]) -> Timer: ...
-
 
 class ActorCell:
     """Construction, calls, failure and end of an actor."""
 
     def __init__(self, record: ActorRecord, host: CellHost) -> None:
         self.record = record
+        #: The actor's class; None before the order to make it was unpickled.
         self.cls: type | None = None
+        #: The user's object; None before it is made, and once a failed actor has cleaned up.
         self.instance: Any = None
+        #: Why the actor has failed; None as long as it has not.
         self.failure: MeshFailure | None = None
+        #: Set when the actor has ended. `is_ended` says the same, without a wait.
         self.ended: Promise[None] = Promise()
         self.is_ended = False
+        #: True from the moment at which the end begins: what the actor owns ends first.
         self.is_ending = False
-        # The endpoint in hand, named in reports about waiting for its end.
+        #: The endpoint in hand, for reports that wait for its end.
         self.method = ""
+        #: The file and line where a debugger holds the actor's call; "" if none does.
         self.held_at = ""
         self._host = host
+        #: Used only on the thread or task that runs the actor.
         self._mailbox = Mailbox()
-        self._endpoint = finder(record.name, lambda: self.cls)
-        self.in_hand = CallsInHand(host.ring, record.uid, record.rank)
+        self._find_endpoint = finder(record.name, lambda: self.cls)
+        #: The calls that have begun and are not answered, for reports about this process.
+        self.in_hand = CallsInHand(host.node.ring, record.uid, record.rank)
         self.hooks = Hooks(record, self._settle)
+        #: Why the actor fails once the current message is done; "" if it does not.
         self._doom = ""
-        self.is_made = self._is_cut_off = False  # Made: its __init__ is over.
-        self.answers = CellAnswers(record, host, self.in_hand)
+        #: True when ``__init__`` has returned or raised.
+        self.is_made = False
+        #: True when the time to stop is up, so that no further call begins.
+        self._is_cut_off = False
+        self.answers = CellAnswers(record, host.node, self.in_hand)
+        #: The concurrent endpoints that run.
         self._tasks = CellTasks(self._refuse)
 
     @property
@@ -132,7 +136,7 @@ class ActorCell:
         raise NotImplementedError
 
     def _wait_by(self, who: Hashable) -> Wait | None:
-        """Return the wait of a thread or a task of this actor; None if it does not wait."""
+        """Return the wait of a thread or task of this actor; None if it does not wait."""
         wait = waits.get(who)
         is_ours = wait is not None and wait.running.record.uid == self.record.uid
         is_over = self.is_ending or self.is_ended or wait is None or wait.promise.is_set
@@ -159,7 +163,7 @@ class ActorCell:
         """Wrap each endpoint: ``wrap`` gets the endpoint and its name and returns the replacement.
         Any thread may call this.
         """
-        self._endpoint = surrounded(self._endpoint, wrap)
+        self._find_endpoint = surrounded(self._find_endpoint, wrap)
 
     def judge(self, judge: Judge) -> None:
         """Call ``__supervise__`` once the current message is done. From any thread."""
@@ -171,7 +175,8 @@ class ActorCell:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._mailbox)  # Those that wait for their turn. From any thread.
+        """The number of messages that wait for their turn. From any thread."""
+        return len(self._mailbox)
 
     def doom(self, reason: str) -> None:
         """Fail once the current message is done. Call it on the actor's own thread or task."""
@@ -216,8 +221,8 @@ class ActorCell:
             self.instance = cls.__new__(cls)
             running.set(Running(record, self.instance, record.rank, record.labels, record.sizes))
             actor_log.start()
-            # Where its endpoints run: what belongs to a thread or to a loop (the current CUDA
-            # device, a task that it starts) has to be theirs.
+            # On the thread of its endpoints, so that they find what belongs to a thread or a loop:
+            # the current CUDA device, a task that __init__ starts.
             self.instance.__init__(*args, **kwargs)
             self.in_hand.note("idle")
         except BaseException as error:
@@ -232,7 +237,7 @@ class ActorCell:
         if self.failure is not None or self._is_cut_off:
             self.answers.give_back(call, self.failure)
             return False
-        gate, watch = self._host.gate, self._host.watch
+        gate, watch = self._host.node.gate, self._host.watch
         if watch is not None and watch.is_early(self.record.uid):
             return True
         if call.generation > gate.generation and gate.is_behind(call):
@@ -247,7 +252,7 @@ class ActorCell:
         spec, lent = None, list[loans.Ended]()
         running.set(Running(self.record, self.instance, call.rank, call.labels, call.sizes))
         try:
-            spec = self._endpoint(call)
+            spec = self._find_endpoint(call)
             args, kwargs = payload.load(envelope.payload, envelope.buffers)
             lent = loans.noted()
             if spec.explicit_response_port:
@@ -320,11 +325,11 @@ class ActorCell:
             return
         self._mark_failed(f"{message}\n{format_remote(error)}")
         if self._tasks.has_any or hasattr(self.instance, "__cleanup__"):
-            # That takes its time, and the caller need not wait for it.
+            # Cancelling and cleaning up take time, for which the caller need not wait.
             self._refuse(call)
             await self._end_failed(error)
         else:
-            # The owner first: if that is the caller, it knows by the time its call fails.
+            # Tell the owner first: if it is the caller, it knows by the time its call fails.
             await self._end_failed(error, call)
 
     async def _fail(
@@ -365,16 +370,15 @@ class ActorCell:
             return
 
         def conclude(trouble: str) -> None:
-            told = f"{failure.reason}\n{trouble}".strip() if trouble else failure.reason
-            self._host.cell_failed(self, failure.with_reason(told))
+            reason = f"{failure.reason}\n{trouble}".strip() if trouble else failure.reason
+            self._host.cell_failed(self, failure.with_reason(reason))
 
         await self._wait(ends)
         await self.hooks.clean_up(self.instance, error, conclude, self.end)
         self._let_go()
 
     def _let_go(self) -> None:
-        """Drop the instance of a failed actor, so that its memory (a model, say) is free from now
-        on."""
+        """Drop the instance of a failed actor, to free its memory (a model, say)."""
         self.instance = None
         running.set(None)
 
@@ -387,7 +391,7 @@ class ActorCell:
                 _log.error("%s", trouble)
             self._host.cell_ended(self)
             self.end()
-            self._host.answer(stop, error=trouble)
+            self._host.node.answer(stop, error=trouble)
 
         ends = self._host.cell_ending(self)
         await self._tasks.cancel()
@@ -422,7 +426,7 @@ class ActorCell:
         if isinstance(work, Envelope) and isinstance(work.message, Call):
             self.answers.give_back(work.message, self.failure)
         elif isinstance(work, Envelope) and isinstance(work.message, StopActor):
-            self._host.answer(work.message)
+            self._host.node.answer(work.message)
         elif isinstance(work, Reloaded):
             work.heard(None)
 

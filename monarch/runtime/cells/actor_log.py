@@ -56,7 +56,5 @@ def start() -> None:
 
 
 def _current_name() -> str:
-    now = running.get()
-    if now is None:
-        return _client_name
-    return now.record.title
+    current = running.get()
+    return _client_name if current is None else current.record.title

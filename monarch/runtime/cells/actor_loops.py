@@ -63,7 +63,7 @@ class _QuietLoop(asyncio.SelectorEventLoop):
     def __init__(self, io: IoLoop | None) -> None:
         super().__init__(_QuietSelector(io))
 
-    # In the place of what the base class does with a pair of sockets.
+    # The base class does this with a pair of sockets.
 
     def _make_self_pipe(self) -> None:
         pass
@@ -83,9 +83,12 @@ class _QuietSelector(selectors.BaseSelector):
     def __init__(self, io: IoLoop | None) -> None:
         self._io = io
         self._is_woken = False
+        #: True while it polls as the guest of the I/O loop.
         self._is_serving = False
+        #: A wait acquires this lock; `wake` releases it.
         self._gate = threading.Lock()
         self._gate.acquire()
+        #: The poller, and what wakes it; None as long as the actor has opened no descriptor.
         self._poll: selectors.DefaultSelector | None = None
         self._wake_up: WakeUp | None = None
         self._wake_lock = threading.Lock()
@@ -180,9 +183,9 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _wind_up() -> None:
     """Cancel everything that the actor has left running on its loop."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=settings().cleanup_timeout_seconds)
+    if tasks:
+        await asyncio.wait(tasks, timeout=settings().cleanup_timeout_seconds)
     await asyncio.get_running_loop().shutdown_asyncgens()

@@ -34,8 +34,7 @@ class CallWatch(Protocol):
         ...
 
     def await_code(self, actor: str) -> None:
-        """Before a call of this actor is run again: wait a while for new code, if none has
-        arrived."""
+        """Wait a while for new code, before a call of this actor is run again."""
         ...
 
 

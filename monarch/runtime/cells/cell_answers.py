@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from monarch.core.event_ring import CallsInHand
 from monarch.errors import ActorError, GenerationBehind, MeshFailure, SupervisionError
@@ -11,29 +11,14 @@ from monarch.mesh import Extent, Point
 from monarch.net import cork
 from monarch.runtime.cells.endpoint_spec import EndpointSpec
 from monarch.runtime.context import ActorRecord
+from monarch.runtime.node import Node
 from monarch.runtime.port import dump_error
-from monarch.runtime.run_gate import RunGate
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress
-from monarch.wire.message import Call, Reply
+from monarch.wire.message import Call, Reply, Returned
 from monarch.wire.unsendable import answer_words
 
 _log = logging.getLogger("monarch.actor")
-
-
-class Carrier(Protocol):
-    """The carrier of an actor's answers: the agent of its process."""
-
-    gate: RunGate
-
-    @property
-    def uid(self) -> str: ...
-
-    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None: ...
-
-    def address_of(self, uid: str) -> ProcAddress: ...
-
-    def return_call(self, call: Call, target: str, reason: str) -> None: ...
 
 
 class Named(NamedTuple):
@@ -48,10 +33,10 @@ class CellAnswers:
     possible."""
 
     def __init__(
-        self, record: ActorRecord | Named, host: Carrier, in_hand: CallsInHand | None = None
+        self, record: ActorRecord | Named, node: Node, in_hand: CallsInHand | None = None
     ) -> None:
         self._record = record
-        self._host = host
+        self._node = node
         self._in_hand = in_hand or CallsInHand(None, "", 0)
 
     def returned(self, call: Call, spec: EndpointSpec, value: Any) -> None:
@@ -60,41 +45,34 @@ class CellAnswers:
         # Before the answer: a caller that has it, and asks for rows, finds this one.
         self._in_hand.ends(id(call), call.generation, is_ok=True)
         if call.port and not spec.explicit_response_port:
-            host = self._host
-            reply = Reply(
-                port=call.port,
-                rank=call.rank,
-                sender=host.uid,
-                failed=False,
-                refused=False,
-                generation=call.generation,
-            )
             cork.sent()
             try:
                 data = payload.dump(value)
             except Exception as error:
                 called = f"{self._record.title}.{call.method}"
                 raise TypeError(answer_words(called, value, error)) from error
-            host.send_reply(self.receiver_of(call), reply, data)
+            self._reply(call, data, failed=False)
 
     def raised(self, call: Call, error: Exception) -> None:
-        self._fail(call, dump_error(error), refused=False)
+        """Answer that an endpoint has raised ``error``."""
+        self._reply(call, dump_error(error), failed=True)
 
     def refuse(self, call: Call, failure: MeshFailure | None) -> None:
         """Refuse a call: the actor has failed or, without a ``failure``, was stopped."""
         if call.port:
-            self._fail(call, dump_error(self._refusal(call, failure)), refused=True)
+            data = dump_error(self._refusal(call, failure))
+            self._reply(call, data, failed=True, refused=True)
 
     def refuse_behind(self, call: Call) -> None:
         """Refuse a call from newer code than ours; a caller that waits gets the error."""
-        self._refuse_by_name(call, self._host.gate.why_behind)
+        self._refuse_by_name(call, self._node.gate.why_behind)
 
     def refuse_crossing(self, call: Call) -> None:
         """Refuse a call during which some of its receivers got new code and others did not."""
         self._refuse_by_name(call, "which went to a part of this mesh while the call was under way")
 
     def _refuse_by_name(self, call: Call, why: str) -> None:
-        generation = self._host.gate.generation
+        generation = self._node.gate.generation
         error = GenerationBehind(self._record.title, call.method, generation, call.generation, why)
         call.generation = generation
         if call.port:
@@ -102,7 +80,7 @@ class CellAnswers:
             return
         _log.error("%s", error)
         if call.sender_actor:
-            self._host.return_call(call, self._record.title, str(error))
+            self._return(call, str(error))
 
     def give_back(self, call: Call, failure: MeshFailure | None) -> None:
         """Refuse a call that came too late: answer a caller that waits, or else notify the
@@ -110,23 +88,29 @@ class CellAnswers:
         if call.port:
             self.refuse(call, failure)
         elif call.sender_actor:
-            why = failure.report() if failure else "it was stopped"
-            self._host.return_call(call, self._record.title, why)
+            self._return(call, failure.report() if failure else "it was stopped")
+
+    def _return(self, call: Call, reason: str) -> None:
+        """Tell the sender of a call that expects no answer why it does not run."""
+        returned = Returned(call.sender_actor, self._record.title, call.method, reason)
+        self._node.send(self._node.address_of(call.sender), returned)
 
     def receiver_of(self, call: Call) -> ProcAddress:
         """Return the process that the answers to a call go to."""
-        return call.port_proc or self._host.address_of(call.sender)
+        return call.port_proc or self._node.address_of(call.sender)
 
-    def _fail(self, call: Call, data: payload.Payload, *, refused: bool) -> None:
+    def _reply(
+        self, call: Call, data: payload.Payload, *, failed: bool, refused: bool = False
+    ) -> None:
         reply = Reply(
             port=call.port,
             rank=call.rank,
-            sender=self._host.uid,
-            failed=True,
+            sender=self._node.uid,
+            failed=failed,
             refused=refused,
             generation=call.generation,
         )
-        self._host.send_reply(self.receiver_of(call), reply, data)
+        self._node.send(self.receiver_of(call), reply, *data)
 
     def _refusal(self, call: Call, failure: MeshFailure | None) -> SupervisionError:
         title, name = self._record.title, self._record.name

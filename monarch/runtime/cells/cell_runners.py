@@ -36,7 +36,9 @@ class SyncCell(ActorCell):
 
     def __init__(self, record: ActorRecord, host: CellHost) -> None:
         super().__init__(record, host)
+        #: Filled by any thread; emptied into the mailbox by the actor's own.
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        #: True while the actor has nothing to do.
         self._is_waiting = False
         name = f"actor {record.name} {record.rank}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -55,7 +57,7 @@ class SyncCell(ActorCell):
 
     def deliver(self, event: Event) -> None:
         self._inbox.put(event)
-        # As a guest it polls, and sees only what comes through the loop.
+        # While the thread polls as a guest, it sees only what comes through the loop.
         if self._is_waiting and (loop := self._host.io_loop) is not None:
             loop.nudge()
 
@@ -109,20 +111,28 @@ class SyncCell(ActorCell):
 class AsyncCell(ActorCell):
     """An actor whose endpoints are coroutines: it runs on an asyncio loop."""
 
-    def __init__(self, record: ActorRecord, host: CellHost, own: ActorLoop) -> None:
+    def __init__(self, record: ActorRecord, host: CellHost, actor_loop: ActorLoop) -> None:
         super().__init__(record, host)
-        self._loop = own.loop
-        self._release = own.release
+        self._loop, self._release = actor_loop
+        #: Filled by any thread; emptied into the mailbox by the main task.
         self._inbox: deque[Event] = deque()
+        #: What the main task waits for while the mailbox is empty; else None.
         self._wake: asyncio.Future[None] | None = None
+        #: True when the loop has been asked to wake the main task, and has not done so yet.
         self._is_scheduled = False
+        #: True while the main task runs a call.
         self._is_calling = False
+        #: Held while ``__supervise__`` runs: one failure after the other.
         self._judging = asyncio.Lock()
+        #: The tasks that ask ``__supervise__``.
         self._judges: set[asyncio.Task[None]] = set()
+        #: The failures whose task has not begun yet.
         self._unheard: deque[Judge] = deque()
+        #: The task that runs the messages; None until the loop has started it.
         self._main: asyncio.Task[None] | None = None
+        #: The thread of the loop; 0 until the loop has started the main task.
         self._thread = 0
-        own.loop.call_soon_threadsafe(self._start)
+        self._loop.call_soon_threadsafe(self._start)
 
     @property
     def thread_id(self) -> int:
@@ -133,7 +143,7 @@ class AsyncCell(ActorCell):
         return self._main
 
     def wait_in_hand(self) -> Wait | None:
-        # One that blocks the thread holds up all of the loop.
+        # A wait that blocks the thread delays the whole loop.
         return self._wait_by(self._main) or self._wait_by(self._thread)
 
     @property
@@ -150,7 +160,7 @@ class AsyncCell(ActorCell):
         try:
             self._loop.call_soon_threadsafe(action, *args)
         except RuntimeError:
-            pass  # The loop has ended, and the process with it.
+            pass  # The loop has ended, because the process ends.
 
     def _take(self) -> Event | None:
         try:
@@ -184,8 +194,8 @@ class AsyncCell(ActorCell):
         began = time.monotonic()
         while not self.is_ended:
             while self._unheard or time.monotonic() - began > _TURN_SECONDS:
-                # Endpoints that never wait would keep this actor from hearing of failures before
-                # its next message, and its own tasks from running.
+                # If endpoints never wait, the actor's own tasks would not run, and it would not
+                # hear of failures before its next message.
                 await asyncio.sleep(0)
                 began = time.monotonic()
             while self._inbox:
@@ -208,7 +218,7 @@ class AsyncCell(ActorCell):
                     self._again(item)
 
     def judge(self, judge: Judge) -> None:
-        # Beside the message in hand: that may wait for the very thing that has failed.
+        # Beside the message in hand, which may wait for the very thing that has failed.
         self._unheard.append(judge)
         self._soon(self._start_judging, judge)
 

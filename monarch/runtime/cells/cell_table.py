@@ -19,7 +19,7 @@ _log = logging.getLogger("monarch.actor")
 
 
 class CellTable:
-    """Delivers messages to their cells. Any thread may call it.
+    """Delivers messages to the cells of their actors. Any thread may call it.
 
     A call may arrive on another connection before the order to make its actor; then it waits for
     that order. A call for a stopped actor is refused. ``lock`` is held while an actor is added or
@@ -30,10 +30,12 @@ class CellTable:
         self.lock = threading.Lock()
         self._host = host
         self._cells: dict[Uid, ActorCell] = {}
-        # For as long as the process lives: a late call that found nothing here would wait for the
-        # order to make its actor, for ever. So it is little; those of one name share the texts.
+        #: The stopped actors, for as long as the process lives: without its entry here, a late call
+        #: would wait for an order to make its actor, for ever. Actors of one name share the texts.
         self._ended: dict[Uid, Named] = {}
+        #: The calls that wait for the order to make their actor.
         self._early: dict[Uid, list[Envelope[Message]]] = {}
+        #: What makes an actor that is called and does not exist.
         self._on_demand: dict[Uid, Callable[[], None]] = {}
 
     def all(self) -> list[ActorCell]:
@@ -51,18 +53,17 @@ class CellTable:
         message."""
         record = cell.record
         actor, owner = record.uid, record.owner
-        if self._host.ring is not None:
-            self._host.ring.note(
-                ACTOR, actor, record.rank, record.name, record.class_name, record.labels,
-                record.sizes, owner.uid, record.owner_actor,
-            )  # fmt: skip
+        if (ring := self._host.node.ring) is not None:
+            names = record.name, record.class_name
+            shape = record.labels, record.sizes
+            ring.note(ACTOR, actor, record.rank, *names, *shape, owner.uid, record.owner_actor)
         with self.lock:
             first()
             cell.deliver(Delivery(owner.uid, order))
             for call in self._early.pop(actor, []):
                 assert isinstance(call.message, Call)
                 cell.deliver(Delivery(call.message.sender, call))
-            # Only now: no call may get in before the order to make it.
+            # Last, because no call may get in before the order to make the actor.
             self._cells[actor] = cell
 
     def remove(self, cell: ActorCell) -> None:
@@ -76,7 +77,7 @@ class CellTable:
 
     def take_call(self, envelope: Envelope[Call]) -> None:
         call = envelope.message
-        if (ring := self._host.ring) is not None:
+        if (ring := self._host.node.ring) is not None:
             call.arrived = ring.clock()
         cell = self._cells.get(call.actor) or self._wait_for_spawn(call.actor, envelope)
         if cell is not None:
@@ -84,31 +85,31 @@ class CellTable:
             if cell.is_ended:
                 cell.turn_away()
         elif call.actor in self._ended:
-            CellAnswers(self._ended[call.actor], self._host).give_back(call, None)
+            CellAnswers(self._ended[call.actor], self._host.node).give_back(call, None)
 
     def take_stop(self, envelope: Envelope[StopActor]) -> None:
         stop = envelope.message
         cell = self._cells.get(stop.actor)
         if cell is None:
-            self._host.answer(stop)
-        else:
-            if stop.seconds:
-                cell.ended.on_set(
-                    self._host.later(stop.seconds, lambda: self._cut_off(cell)).cancel
-                )
-            cell.deliver(Delivery(stop.sender, envelope))
-            if cell.is_ended:
-                cell.turn_away()
+            self._host.node.answer(stop)
+            return
+        if stop.seconds:
+            loop = self._host.node.loop
+            cell.ended.on_set(loop.call_later(stop.seconds, lambda: self._cut_off(cell)).cancel)
+        cell.deliver(Delivery(stop.sender, envelope))
+        if cell.is_ended:
+            cell.turn_away()
 
     def _cut_off(self, cell: ActorCell) -> None:
         """Stop waiting for an actor, because the time to stop is up. An ``__init__`` that has not
-        returned, and may never, is left behind on its thread."""
+        returned goes on, on its thread."""
         cell.cut_off()
         if not cell.is_made and not cell.is_ended:
             _log.warning(
                 "%s was stopped while its __init__ was still running, which goes on until its "
-                "process ends", cell.record.title,
-            )  # fmt: skip
+                "process ends",
+                cell.record.title,
+            )
             self._host.cell_ending(cell)
             self._host.cell_ended(cell)
             cell.end()

@@ -83,4 +83,4 @@ class CellTasks:
         call, endpoint = self._tasks.pop(task)
         if task.cancelled():
             self._refuse(call)
-        endpoint.close()  # It may have been cancelled before it began.
+        endpoint.close()  # The task may have been cancelled before it began.

@@ -35,15 +35,15 @@ class EndpointSpec(msgspec.Struct):
 def endpoint_specs(cls: type) -> dict[str, EndpointSpec]:
     """Return the endpoints of a class by name. They are looked up at each call, so that reloads
     count."""
-    found: dict[str, EndpointSpec] = {}
+    specs: dict[str, EndpointSpec] = {}
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
             spec = getattr(value, "endpoint_spec", None)
             if isinstance(spec, EndpointSpec):
-                found[name] = spec
+                specs[name] = spec
             else:
-                found.pop(name, None)
-    return found
+                specs.pop(name, None)
+    return specs
 
 
 def is_async_actor(cls: type) -> bool:
@@ -73,9 +73,9 @@ def check_actor_class(cls: type, reserved: Callable[[str], bool]) -> None:
         )
     cleanup = getattr(cls, "__cleanup__", None)
     if cleanup is not None and specs and inspect.iscoroutinefunction(cleanup) not in kinds:
-        own, odd = ("async", "a synchronous") if kinds == {True} else ("synchronous", "an async")
+        kind, odd = ("async", "a synchronous") if kinds == {True} else ("synchronous", "an async")
         raise ValueError(
-            f"{cls.__qualname__} mixes both async and sync endpoints and hooks: it has {own} "
+            f"{cls.__qualname__} mixes both async and sync endpoints and hooks: it has {kind} "
             f"endpoints and {odd} __cleanup__. Make both `def`, or both `async def`"
         )
 
@@ -99,11 +99,11 @@ def finder(name: str, cls_now: Callable[[], type | None]) -> FindEndpoint:
         # Looked up at each call, so that a reload shows at once.
         for base in cls.__mro__:
             if call.method in vars(base):
-                found = vars(base)[call.method]
-                spec = getattr(found, "endpoint_spec", None)
+                method = vars(base)[call.method]
+                spec = getattr(method, "endpoint_spec", None)
                 if isinstance(spec, EndpointSpec):
                     return spec
-                return EndpointSpec(found, call.explicit_response_port)
+                return EndpointSpec(method, call.explicit_response_port)
         raise AttributeError(
             f"{cls.__qualname__} has no endpoint {call.method!r}: was it removed by a reload?"
         )
@@ -122,12 +122,11 @@ def _traced(name: str, plain: FindEndpoint) -> FindEndpoint:
         if not spec.instrument or not telemetry.is_tracing():
             return spec
         if call.trace:
-            # Its parent is the caller's span, which is another one each time.
+            # Its parent is the caller's span, which differs at each call.
             return replace(spec, method=telemetry.in_span(spec.method, title(call), call.trace))
-        before, traced = traces.get(call.method, (None, spec))
-        if before is not spec:  # A reload puts another in its place.
-            method = telemetry.in_span(spec.method, title(call))
-            traced = replace(spec, method=method)
+        plain_spec, traced = traces.get(call.method, (None, spec))
+        if plain_spec is not spec:  # The first call, or a reload has replaced the endpoint.
+            traced = replace(spec, method=telemetry.in_span(spec.method, title(call)))
             traces[call.method] = (spec, traced)
         return traced
 
@@ -143,13 +142,12 @@ def surrounded(plain: FindEndpoint, wrap: Wrap) -> FindEndpoint:
         try:
             spec = plain(call)
         except AttributeError as error:
-            # The tracing around it is to see that, too.
             missing = error
-            spec = EndpointSpec(lambda *args, **kwargs: _raise(missing))
+
+            def fail(*args: Any, **kwargs: Any) -> None:
+                raise missing
+
+            spec = EndpointSpec(fail)  # So that ``wrap`` sees the error too.
         return replace(spec, method=wrap(call.method, spec.method))
 
     return find
-
-
-def _raise(error: Exception) -> None:
-    raise error

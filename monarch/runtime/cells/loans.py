@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 Ended = Callable[[Any, BaseException | None], Any]
-"""Told the result or the error of the call; what it returns is answered in place of the result."""
+"""Gets the result or the error of the call; the call is answered with what it returns."""
 
 
 class _Loans(threading.local):
@@ -20,7 +20,7 @@ class _Loans(threading.local):
 
 
 class _Used:
-    is_used = False  # By anything in this process: most have none, and shall not pay for it.
+    is_used = False  # True once this process has had a loan; most never have, and pay nothing.
 
 
 _loans = _Loans()
@@ -39,11 +39,12 @@ def noted() -> list[Ended]:
     """Return the callbacks that were noted for the call that was just unpickled."""
     if not _used.is_used or not _loans.noted:
         return []
-    found, _loans.noted = _loans.noted, None
-    return found
+    loans, _loans.noted = _loans.noted, None
+    return loans
 
 
 def end(loans: list[Ended], result: Any, error: BaseException | None = None) -> Any:
+    """Call ``loans`` with the outcome of their call; return the result to answer with."""
     for ended in loans:
         result = ended(result, error)
     return result
@@ -52,6 +53,6 @@ def end(loans: list[Ended], result: Any, error: BaseException | None = None) -> 
 def failed(loans: list[Ended], error: BaseException) -> list[Ended]:
     """Call ``loans``, or the noted callbacks, with the error of a call that raised or could not be
     unpickled; return them. This returns the loans, so such a call cannot be run again."""
-    told = loans or noted()
-    end(told, None, error)
-    return told
+    loans = loans or noted()
+    end(loans, None, error)
+    return loans

@@ -60,7 +60,7 @@ class ReloadRound:
     def _heard(self, turn: int, cell: ActorCell, error: BaseException | None) -> None:
         with self._lock:
             if turn != self._turn:
-                return  # Too late, or it was too late already.
+                return  # The hook returned too late, or just before its time was up.
             self._turn += 1
         if error is not None:
             self._done(cell, error)

@@ -16,7 +16,6 @@ from monarch.runtime.cells.endpoint_spec import endpoint_specs
 from monarch.runtime.node import Node
 from monarch.runtime.waits import Wait
 from monarch.wire.address import ProcAddress
-from monarch.wire.codec import Envelope
 from monarch.wire.message import AnswerWaits, AskWait, Chase, RingFound, Waiter
 
 _LOOK_SECONDS = 0.5
@@ -32,8 +31,8 @@ class RingWatch:
         self._waits = Waits(node.life << LIFE_BITS)
         self._is_ticking = False
         self._is_awake = False
-        node.handle(AskWait, self._on_ask)
-        node.handle(Chase, self._on_chase)
+        node.on(AskWait, self._on_ask)
+        node.on(Chase, self._on_chase)
 
     def wake(self) -> None:
         """Begin to watch an actor that waits, in case the wait takes long. From any thread."""
@@ -67,23 +66,22 @@ class RingWatch:
         number = self._waits.number(record.uid, wait, self._node.loop.time())
         if not number:
             return None
-        # Kept until the next look, and no longer.
+        # The number is forgotten after the next look that does not find the wait.
         self.wake()
-        endpoint = cell.method or "__init__"
         return Waiter(
             proc=self._node.address,
             actor=record.uid,
             number=number,
             name=record.name,
             rank=record.rank,
-            endpoint=endpoint,
+            endpoint=cell.method or "__init__",
         )
 
     def _still(self, waiter: Waiter) -> ActorCell | None:
         """Return the actor, if it is in the same wait as when ``waiter`` was made; else None."""
         cell = self._cells.get(waiter.actor)
-        now = None if cell is None else self._waiter(cell)
-        return cell if now is not None and now.number == waiter.number else None
+        current = None if cell is None else self._waiter(cell)
+        return cell if current is not None and current.number == waiter.number else None
 
     def _chase(self, cell: ActorCell, path: Path, attempt: int) -> None:
         wait = cell.wait_in_hand()
@@ -101,18 +99,12 @@ class RingWatch:
         return []
 
     def _ask(self, path: Path, attempt: int, asked: Asked) -> None:
-        outcome = self._node.ask(asked.proc, AskWait(asked.actor, asked.method))
+        def answered(response: Response[AnswerWaits | None]) -> None:
+            self._answered(path, attempt, asked, response.or_else(None))
 
-        def answered() -> None:
-            # Never here: this may be deep in the code that has sent the question.
-            self._node.loop.call_soon(lambda: self._answered(path, attempt, asked, outcome.value))
+        self._node.ask_on_loop(asked.proc, AskWait(asked.actor, asked.method), answered)
 
-        outcome.on_set(answered)
-
-    def _answered(
-        self, path: Path, attempt: int, asked: Asked, outcome: Response[AnswerWaits | None]
-    ) -> None:
-        wait = outcome.or_else(None)
+    def _answered(self, path: Path, attempt: int, asked: Asked, wait: AnswerWaits | None) -> None:
         if wait is None or self._still(path[-1]) is None:
             return
         waiter = Waiter(
@@ -129,8 +121,7 @@ class RingWatch:
         elif path:
             self._node.send(asked.proc, Chase(path, attempt))
 
-    def _on_ask(self, envelope: Envelope[AskWait]) -> None:
-        ask = envelope.message
+    def _on_ask(self, ask: AskWait) -> None:
         cell = self._cells.get(ask.actor)
         waiter = self._waiter(cell) if cell is not None and _holds_up(cell, ask.method) else None
         if waiter is None:
@@ -139,8 +130,7 @@ class RingWatch:
         wait = AnswerWaits(waiter.number, waiter.name, waiter.rank, waiter.endpoint)
         self._node.answer(ask, wait)
 
-    def _on_chase(self, envelope: Envelope[Chase]) -> None:
-        chase = envelope.message
+    def _on_chase(self, chase: Chase) -> None:
         cell = self._still(chase.path[-1]) if chase.path else None
         if cell is not None:
             self._chase(cell, chase.path, chase.attempt)

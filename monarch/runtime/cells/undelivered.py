@@ -28,8 +28,8 @@ class Undelivered(NamedTuple):
         return self.reason
 
     def __str__(self) -> str:
-        what = f"{self.method}() to" if self.method else "a value to the port of"
-        return f"{what} {self.target}, sent by {self.source}, was not delivered: {self.reason}"
+        message = f"{self.method}() to" if self.method else "a value to the port of"
+        return f"{message} {self.target}, sent by {self.source}, was not delivered: {self.reason}"
 
 
 def wants_undelivered(instance: Any) -> bool:

@@ -48,7 +48,7 @@ class ObserveDoor:
     def open(self) -> None:
         node = self._agent.node
         sys.breakpointhook = self._breakpoint
-        node.handle(ClocksStand, self._on_clocks)
+        node.on(ClocksStand, self._on_clocks)
         for kind in (
             EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace, DapOpened, AbortGroups,
         ):  # fmt: skip
@@ -145,6 +145,6 @@ class ObserveDoor:
             self._looks = Looks(self._agent, lambda: self.holds, place)
         return self._looks
 
-    def _on_clocks(self, envelope: Envelope[ClocksStand]) -> None:
-        self._agent.clocks_stand(envelope.message.is_held)
-        hold_process_groups(envelope.message.is_held)
+    def _on_clocks(self, order: ClocksStand) -> None:
+        self._agent.clocks_stand(order.is_held)
+        hold_process_groups(order.is_held)

@@ -12,7 +12,6 @@ from monarch.core.holds import HeldTime, all_stand, begun, gone_on
 from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.hold import HoldNote, LostHold
 from monarch.wire.message import HeldCalls, HoldsAsked, HoldsChanged, SourceAsked
 
@@ -38,9 +37,9 @@ class HoldBook:
         self.tell: Callable[[str], None] = lambda text: None
         self.on_held: Callable[[bool], None] = lambda is_held: None
         self.source_of: Callable[[str], str] = lambda file: "".join(linecache.getlines(file))
-        node.handle(SourceAsked, self._on_source)
-        node.handle(HoldsChanged, self._on_changed)
-        node.handle(HoldsAsked, self._on_asked)
+        node.on(SourceAsked, self._on_source)
+        node.on(HoldsChanged, self._on_changed)
+        node.on(HoldsAsked, self._on_asked)
         node.on_gone.append(self._forget_gone)
 
     def all(self) -> list[HoldNote]:
@@ -70,8 +69,7 @@ class HoldBook:
         if how is not Gone.EXPECTED and uid in self._holds:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
-    def _on_changed(self, envelope: Envelope[HoldsChanged]) -> None:
-        told = envelope.message
+    def _on_changed(self, told: HoldsChanged) -> None:
         if told.holds:
             self._holds[told.proc] = told.holds
         else:
@@ -111,13 +109,11 @@ class HoldBook:
         for sentence in begun(new):
             self.tell(sentence)
 
-    def _on_asked(self, envelope: Envelope[HoldsAsked]) -> None:
-        order = envelope.message
+    def _on_asked(self, order: HoldsAsked) -> None:
         at = {proc: self._node.address_of(proc) for proc in list(self._holds)}
         self._node.answer(order, HeldCalls(tuple(self.all()), at, tuple(self._lost)))
 
-    def _on_source(self, envelope: Envelope[SourceAsked]) -> None:
-        order = envelope.message
+    def _on_source(self, order: SourceAsked) -> None:
 
         def answer() -> None:
             text, error = "", ""

@@ -15,7 +15,6 @@ from monarch.net.cork import flush
 from monarch.runtime.context import Running, running
 from monarch.runtime.debugger.held_call import HeldCall
 from monarch.runtime.procs.proc_agent import ProcAgent
-from monarch.wire.codec import Envelope
 from monarch.wire.hold import HoldNote
 from monarch.wire.message import (
     HoldLine,
@@ -54,9 +53,9 @@ class ProcHolds:
         self._is_watching = False
         self._told: tuple[HoldNote, ...] = ()
         node = agent.node
-        node.handle(HoldLine, self._on_line)
-        node.handle(HoldText, self._on_text)
-        node.handle(HoldNames, self._on_names)
+        node.on(HoldLine, self._on_line)
+        node.on(HoldText, self._on_text)
+        node.on(HoldNames, self._on_names)
 
     # On the thread of a call.
 
@@ -234,8 +233,7 @@ class ProcHolds:
         else:
             self._is_watching = False
 
-    def _on_line(self, envelope: Envelope[HoldLine]) -> None:
-        order = envelope.message
+    def _on_line(self, order: HoldLine) -> None:
         call = self._calls.get(order.hold)
         if call is None:
             self._node.answer(order, error="the call has ended")
@@ -243,8 +241,7 @@ class ProcHolds:
         call.type(order.line, "" if order.is_quiet else order.who)
         self._node.answer(order)
 
-    def _on_text(self, envelope: Envelope[HoldText]) -> None:
-        order = envelope.message
+    def _on_text(self, order: HoldText) -> None:
         if not self._answer_text(order):
             self._asked.append(order)
             seconds = min(order.seconds, _MOST_SECONDS)
@@ -277,8 +274,7 @@ class ProcHolds:
         self._node.answer(order, output)
         return True
 
-    def _on_names(self, envelope: Envelope[HoldNames]) -> None:
-        order = envelope.message
+    def _on_names(self, order: HoldNames) -> None:
         call = self._calls.get(order.hold)
         names = [] if call is None else call.pdb.names(order.text)
         self._node.answer(order, tuple(names[:500]))

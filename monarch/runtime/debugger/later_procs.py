@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from monarch.core.rank_sets import is_in, parse_set
 from monarch.runtime.node import Node
-from monarch.wire.codec import Envelope
 from monarch.wire.message import BreakAnswer, BreakPlace, EnvSet
 
 
@@ -28,7 +27,7 @@ class LaterEnvironment:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._set: list[tuple[str, _Setting]] = []
-        node.handle(EnvSet, self._on_set)
+        node.on(EnvSet, self._on_set)
 
     def of(self, rank: int) -> dict[str, str | None]:
         """Return the variables for a new proc of that rank; ``None`` removes a variable."""
@@ -38,8 +37,7 @@ class LaterEnvironment:
             if not setting.ranks or rank in setting.ranks
         }
 
-    def _on_set(self, envelope: Envelope[EnvSet]) -> None:
-        order = envelope.message
+    def _on_set(self, order: EnvSet) -> None:
         for name, value in order.values.items():
             if not order.ranks:
                 self._set = [(other, kept) for other, kept in self._set if other != name]
@@ -58,7 +56,7 @@ class LaterBreaks:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._places: dict[int, BreakPlace] = {}
-        node.handle(BreakPlace, self._on_place)
+        node.on(BreakPlace, self._on_place)
 
     def of(self, rank: int, labels: Sequence[str], sizes: Sequence[int]) -> tuple[BreakPlace, ...]:
         """Return the breakpoints for a new proc of that rank."""
@@ -68,8 +66,7 @@ class LaterBreaks:
             if is_in(parse_set(place.ranks), rank, labels, sizes)
         )
 
-    def _on_place(self, envelope: Envelope[BreakPlace]) -> None:
-        order = envelope.message
+    def _on_place(self, order: BreakPlace) -> None:
         error = ""
         try:
             parse_set(order.ranks)

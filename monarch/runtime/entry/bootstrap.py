@@ -128,7 +128,7 @@ def make_agent(
         desk.leave_rows(config.host)
         stop()
 
-    node.handle(StopSelf, lambda envelope: _stop_in_background(agent, end))
+    node.on(StopSelf, lambda stop: _stop_in_background(agent, end))
     return agent
 
 
@@ -264,12 +264,11 @@ def _follow_log_level(agent: ProcAgent, config: ProcConfig) -> None:
         logging.lastResort.setLevel(logging.NOTSET)
     logging.getLogger().setLevel(config.log_level)
 
-    def set_level(envelope: Envelope[SetLogLevel]) -> None:
-        order = envelope.message
+    def set_level(order: SetLogLevel) -> None:
         logging.getLogger().setLevel(order.level)
         agent.node.answer(order)
 
-    agent.node.handle(SetLogLevel, set_level)
+    agent.node.on(SetLogLevel, set_level)
 
 
 def exit_quietly(code: int) -> NoReturn:

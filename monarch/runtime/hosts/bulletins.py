@@ -12,7 +12,6 @@ from monarch.runtime.links.network import Gone
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.bulletin import Bulletin
-from monarch.wire.codec import Envelope
 from monarch.wire.message import Heard, Listen, Post
 
 _MAX_KEPT = 100
@@ -35,8 +34,8 @@ class Bulletins:
         self._waiting: list[Listen] = []
         self._heard: dict[Uid, int] = {}  # by listener: what its last question says that it has
         node.on_gone.append(self._forget_gone)
-        node.handle(Post, self._on_post)
-        node.handle(Listen, self._on_listen)
+        node.on(Post, self._on_post)
+        node.on(Listen, self._on_listen)
 
     @property
     def num_listeners(self) -> int:
@@ -80,12 +79,10 @@ class Bulletins:
                 left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
                 self.add(left)
 
-    def _on_post(self, envelope: Envelope[Post]) -> None:
-        order = envelope.message
+    def _on_post(self, order: Post) -> None:
         self.add(order.bulletin, order.sender)
 
-    def _on_listen(self, envelope: Envelope[Listen]) -> None:
-        order = envelope.message
+    def _on_listen(self, order: Listen) -> None:
         if not order.port:
             self._heard.pop(order.sender, None)
             return

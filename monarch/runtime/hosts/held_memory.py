@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.node import Node
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import DropMemory, FindMemory, KeepMemory, MemoryFound
 
 NUM_MARKS = 12
@@ -33,12 +32,11 @@ class HeldMemory:
         self._node = node
         self._procs = procs
         self._fds: dict[str, dict[str, int]] = {}  # by owner and name
-        node.handle(KeepMemory, self._on_keep)
-        node.handle(FindMemory, self._on_find)
-        node.handle(DropMemory, self._on_drop)
+        node.on(KeepMemory, self._on_keep)
+        node.on(FindMemory, self._on_find)
+        node.on(DropMemory, self._on_drop)
 
-    def _on_keep(self, envelope: Envelope[KeepMemory]) -> None:
-        order = envelope.message
+    def _on_keep(self, order: KeepMemory) -> None:
         proc, error = self._procs.get(order.sender), ""
         try:
             if proc is None or not proc.pid:
@@ -53,15 +51,13 @@ class HeldMemory:
             error = str(failed)
         self._node.answer(order, error=error)
 
-    def _on_find(self, envelope: Envelope[FindMemory]) -> None:
-        order = envelope.message
+    def _on_find(self, order: FindMemory) -> None:
         kept = self._fds.get(order.owner, {})
         sizes = {name: os.fstat(fd).st_size for name, fd in kept.items()}
         marks = {name: MARKS.unpack(os.pread(fd, MARKS.size, 0)) for name, fd in kept.items()}
         self._node.answer(order, MemoryFound(os.getpid(), dict(kept), sizes, marks))
 
-    def _on_drop(self, envelope: Envelope[DropMemory]) -> None:
-        order = envelope.message
+    def _on_drop(self, order: DropMemory) -> None:
         self._let_go(order.owner)
         self._node.answer(order)
 

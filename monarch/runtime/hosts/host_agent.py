@@ -104,12 +104,12 @@ class HostAgent:
         self.memory = HeldMemory(node, self.procs)
         self.desk = HostDesk(self)
         node.handle(SpawnProcs, self._on_spawn)
-        node.handle(StopProcs, self._on_stop)
-        node.handle(Watch, self._on_watch)
-        node.handle(Preload, self._on_preload)
-        node.handle(Inspect, self._on_inspect)
-        node.handle(ProcUp, self._on_proc_up)
-        node.handle(Imported, self._on_imported)
+        node.on(StopProcs, self._on_stop)
+        node.on(Watch, self._on_watch)
+        node.on(Preload, self._on_preload)
+        node.on(Inspect, self._on_inspect)
+        node.on(ProcUp, self._on_proc_up)
+        node.on(Imported, self._on_imported)
         self.workspace.serve(self)
 
     @property
@@ -184,8 +184,7 @@ class HostAgent:
         changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
         return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
 
-    def _on_imported(self, envelope: Envelope[Imported]) -> None:
-        told = envelope.message
+    def _on_imported(self, told: Imported) -> None:
         proc = self.procs.get(told.uid)
         if proc is not None and settings().learn_imports:
             self.templates.learn(proc.launcher, told.modules)
@@ -230,8 +229,7 @@ class HostAgent:
         host = beyond[0].rpartition(":")[0]
         return (local, f"{host}:0@tcp://{self.bind_host}:0")
 
-    def _on_preload(self, envelope: Envelope[Preload]) -> None:
-        order = envelope.message
+    def _on_preload(self, order: Preload) -> None:
         template = self.templates.ahead(order.modules)
 
         def done(errors: dict[str, str]) -> None:
@@ -245,8 +243,7 @@ class HostAgent:
         if proc is not None:
             proc.pid, proc.started = pid, started
 
-    def _on_proc_up(self, envelope: Envelope[ProcUp]) -> None:
-        up = envelope.message
+    def _on_proc_up(self, up: ProcUp) -> None:
         self.node.address_book.peer_up(up.proc)
         self.others.is_up(up)
         proc = self.procs.get(up.proc.uid)
@@ -256,8 +253,7 @@ class HostAgent:
             self._replacements.is_up(proc.uid)
             self.watchers.up(up)
 
-    def _on_watch(self, envelope: Envelope[Watch]) -> None:
-        watch = envelope.message
+    def _on_watch(self, watch: Watch) -> None:
         if watch.uid == self.node.uid:
             self.others.introduce(watch.watcher)
         else:
@@ -342,8 +338,7 @@ class HostAgent:
         if self.client is not None:
             self.node.send(self.client, Notice(text))
 
-    def _on_stop(self, envelope: Envelope[StopProcs]) -> None:
-        order = envelope.message
+    def _on_stop(self, order: StopProcs) -> None:
 
         def done() -> None:
             self.node.answer(order)
@@ -363,8 +358,7 @@ class HostAgent:
         self._replacements.cancel(uids)
         self._stops.stop(uids, grace_seconds, reason, lambda: self.logs.after_output(done))
 
-    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
-        order = envelope.message
+    def _on_inspect(self, order: Inspect) -> None:
         self.node.answer(order, self.describe(packages=order.packages))
 
     def describe(self, *, packages: bool = False) -> HostState:

@@ -93,12 +93,12 @@ class HostDesk:
         self._ended: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_ENDED)
         self._keep_seconds = 0.0
         self._is_ticking = False
-        self._node.handle(AskClock, self._on_ask_clock)
-        self._node.handle(LookAtHost, self._on_look)
-        self._node.handle(DrainHost, self._on_drain)
-        self._node.handle(KeepRows, self._on_keep)
+        self._node.on(AskClock, self._on_ask_clock)
+        self._node.on(LookAtHost, self._on_look)
+        self._node.on(DrainHost, self._on_drain)
+        self._node.on(KeepRows, self._on_keep)
         self._node.handle(LastRows, self._on_last)
-        self._node.handle(PySpyAsked, self._on_py_spy)
+        self._node.on(PySpyAsked, self._on_py_spy)
 
     def proc_ended(self, proc: AskedProc, reason: str, is_expected: bool) -> None:
         """Add a row about the end of a proc, because the proc cannot do so."""
@@ -158,12 +158,10 @@ class HostDesk:
         if not up:
             finish()
 
-    def _on_ask_clock(self, envelope: Envelope[AskClock]) -> None:
-        order = envelope.message
+    def _on_ask_clock(self, order: AskClock) -> None:
         self._node.answer(order, time.monotonic_ns())
 
-    def _on_look(self, envelope: Envelope[LookAtHost]) -> None:
-        order = envelope.message
+    def _on_look(self, order: LookAtHost) -> None:
 
         def done(found: Mapping[Uid, Response[Body]]) -> None:
             state = self._host.describe()
@@ -183,8 +181,7 @@ class HostDesk:
 
         self._ask_all(LookAtProc(order.flight), self.look_seconds, done)
 
-    def _on_py_spy(self, envelope: Envelope[PySpyAsked]) -> None:
-        order = envelope.message
+    def _on_py_spy(self, order: PySpyAsked) -> None:
         known = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
 
         def done(dumps: dict[str, str], errors: dict[str, str]) -> None:
@@ -192,8 +189,7 @@ class HostDesk:
 
         dump_aside(known, order.native, done)
 
-    def _on_drain(self, envelope: Envelope[DrainHost]) -> None:
-        order = envelope.message
+    def _on_drain(self, order: DrainHost) -> None:
         takes = self._keep_seconds > 0
 
         def done(found: Mapping[Uid, Response[bytes]]) -> None:
@@ -242,8 +238,7 @@ class HostDesk:
         self._kept.extend(_Kept(now, uid, rows) for uid, rows in told.items() if rows)
         return []
 
-    def _on_keep(self, envelope: Envelope[KeepRows]) -> None:
-        order = envelope.message
+    def _on_keep(self, order: KeepRows) -> None:
         self._keep_seconds = min(max(order.seconds, 0.0), _MOST_KEPT_SECONDS)
         if not self._keep_seconds:
             self._kept.clear()

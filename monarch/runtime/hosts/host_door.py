@@ -8,7 +8,6 @@ from collections.abc import Callable
 from monarch.config import settings
 from monarch.runtime.hosts.host_agent import HostAgent
 from monarch.wire.address import Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import Attach, Attached, Detach, ProcDown
 
 
@@ -23,12 +22,11 @@ class HostDoor:
         self._forget = forget
         self._node = agent.node
         self.client: Attach | None = None
-        self._node.handle(Attach, self._on_attach)
-        self._node.handle(Detach, self._on_detach)
+        self._node.on(Attach, self._on_attach)
+        self._node.on(Detach, self._on_detach)
         self._node.peer_down.on_down.append(self._on_peer_down)
 
-    def _on_attach(self, envelope: Envelope[Attach]) -> None:
-        attach = envelope.message
+    def _on_attach(self, attach: Attach) -> None:
         holder = self.client
         if holder is not None and holder.client.uid != attach.client.uid:
             if not attach.takeover:
@@ -54,8 +52,8 @@ class HostDoor:
     def _process_ended(self, uid: Uid) -> None:
         self._node.peer_down.report(ProcDown(uid, "the client's process ended", expected=True))
 
-    def _on_detach(self, envelope: Envelope[Detach]) -> None:
-        self._see_off(envelope.message.client, settings().exit_timeout_seconds)
+    def _on_detach(self, detach: Detach) -> None:
+        self._see_off(detach.client, settings().exit_timeout_seconds)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
         self._see_off(uid)

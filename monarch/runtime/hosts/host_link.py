@@ -17,7 +17,6 @@ from monarch.runtime.ends.process_start import parent_of
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Attach, Attached, Detach, ProcDown, ProcUp, Watch, WatchHost
 
@@ -182,11 +181,10 @@ class HostWatch:
         self._node = node
         self._for: dict[Uid, dict[Uid, ProcAddress]] = {}
         self._by: dict[Uid, ProcAddress] = {}
-        node.handle(WatchHost, self._on_watch_host)
+        node.on(WatchHost, self._on_watch_host)
         node.peer_down.on_down.append(self._on_peer_down)
 
-    def _on_watch_host(self, envelope: Envelope[WatchHost]) -> None:
-        order = envelope.message
+    def _on_watch_host(self, order: WatchHost) -> None:
         host, watcher = order.host, order.watcher
         known = self._for.setdefault(host.uid, {})
         known[watcher.uid] = watcher

@@ -12,7 +12,6 @@ from monarch.runtime.hosts.launcher import Launcher, StartLauncher
 from monarch.runtime.hosts.relay import Relay
 from monarch.runtime.node import Node
 from monarch.runtime.programs.host_programs import HostPrograms
-from monarch.wire.codec import Envelope
 from monarch.wire.host_url import HostUrl
 from monarch.wire.message import Inspect, Shutdown
 
@@ -41,8 +40,8 @@ class HostService:
         self.programs = HostPrograms(self.agent)
         self._idle = IdleWatch(node, self._is_in_use, self._end_idle)
         self._over = over
-        node.handle(Shutdown, self._on_shutdown)
-        node.handle(Inspect, self._on_inspect)
+        node.on(Shutdown, self._on_shutdown)
+        node.on(Inspect, self._on_inspect)
 
     def open(self, url: HostUrl) -> None:
         """Let clients in. Called last, because a client that was waiting sends requests at once."""
@@ -65,15 +64,13 @@ class HostService:
         self.agent.others.say_goodbye()
         self._over()
 
-    def _on_shutdown(self, envelope: Envelope[Shutdown]) -> None:
-        order = envelope.message
+    def _on_shutdown(self, order: Shutdown) -> None:
         self.agent.others.say_goodbye()
         self.agent.close()
         self.node.answer(order)
         self._over()
 
-    def _on_inspect(self, envelope: Envelope[Inspect]) -> None:
-        order = envelope.message
+    def _on_inspect(self, order: Inspect) -> None:
         holder = self._door.client
         state = self.agent.describe(packages=order.packages)
         state.programs = tuple(self.programs.describe())

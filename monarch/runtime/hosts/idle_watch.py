@@ -15,7 +15,6 @@ from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress
-from monarch.wire.codec import Envelope
 from monarch.wire.message import HostState, IdleLimit, Inspect
 
 _log = logging.getLogger("monarch.host")
@@ -38,7 +37,7 @@ class IdleWatch:
         self._others: tuple[ProcAddress, ...] = ()
         self._used_at = node.loop.time()
         self._generation = 0
-        node.handle(IdleLimit, self._on_limit)
+        node.on(IdleLimit, self._on_limit)
 
     @property
     def limit(self) -> float | None:
@@ -51,8 +50,7 @@ class IdleWatch:
             self._used_at = now
         return now - self._used_at
 
-    def _on_limit(self, envelope: Envelope[IdleLimit]) -> None:
-        order = envelope.message
+    def _on_limit(self, order: IdleLimit) -> None:
         self._seconds = order.seconds
         self._others = tuple(one for one in order.others if one.uid != self._node.uid)
         self._used_at = self._node.loop.time()

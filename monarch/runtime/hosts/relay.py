@@ -61,9 +61,9 @@ class Relay:
         self._node = agent.node
         self._trees: dict[tuple[Uid, Uid], _KnownTree] = {}
         self._dead: set[Uid] = set()
-        self._node.handle(Grow, self._on_grow)
+        self._node.on(Grow, self._on_grow)
         self._node.handle(Cast, self._on_cast)
-        self._node.handle(Wither, self._on_wither)
+        self._node.on(Wither, self._on_wither)
         self._node.peer_down.on_again.append(self._introduce_again)
 
     def forget(self) -> None:
@@ -82,8 +82,7 @@ class Relay:
             if found is not None and mesh == found[0]:
                 self._node.send(ProcAddress(again.uid), Introduce(known.grow.sender))
 
-    def _on_grow(self, envelope: Envelope[Grow]) -> None:
-        grow = envelope.message
+    def _on_grow(self, grow: Grow) -> None:
         if grow.degree < 1 or grow.start < 0 or not 0 < grow.per_host <= _MAX_PER_HOST:
             raise ValueError(f"no tree: {grow.degree=}, {grow.start=}, {grow.per_host=}")
         self._node.address_book.introduce(grow.sender)
@@ -99,8 +98,7 @@ class Relay:
                 self._node.send(proc, Introduce(grow.sender))
                 self._agent.watchers.watch_end(proc.uid, grow.sender)
 
-    def _on_wither(self, envelope: Envelope[Wither]) -> None:
-        wither = envelope.message
+    def _on_wither(self, wither: Wither) -> None:
         known = self._trees.pop((wither.sender, wither.mesh), None)
         if known is not None:
             grow = known.grow

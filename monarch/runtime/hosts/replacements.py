@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import ReplaceProcs
 
 End = Callable[[Sequence[Uid], ReplaceProcs], None]
@@ -26,10 +25,9 @@ class Replacements:
         self._end = end
         self._wanted: set[Uid] = set()
         self._orders: list[_Replacing] = []
-        node.handle(ReplaceProcs, self._on_order)
+        node.on(ReplaceProcs, self._on_order)
 
-    def _on_order(self, envelope: Envelope[ReplaceProcs]) -> None:
-        order = envelope.message
+    def _on_order(self, order: ReplaceProcs) -> None:
         there = [uid for uid in order.uids if uid in self._procs]
         waiting = _Replacing(order, set(there), sorted(set(order.uids) - set(there)))
         self._orders.append(waiting)

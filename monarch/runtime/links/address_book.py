@@ -135,9 +135,9 @@ class AddressBook:
         self._watched: set[Uid] = set()
         self._lock = threading.Lock()
         node.on_gone.append(self._forget_gone)
-        node.handle(Hello, self._on_hello)
-        node.handle(Introduce, self._on_introduce)
-        node.handle(ProcUp, self._on_proc_up)
+        node.on(Hello, self._on_hello)
+        node.on(Introduce, self._on_introduce)
+        node.on(ProcUp, self._on_proc_up)
 
     def failure_of(self, uid: Uid) -> MeshFailure | None:
         """Return why a process is gone; ``None`` if it is not known to be gone."""
@@ -261,8 +261,8 @@ class AddressBook:
             return local[0]
         return remote[0]
 
-    def _on_hello(self, envelope: Envelope[Hello]) -> None:
-        proc = envelope.message.proc
+    def _on_hello(self, hello: Hello) -> None:
+        proc = hello.proc
         with self._lock:
             # One that we have given up stays given up, however late its Hello comes.
             known = self.peers.get(proc.uid)
@@ -289,11 +289,11 @@ class AddressBook:
         if self.peers.get(hello.proc.uid) is not None:
             self._node.report_down(ProcDown(hello.proc.uid, str(error)))
 
-    def _on_introduce(self, envelope: Envelope[Introduce]) -> None:
-        self.introduce(envelope.message.proc)
+    def _on_introduce(self, introduce: Introduce) -> None:
+        self.introduce(introduce.proc)
 
-    def _on_proc_up(self, envelope: Envelope[ProcUp]) -> None:
-        self.peer_up(envelope.message.proc)
+    def _on_proc_up(self, up: ProcUp) -> None:
+        self.peer_up(up.proc)
 
 
 def _host_of(proc: ProcAddress) -> ProcAddress:

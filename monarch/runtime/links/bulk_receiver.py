@@ -76,7 +76,7 @@ class BulkReceiver:
         node.handle(Parcel, self.on_parcel)
         node.handle(Consignment, self.on_consignment)
         node.handle(BulkChunk, self.on_chunk)
-        node.handle(Retire, self.on_retire)
+        node.on(Retire, self.on_retire)
 
     def open_door(self, url: str) -> None:
         """Receive segments at the process's Unix socket ``url``, if the system supports that."""
@@ -238,8 +238,7 @@ class BulkReceiver:
         self.order.add(sender, envelope)
         return True
 
-    def on_retire(self, envelope: Envelope[Retire]) -> None:
-        retire = envelope.message
+    def on_retire(self, retire: Retire) -> None:
         self._take_in()
         for number in retire.segments:
             # Memory of it that is still in use stays until it is not.

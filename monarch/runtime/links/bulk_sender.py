@@ -74,8 +74,8 @@ class BulkSender:
         self.idle_seconds = _IDLE_SECONDS  # until memory that nobody needs is given back
         self.num_chunk_bytes = 0
         node.on_gone.append(self._forget_gone)
-        node.handle(Credit, self.on_credit)
-        node.handle(Unmapped, self.on_unmapped)
+        node.on(Credit, self.on_credit)
+        node.on(Unmapped, self.on_unmapped)
 
     def send(self, peer: Peer, envelope: Envelope[Message]) -> None:
         """Send a message to ``peer``. The contents of its buffers are taken before this returns.
@@ -222,9 +222,8 @@ class BulkSender:
         told.add(uid)
         return True
 
-    def on_credit(self, envelope: Envelope[Credit]) -> None:
+    def on_credit(self, credit: Credit) -> None:
         """Send more of a consignment, or drop it, as the receiver says. On the loop."""
-        credit = envelope.message
         outbound = self._outbound.get(credit.number)
         if outbound is None or outbound.uid != credit.sender:
             return
@@ -240,9 +239,8 @@ class BulkSender:
                 return
         self._outbound.pop(credit.number, None)
 
-    def on_unmapped(self, envelope: Envelope[Unmapped]) -> None:
+    def on_unmapped(self, unmapped: Unmapped) -> None:
         """Note that a segment did not arrive: it is handed over again next time. On the loop."""
-        unmapped = envelope.message
         self._told.get(unmapped.segment, set()).discard(unmapped.sender)
         self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
 

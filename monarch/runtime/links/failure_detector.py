@@ -13,7 +13,6 @@ from monarch.config import settings
 from monarch.core.heartbeats import Heartbeats
 from monarch.runtime.links.network import Gone, Network
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import Heartbeat, ProcDown
 
 
@@ -29,7 +28,7 @@ class FailureDetector:
         self._pidfds: dict[Uid, tuple[int, int]] = {}  # its descriptor, and the process's number
         self._is_closed = False
         node.on_gone.append(self._forget_gone)
-        node.handle(Heartbeat, self.on_heartbeat)
+        node.on(Heartbeat, self.on_heartbeat)
 
     def start(self) -> None:
         self._node.loop.call_later(settings().heartbeat_seconds, self._beat)
@@ -96,8 +95,7 @@ class FailureDetector:
             self._node.loop.remove_reader(fd)
             os.close(fd)
 
-    def on_heartbeat(self, envelope: Envelope[Heartbeat]) -> None:
-        heartbeat = envelope.message
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         if self._liveness.is_expected(heartbeat.sender):
             self.heard(heartbeat.sender)
         else:

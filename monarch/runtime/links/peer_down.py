@@ -14,7 +14,6 @@ from monarch.runtime.links.address_book import AddressBook
 from monarch.runtime.links.network import Gone, Network
 from monarch.runtime.links.trees import Trees
 from monarch.wire.address import Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import ProcAgain, ProcDown, ProcsDown
 
 
@@ -37,9 +36,9 @@ class PeerDown:
         self._trees = trees
         self._ending: set[Uid] = set()
         node.on_gone.append(self._forget_gone)
-        node.handle(ProcDown, self._on_proc_down)
-        node.handle(ProcsDown, self._on_procs_down)
-        node.handle(ProcAgain, self._on_proc_again)
+        node.on(ProcDown, self._on_proc_down)
+        node.on(ProcsDown, self._on_procs_down)
+        node.on(ProcAgain, self._on_proc_again)
 
     def expect_end(self, uid: Uid) -> None:
         """Expect the end of a host that was asked to end: its loss, with its procs, is no
@@ -121,16 +120,15 @@ class PeerDown:
             ]
         return found
 
-    def _on_proc_down(self, envelope: Envelope[ProcDown]) -> None:
-        self.report(envelope.message)
+    def _on_proc_down(self, down: ProcDown) -> None:
+        self.report(down)
 
-    def _on_procs_down(self, envelope: Envelope[ProcsDown]) -> None:
-        self.report_all(envelope.message.downs, envelope.message.cause)
+    def _on_procs_down(self, ended: ProcsDown) -> None:
+        self.report_all(ended.downs, ended.cause)
 
-    def _on_proc_again(self, envelope: Envelope[ProcAgain]) -> None:
+    def _on_proc_again(self, again: ProcAgain) -> None:
         """Handle that a proc was replaced: messages to the old process end with it; kept messages
         go to the new one."""
-        again = envelope.message
         node, uid = self._node, again.uid
         held_from = self.held_from.pop(uid, None)
         peer = self._book.peers.get(uid)

@@ -16,7 +16,6 @@ from monarch.runtime.observe.flight_record import flight_record
 from monarch.runtime.observe.live_state import live_state
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.wire.address import ProcAddress
-from monarch.wire.codec import Envelope
 from monarch.wire.message import DrainProc, HeldAsked, HeldProcs, LastRows, LookAtProc, ProfileProc
 
 _LONGEST_SECONDS = 120.0
@@ -32,31 +31,28 @@ class ProcDesk:
     def __init__(self, agent: ProcAgent) -> None:
         self._agent = agent
         self._node = agent.node
-        agent.node.handle(LookAtProc, self._on_look)
-        agent.node.handle(DrainProc, self._on_drain)
-        agent.node.handle(ProfileProc, self._on_profile)
-        agent.node.handle(HeldAsked, self._on_held)
+        agent.node.on(LookAtProc, self._on_look)
+        agent.node.on(DrainProc, self._on_drain)
+        agent.node.on(ProfileProc, self._on_profile)
+        agent.node.on(HeldAsked, self._on_held)
 
     def leave_rows(self, host: ProcAddress) -> None:
         """Send the last rows to the host, because the process ends."""
         if self._node.ring is not None:
             self._node.send(host, LastRows(self._node.uid), pack_rows(self._node.ring.rows()))
 
-    def _on_look(self, envelope: Envelope[LookAtProc]) -> None:
-        order = envelope.message
+    def _on_look(self, order: LookAtProc) -> None:
         body = live_state(self._agent)
         if order.flight:
             body["flight"] = flight_record(places=order.places)
         self._node.answer(order, body)
 
-    def _on_drain(self, envelope: Envelope[DrainProc]) -> None:
-        order = envelope.message
+    def _on_drain(self, order: DrainProc) -> None:
         ring = self._node.ring
         rows = [] if ring is None else ring.take() if order.takes else ring.rows()
         self._node.answer(order, pack_rows(rows))
 
-    def _on_held(self, envelope: Envelope[HeldAsked]) -> None:
-        order = envelope.message
+    def _on_held(self, order: HeldAsked) -> None:
         owns, urls = bool(self._agent.owned_procs()), self._node.address.urls
 
         def look() -> None:  # Among all objects, which takes a moment.
@@ -68,8 +64,7 @@ class ProcDesk:
 
         threading.Thread(target=look, name="monarch-held", daemon=True).start()
 
-    def _on_profile(self, envelope: Envelope[ProfileProc]) -> None:
-        order = envelope.message
+    def _on_profile(self, order: ProfileProc) -> None:
 
         def done(trace: bytes, error: str) -> None:
             self._node.answer(order, trace, error)

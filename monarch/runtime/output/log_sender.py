@@ -23,7 +23,6 @@ from monarch.runtime.node import Node
 from monarch.runtime.output.log_files import LogFile, LogFiles
 from monarch.runtime.output.log_stream import LogStream
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import FlushLogs, Log, LogOptions, LogRoom, LogWindow
 
 _WINDOW_BYTES = 4 << 20
@@ -75,9 +74,9 @@ class LogSender:
         self._still: object | None = None
         self._streams_by_default = True
         self.level = logging.INFO
-        node.handle(LogRoom, self._on_room)
-        node.handle(LogOptions, self._on_options)
-        node.handle(FlushLogs, self._on_flush)
+        node.on(LogRoom, self._on_room)
+        node.on(LogOptions, self._on_options)
+        node.on(FlushLogs, self._on_flush)
 
     @property
     def directory(self) -> str:
@@ -181,8 +180,7 @@ class LogSender:
         )
         self._node.send(client, log, block.lines)
 
-    def _on_room(self, envelope: Envelope[LogRoom]) -> None:
-        room = envelope.message
+    def _on_room(self, room: LogRoom) -> None:
 
         def more() -> None:
             self._room = min(_WINDOW_BYTES, self._room + room.num_bytes)
@@ -191,8 +189,7 @@ class LogSender:
         if self._loop is not None:
             self._loop.call_soon(more)
 
-    def _on_options(self, envelope: Envelope[LogOptions]) -> None:
-        options = envelope.message
+    def _on_options(self, options: LogOptions) -> None:
         self.after_output(lambda: self._set_options(options))
 
     def _set_options(self, options: LogOptions) -> None:
@@ -214,8 +211,7 @@ class LogSender:
             return list(self._sources.values())
         return [self._sources[uid] for uid in uids if uid in self._sources]
 
-    def _on_flush(self, envelope: Envelope[FlushLogs]) -> None:
-        flush = envelope.message
+    def _on_flush(self, flush: FlushLogs) -> None:
         self.after_output(lambda: self._node.answer(flush))
 
     def after_output(self, action: Callable[[], None]) -> None:

@@ -15,13 +15,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from monarch.core.event_ring import EventRing
 from monarch.core.holds import HeldTime
 from monarch.core.mailbox import Delivery, Reached
 from monarch.core.supervision import UnhandledFailure
 from monarch.errors import MeshFailure
 from monarch.net.io_loop import IoLoop
-from monarch.net.loop import Timer
 from monarch.runtime.cells.actor_cell import ActorCell
 from monarch.runtime.cells.actor_loops import ActorLoop, ActorLoops
 from monarch.runtime.cells.call_watch import CallWatch
@@ -53,7 +51,6 @@ from monarch.wire.message import (
     ProcDown,
     ProcReport,
     Reply,
-    Request,
     Returned,
     SpawnActor,
     StopActor,
@@ -71,7 +68,6 @@ class ProcAgent:
         self.host = host
         self.command: Command | None = None
         self.gate = node.gate
-        self.ring: EventRing | None = node.ring
         self.spawn_gate = SpawnGate()
         self.workspaces = WorkspaceStates()
         self.code_states = CodeStates()
@@ -105,10 +101,10 @@ class ProcAgent:
         node.handle(Call, self._cells.take_call, on_any_thread=True)
         node.handle(SpawnActor, self.on_spawn, on_any_thread=True)
         node.handle(StopActor, self._cells.take_stop, on_any_thread=True)
-        node.handle(InspectProc, self._on_inspect)
-        node.handle(Returned, self._on_returned)
+        node.on(InspectProc, self._on_inspect)
+        node.on(Returned, self._on_returned)
         node.on_undelivered = self._on_undelivered
-        node.handle(AskOrigin, self._on_ask_origin)
+        node.on(AskOrigin, self._on_ask_origin)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the asyncio loop of this process's main thread."""
@@ -279,8 +275,7 @@ class ProcAgent:
         cell = make_cell(record, spawn, self, self.actor_loop)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
-    def _on_returned(self, envelope: Envelope[Returned]) -> None:
-        returned = envelope.message
+    def _on_returned(self, returned: Returned) -> None:
         self._on_undelivered(returned.actor, returned.target, returned.method, returned.reason)
 
     def _on_undelivered(self, actor: Uid, target: str, method: str, reason: str) -> None:
@@ -289,15 +284,12 @@ class ProcAgent:
             message = Undelivered(cell.record.title, target, method, reason)
             cell.deliver(Delivery("undelivered", message, is_urgent=True))
 
-    def _on_ask_origin(self, envelope: Envelope[AskOrigin]) -> None:
-        order = envelope.message
+    def _on_ask_origin(self, order: AskOrigin) -> None:
         data = payload.dump(self.spawned_on.get(order.actor))
-        self.send_reply(
-            self.node.address_of(order.sender), Reply(order.port, 0, self.node.uid), data
-        )
+        to = self.node.address_of(order.sender)
+        self.node.send(to, Reply(order.port, 0, self.node.uid), *data)
 
-    def _on_inspect(self, envelope: Envelope[InspectProc]) -> None:
-        order = envelope.message
+    def _on_inspect(self, order: InspectProc) -> None:
         where = os.environ.get("WORKSPACE_DIR", "")
         self.node.answer(order, ProcReport(self.generation, self.spoiled, where))
 
@@ -317,26 +309,6 @@ class ProcAgent:
                 cell.ended.wait(max(0.0, deadline - time.monotonic()))
 
     # The parts that cells use: see CellHost.
-
-    @property
-    def uid(self) -> Uid:
-        return self.node.uid
-
-    def send_reply(self, to: ProcAddress, reply: Reply, data: payload.Payload) -> None:
-        self.node.send(to, reply, data.data, data.buffers)
-
-    def return_call(self, call: Call, target: str, reason: str) -> None:
-        to = self.node.address_of(call.sender)
-        self.node.send(to, Returned(call.sender_actor, target, call.method, reason))
-
-    def address_of(self, uid: Uid) -> ProcAddress:
-        return self.node.address_of(uid)
-
-    def answer(self, request: Request[Any], error: str = "") -> None:
-        self.node.answer(request, error=error)
-
-    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        return self.node.loop.call_later(seconds, action)
 
     def cell_failed(self, cell: ActorCell, failure: MeshFailure) -> None:
         """Tell the owner that an actor has failed, after everything that the actor owned has

@@ -18,7 +18,6 @@ from monarch.errors import MeshFailure
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import Uid
-from monarch.wire.codec import Envelope
 from monarch.wire.message import ActorFailed, ProcDown
 
 
@@ -51,7 +50,7 @@ class Supervisor:
         self._stops: dict[Uid, Callable[[], Promise[Any]]] = {}
         self._lock = threading.Lock()
         node.peer_down.on_deaths.append(self._on_deaths)
-        node.handle(ActorFailed, self._on_actor_failed)
+        node.on(ActorFailed, self._on_actor_failed)
 
     def owned(
         self,
@@ -129,8 +128,7 @@ class Supervisor:
         for mesh in over:
             self._forget(mesh)
 
-    def _on_actor_failed(self, envelope: Envelope[ActorFailed]) -> None:
-        failed = envelope.message
+    def _on_actor_failed(self, failed: ActorFailed) -> None:
         with self._lock:
             effects = self._machine.actor_failed(
                 failed.actor, failed.rank, failed.reason, failed.cause

@@ -80,11 +80,11 @@ class HostPrograms:
         self._scripts: dict[Uid, str] = {}
         node = agent.node
         node.handle(RunProgram, self._on_run)
-        node.handle(ViewProgram, self._on_view)
-        node.handle(LeaveProgram, self._on_leave)
-        node.handle(SignalProgram, self._on_signal)
-        node.handle(ResizeTerminal, self._on_resize)
-        node.handle(OpenPort, self._on_open_port)
+        node.on(ViewProgram, self._on_view)
+        node.on(LeaveProgram, self._on_leave)
+        node.on(SignalProgram, self._on_signal)
+        node.on(ResizeTerminal, self._on_resize)
+        node.on(OpenPort, self._on_open_port)
         stream_router(node).at_host = self._on_stream
         node.peer_down.on_down.append(self._on_peer_down)
 
@@ -237,8 +237,7 @@ class HostPrograms:
             if by == owner:
                 one.close()
 
-    def _on_view(self, envelope: Envelope[ViewProgram]) -> None:
-        order = envelope.message
+    def _on_view(self, order: ViewProgram) -> None:
         self._soon(lambda: self._view(order))
 
     def _view(self, order: ViewProgram) -> None:
@@ -250,8 +249,7 @@ class HostPrograms:
         self._answer(order)
         program.view(order.viewer, order.rows, order.columns)
 
-    def _on_leave(self, envelope: Envelope[LeaveProgram]) -> None:
-        order = envelope.message
+    def _on_leave(self, order: LeaveProgram) -> None:
 
         def leave() -> None:
             if order.uid in self._programs:
@@ -263,12 +261,10 @@ class HostPrograms:
 
         self._soon(leave)
 
-    def _on_signal(self, envelope: Envelope[SignalProgram]) -> None:
-        order = envelope.message
+    def _on_signal(self, order: SignalProgram) -> None:
         self._with(order.uid, lambda program: program.signal(order.number))
 
-    def _on_resize(self, envelope: Envelope[ResizeTerminal]) -> None:
-        order = envelope.message
+    def _on_resize(self, order: ResizeTerminal) -> None:
         self._with(order.uid, lambda program: program.resize(order.rows, order.columns))
 
     def _with(self, uid: Uid, action: Callable[[RunningProgram], object]) -> None:
@@ -278,8 +274,7 @@ class HostPrograms:
 
         self._soon(act)
 
-    def _on_open_port(self, envelope: Envelope[OpenPort]) -> None:
-        order = envelope.message
+    def _on_open_port(self, order: OpenPort) -> None:
         # To connect may take a while.
         threading.Thread(
             target=self._connect, args=(order,), name="monarch-connect", daemon=True

@@ -54,7 +54,7 @@ class Streams:
         self._node = weakref.ref(node)
         self._streams: dict[Uid, Stream] = {}
         stream_router(node).at_client = self._on_stream
-        node.handle(ProgramEnded, self._on_program_ended)
+        node.on(ProgramEnded, self._on_program_ended)
         node.peer_down.on_down.append(self._on_peer_down)
 
     def add(self, uid: Uid, stream: Stream) -> None:
@@ -85,8 +85,7 @@ class Streams:
         else:
             stream.on_end(message.stream)
 
-    def _on_program_ended(self, envelope: Envelope[ProgramEnded]) -> None:
-        message = envelope.message
+    def _on_program_ended(self, message: ProgramEnded) -> None:
         stream = self._streams.pop(message.uid, None)
         if stream is not None:
             stream.on_over(message.status, message.reason)
