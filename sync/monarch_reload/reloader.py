@@ -34,7 +34,7 @@ from monarch_reload.trial.spare import NewState, Spare, import_in_subprocess, is
 PathLike = str | os.PathLike[str]
 
 
-class _Change(msgspec.Struct):
+class _ChangedFiles(msgspec.Struct):
     """The files of one prepare, by absolute path."""
 
     texts: dict[str, bytes | None]  # None for a deleted file
@@ -212,7 +212,9 @@ class Reloader:
         with self._lock, _collector_paused():
             budget = self.budget(self._sources.import_seconds())
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
-            change = _Change(texts, arriving or {}, list(dict.fromkeys([*folders, *sys.path])))
+            change = _ChangedFiles(
+                texts, arriving or {}, list(dict.fromkeys([*folders, *sys.path]))
+            )
             self._find_moved(change)
             changed = self._compiled(change, budget)
             thaw(changed)
@@ -247,7 +249,7 @@ class Reloader:
             return prepared
 
     def _gone(
-        self, change: _Change, deleted: Collection[str], changed: Mapping[str, ModuleSource]
+        self, change: _ChangedFiles, deleted: Collection[str], changed: Mapping[str, ModuleSource]
     ) -> list[str]:
         """Return warnings about imports of modules that can no longer be found."""
         texts, moving = change.texts, change.moved_names
@@ -303,7 +305,7 @@ class Reloader:
             raise own_error
         raise refusal from error
 
-    def _new_state(self, change: _Change) -> NewState:
+    def _new_state(self, change: _ChangedFiles) -> NewState:
         """Return the files that will be on disk, and the loaded modules that will still exist."""
         files: dict[str, bytes | str | None] = {**change.arriving, **change.texts}
         paths = {name: path for path, names in change.moved.items() for name in names}
@@ -319,7 +321,7 @@ class Reloader:
             change.path,
         )
 
-    def _reached(self, error: Exception, change: _Change, state: NewState) -> set[str]:
+    def _reached(self, error: Exception, change: _ChangedFiles, state: NewState) -> set[str]:
         """Return the modules that change, that import such modules, or in which the attempt in this
         process failed.
 
@@ -342,7 +344,7 @@ class Reloader:
         names = self._sources.names_at(path)
         return bool(names) and all(self._sources[name].text == text for name in names)
 
-    def _find_moved(self, change: _Change) -> None:
+    def _find_moved(self, change: _ChangedFiles) -> None:
         """Note the modules that move to a new file: their file is deleted, and the import system
         would find them at the new one. The texts of arriving files that they move to are read."""
         texts = change.texts
@@ -358,7 +360,7 @@ class Reloader:
                         change.moved.setdefault(new_path, []).append(name)
                         break
 
-    def _compiled(self, change: _Change, budget: Budget) -> dict[str, ModuleSource]:
+    def _compiled(self, change: _ChangedFiles, budget: Budget) -> dict[str, ModuleSource]:
         """Return the new sources, by module, of the loaded modules that change.
 
         When the budget is used up, the rest is not compiled: a fresh process will do it.
@@ -385,7 +387,7 @@ class Reloader:
             raise ReloadError.of_many(errors)
         return changed
 
-    def _verdicts_without_a_run(self, change: _Change) -> dict[str, ModuleVerdict]:
+    def _verdicts_without_a_run(self, change: _ChangedFiles) -> dict[str, ModuleVerdict]:
         """Return the verdicts that need no trial run: on deleted files, on binary modules, and on
         files that no module was loaded from."""
         verdicts = {}
