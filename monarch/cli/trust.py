@@ -14,15 +14,12 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import click
 
 from monarch.cli.terminal.confirm import is_somebody_there
 from monarch.errors import JobError
-
-if TYPE_CHECKING:
-    from monarch.cli.project import Project
 
 TRUST_VARIABLE = "MONARCH_TRUST"
 _PURPOSE = "trust"
@@ -34,6 +31,19 @@ _HARMLESS = (
     "port", "partition", "account", "qos", "time_limit", "gpus_per_node", "cpus_per_task", "mem",
     "exclusive", "start_timeout", "timeout", "grace_seconds", "idle_minutes", "machine",
 )  # fmt: skip
+
+
+class ProjectLike(Protocol):
+    """The contents of a project file, its folder, and its path. ``project.py`` imports this file."""
+
+    @property
+    def file(self) -> Any: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def path(self) -> Path: ...
 
 
 class Powers(NamedTuple):
@@ -56,7 +66,7 @@ class Powers(NamedTuple):
         return lines + [f"    with the file {json.dumps(name)}" for name in self.files]
 
 
-def powers_of(project: Project) -> Powers:
+def powers_of(project: ProjectLike) -> Powers:
     """Return the keys of the project's `[job]` that make us run something; none if it is
     harmless."""
     job = project.file.job
@@ -99,7 +109,7 @@ def _named_files(value: Any, folder: Path) -> Iterator[Path]:
                 continue
 
 
-def is_trusted(project: Project) -> bool:
+def is_trusted(project: ProjectLike) -> bool:
     """Whether the person has agreed to everything that the project runs, or it runs nothing."""
     powers = powers_of(project)
     if not powers.keys or os.environ.get(TRUST_VARIABLE) == "1":
@@ -113,7 +123,7 @@ def is_trusted(project: Project) -> bool:
     return fields.get("path") == str(_file_of(project)) and fields.get("digest") == powers.digest
 
 
-def require_trust(project: Project, *, may_ask: bool = True) -> None:
+def require_trust(project: ProjectLike, *, may_ask: bool = True) -> None:
     """Ask the person at a terminal, if they have not agreed to what the project runs.
 
     Raises ``JobError`` if they do not agree, or nobody can be asked.
@@ -131,7 +141,7 @@ def require_trust(project: Project, *, may_ask: bool = True) -> None:
     _note(file, powers)
 
 
-def how_to_trust(project: Project) -> str:
+def how_to_trust(project: ProjectLike) -> str:
     """Return the sentence for a person who could not be asked."""
     return (
         f"`monarch trust {_file_of(project)}` agrees to it; in a script, {TRUST_VARIABLE}=1 in the "
@@ -139,7 +149,7 @@ def how_to_trust(project: Project) -> str:
     )
 
 
-def note_trust(project: Project) -> None:
+def note_trust(project: ProjectLike) -> None:
     """Record that this user agrees to what the project now runs."""
     powers = powers_of(project)
     if powers.keys:
@@ -182,5 +192,5 @@ def _note_of(file: Path) -> Path:
     return state_path() / "trusted" / f"{name}.json"
 
 
-def _file_of(project: Project) -> Path:
+def _file_of(project: ProjectLike) -> Path:
     return Path(os.path.realpath(project.path))

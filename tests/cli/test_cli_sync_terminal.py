@@ -298,7 +298,8 @@ def test_no_bar_where_nobody_sees_it(environ: dict[str, str]) -> None:
 
 def test_a_quick_push_has_no_bar() -> None:
     screen = Screen()
-    progress_bar = ProgressBar(Terminal(screen, {"TERM": "xterm"}), lambda: (SENDING, 0))
+    terminal = Terminal(screen, {"TERM": "xterm"})
+    progress_bar = ProgressBar(terminal, lambda: (SENDING, 0), at_once=False)
     progress_bar.close()
     assert screen.text == ""
 

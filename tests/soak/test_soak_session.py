@@ -33,7 +33,7 @@ def kept() -> dict[str, int]:
     """What a process has open or keeps books of, but for what is bounded by a number."""
     gc.collect()
     agent = process.current()
-    node, reload = agent.node, session_of(agent).reload.here
+    node, reload = agent.node, session_of(agent).reload.local_reload
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
