@@ -34,7 +34,7 @@ _HARMLESS = (
 
 
 class ProjectLike(Protocol):
-    """The contents of a project file, its folder, and its path. ``project.py`` imports this file."""
+    """The contents of a project file, its folder and its path. ``project.py`` imports this module."""
 
     @property
     def file(self) -> Any: ...
