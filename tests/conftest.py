@@ -73,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     _hide_gpus(config)
     _share_out_by_file(config)
+    _give_a_folder_of_its_own(config)
     # What compilers for GPUs keep would go into the user's home.
     for name in ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"):
         os.environ.setdefault(name, os.path.join(_STATE_HOME, name))
@@ -92,6 +93,23 @@ def _share_out_by_file(config: pytest.Config) -> None:
         config.option.dist = "loadfile"
         config.option.loadscopereorder = False
         config.option.maxworkerrestart = "0"
+
+
+def _give_a_folder_of_its_own(config: pytest.Config) -> None:
+    """Have the tests write below a folder that no other session of pytest touches.
+
+    A session that begins takes the folder that all sessions of a user share from other users, and
+    some tests here run as another user.
+    """
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp(prefix="mt-tests-", dir="/tmp")
+        config.add_cleanup(lambda: _remove_unless_failed(config))
+
+
+def _remove_unless_failed(config: pytest.Config) -> None:
+    session = config.pluginmanager.get_plugin("session")
+    if session is None or session.exitstatus != pytest.ExitCode.TESTS_FAILED:
+        shutil.rmtree(config.option.basetemp, ignore_errors=True)
 
 
 def _hide_gpus(config: pytest.Config) -> str:
