@@ -46,6 +46,7 @@ def goes_on(run: RunFolder) -> None:
     wait_for(lambda: steps(run) > before + 3)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_and_ends_by_itself(folder: Folder, detached: RunFolder) -> None:
     goes_on(detached)
     assert "running" in folder.monarch("runs", "ls")

@@ -34,6 +34,7 @@ def bridge(visit: Visit) -> Iterator[EditorBridge]:
     made.close()
 
 
+@pytest.mark.long
 def test_one_editor_stops_all_ranks_at_a_line_and_leaves_them_running(
     visit: Visit, bridge: EditorBridge
 ) -> None:

@@ -152,6 +152,7 @@ def test_sizes() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 def test_it_paints_scrolls_asks_and_ends(size: tuple[int, int]) -> None:
     from textual.widgets import DataTable, Static

@@ -85,6 +85,7 @@ def test_who_has_a_copy_passes_it_on_while_the_trainer_is_busy() -> None:
     assert (again.kind, again.place.key) == ("map", 7), "others there share the copy"
 
 
+@pytest.mark.long
 def test_a_reader_that_stands_still_holds_nobody_up_and_gets_a_whole_version(procs: Any) -> None:
     trainer, reader = pair(procs, "stands still")
     trainer.be_impatient.call_one().get(timeout=SECONDS)

@@ -360,6 +360,7 @@ def test_code_that_cannot_start_and_was_never_edited_holds_where_a_person_watche
     assert run.steps == list(range(1, STEPS + 1))
 
 
+@pytest.mark.long
 def test_what_no_mend_of_the_code_can_help_ends_a_run_that_is_watched(
     run: HeldRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

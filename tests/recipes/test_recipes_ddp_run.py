@@ -249,6 +249,7 @@ def test_more_ranks_than_procs_are_refused_before_any_is_started(tmp_path: Path)
     assert not ranks()
 
 
+@pytest.mark.long
 def test_fewer_ranks_than_procs_keep_the_global_batch(tmp_path: Path) -> None:
     record = Meddled(tmp_path)
     config = dataclasses.replace(CONFIG, num_ranks=1, num_epochs=1)

@@ -69,7 +69,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict
     ]
 
 
-@pytest.mark.long_but(1)
+@pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 8])
 def test_masked_labels_weigh_the_same_whoever_shares_the_batch(

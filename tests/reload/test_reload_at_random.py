@@ -120,6 +120,7 @@ def codes_in(thing: Any) -> list[tuple[str, list[int | None]]]:
     return [(thing.__code__.co_name, lines)]
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "seed",
     [

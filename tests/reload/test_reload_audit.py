@@ -257,6 +257,7 @@ class Node(BaseModel):
 """
 
 
+@pytest.mark.long
 def test_a_validator_that_has_the_fields_of_another_model_as_they_were(project: Project) -> None:
     fields = pytest.importorskip("pydantic.fields")
     module = project.load("audit_mod", f"{PYDANTIC}RATE = 1\n")

@@ -92,6 +92,7 @@ def test_who_imports_it_no_more_in_the_same_push_is_not_told(project: Project) -
     assert project.reloader.reload([path, changed]).warnings == []
 
 
+@pytest.mark.long
 def test_a_rename_over_two_pushes_keeps_the_live_objects(project: Project) -> None:
     project.write("pkg.__init__", "")
     project.write(

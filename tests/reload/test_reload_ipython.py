@@ -130,6 +130,7 @@ def test_what_still_runs_old_code_is_told_before_the_cell(
     assert (err, "kept" in out) == ("", False)
 
 
+@pytest.mark.long
 def test_what_needs_a_new_kernel_is_said_and_nothing_changes(
     project: Project, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,6 +224,7 @@ def test_a_training_project(sitting: Sitting) -> None:
     assert len(trainer.log) == trainer.step_no == 4
 
 
+@pytest.mark.long
 def test_a_project_that_is_put_in_order(sitting: Sitting) -> None:
     project = sitting.project
     reg, _, _, model, train = sitting.modules

@@ -487,6 +487,7 @@ def test_a_rank_that_waits_for_a_dead_one_does_not_keep_the_mend_away(
     assert f"step 1 failed on generation {bad}" in "\n".join(run.display.lines)
 
 
+@pytest.mark.long
 def test_code_that_was_saved_while_the_run_began_holds_in_its_first_step(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -500,6 +501,7 @@ def test_code_that_was_saved_while_the_run_began_holds_in_its_first_step(
     assert f"step 1 went well on generation {bad + 1}" in told
 
 
+@pytest.mark.long
 def test_where_nobody_sits_code_that_was_saved_as_the_run_began_is_gone_back_from(
     loop: Callable[[OnEditError], Loop],
 ) -> None:
@@ -523,6 +525,7 @@ def test_where_nobody_sits_code_that_was_saved_as_the_run_began_is_gone_back_fro
     assert gone_back_to == [first]
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("watched", [True, False])
 def test_code_that_was_never_edited_holds_only_where_a_person_watches(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch, watched: bool
@@ -552,6 +555,7 @@ def test_what_has_gone_well_once_fails_as_ever_on_code_that_was_never_edited(
         run.steps(1)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("policy", ["rollback", "end"])
 def test_where_nobody_sits_code_that_cannot_start_ends_the_run(
     loop: Callable[[OnEditError], Loop], monkeypatch: pytest.MonkeyPatch, policy: OnEditError

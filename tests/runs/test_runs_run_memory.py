@@ -100,6 +100,7 @@ def test_new_processes_read_what_killed_ones_have_copied(host: HostMesh, memory:
     again.stop().get()
 
 
+@pytest.mark.long
 def test_a_run_has_copies_of_its_own(host: HostMesh, memory: RunMemory) -> None:
     procs = host.spawn_procs({"procs": 2})
     procs.spawn("rank", Rank, memory.owner).copy.call(7, 10).get()

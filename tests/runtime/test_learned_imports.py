@@ -50,6 +50,7 @@ def test_a_later_proc_finds_what_an_earlier_one_imported() -> None:
     assert wait_for(lambda: finds("pyproject_hooks"), what="it to be learned")
 
 
+@pytest.mark.long
 def test_nothing_is_learned_where_that_is_turned_off() -> None:
     with configured(learn_imports=False):
         assert not finds("stack_data")

@@ -49,7 +49,7 @@ HARMLESS = [cls for cls in message.Message.__subclasses__() if cls is not messag
 
 
 @examples(
-    max_examples=60,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

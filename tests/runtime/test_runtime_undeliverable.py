@@ -139,6 +139,7 @@ def test_without_a_hook_nothing_comes_of_it(
     assert len(faults) == (end != "stopped")
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("wants", [True, False])
 def test_a_value_for_the_port_of_a_dead_process(procs: ProcMesh, faults: Any, wants: bool) -> None:
     opens = procs.slice(gpus=1).spawn("opens", Opens)

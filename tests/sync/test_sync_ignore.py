@@ -68,6 +68,7 @@ tokens = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(
     pattern=st.lists(tokens, max_size=10).map("".join),
@@ -81,6 +82,7 @@ def test_many_stars_mean_what_few_do(pattern: str, path: str) -> None:
     assert verdicts[0] == verdicts[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("patterns", "path"),
     [

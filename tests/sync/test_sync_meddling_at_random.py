@@ -222,6 +222,7 @@ def drive(
     host.replica.close()
 
 
+@pytest.mark.long_but(6)
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_whoever_meddles_nothing_is_lost_and_nothing_is_believed(

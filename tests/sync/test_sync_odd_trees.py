@@ -257,6 +257,7 @@ def test_folders_in_folders_without_end_are_named_and_the_rest_comes_along(
         Manifest.decode(scan.manifest.encode())
 
 
+@pytest.mark.long
 def test_why_a_folder_too_deep_is_left_out(folder: Path) -> None:
     deep = folder.joinpath(*["dd"] * 257)
     deep.mkdir(parents=True)

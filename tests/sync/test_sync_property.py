@@ -13,7 +13,7 @@ from tests.sync.author import Author
 from tests.sync.trees import Tree, plant, read_tree, trees
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(states=st.lists(trees, min_size=2, max_size=4), reopens=st.booleans())
 def test_any_tree_becomes_any_other(states: list[Tree], reopens: bool) -> None:
     with tempfile.TemporaryDirectory() as where:

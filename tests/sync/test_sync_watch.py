@@ -220,6 +220,7 @@ def test_a_new_folder_has_another_name_of_a_file_in_it(asking: Asking, folder: P
     assert asking.num_whole == 0
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize(
     "num_events", [300, 301, 302, pytest.param(10_000, marks=[pytest.mark.huge])]
 )
@@ -250,6 +251,7 @@ def test_random_edits_are_all_followed(
     assert len(following.bursts) > 1
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("num_files", [2_000, pytest.param(10_000, marks=pytest.mark.huge)])
 def test_a_burst_of_thousands_of_events_is_all_followed(
     kind: str, following: Following, folder: Path, num_files: int

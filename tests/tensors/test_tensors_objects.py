@@ -143,6 +143,7 @@ def _network(x: Any) -> tuple[Any, list[Any]]:
     return (c * c).mean(), [c, a, x, b]
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("is_local", [True, False])
 def test_gradients_one_by_one_equal_backward(mesh: Any, is_local: bool) -> None:
     with no_mesh.activate():

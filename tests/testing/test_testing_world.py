@@ -285,6 +285,7 @@ class Chatterbox(Actor):
                 self.is_talking.set()
 
 
+@pytest.mark.long
 def test_a_proc_that_is_killed_while_it_prints_ends_and_leaves_no_pipe_open() -> None:
     """At any moment of its printing, and there are many."""
 

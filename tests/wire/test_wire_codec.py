@@ -87,7 +87,7 @@ envelopes = st.builds(
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(cls: type[Message], data: st.DataObject) -> None:
     message = data.draw(structs(cls))

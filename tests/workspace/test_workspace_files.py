@@ -143,6 +143,7 @@ def test_what_did_not_come_from_us_is_left_alone(
     assert not (replica_of(job) / "runs/readme.txt").exists()
 
 
+@pytest.mark.long_but(1)
 def test_names_that_are_no_utf_8_come_to_live_processes(project: Project, procs: ProcMesh) -> None:
     """And code with them; a push from elsewhere tells the owner the same way."""
     steppers: Any = procs.spawn("stepper", project.load("stepper").Stepper)
@@ -159,6 +160,7 @@ def test_names_that_are_no_utf_8_come_to_live_processes(project: Project, procs:
     assert ReloadPlan.decode(plan.encode()) == plan
 
 
+@pytest.mark.long_but(1)
 def test_a_config_file_whose_name_is_no_utf_8_keeps_nobody_waiting(
     project: Project, procs: ProcMesh
 ) -> None:

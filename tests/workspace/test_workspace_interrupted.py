@@ -13,6 +13,7 @@ from monarch.runtime.workspace.session import session_of
 from tests.workspace.conftest import Project, replica_of
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("step", ["prepare", "fence", "halt", "patch"])
 def test_ctrl_c_in_the_middle_of_a_push_puts_everybody_back(
     project: Project,

@@ -74,6 +74,7 @@ def test_a_proc_killed_at_any_step(
         assert again.ok, f"{step} {is_after}: {again}"
 
 
+@pytest.mark.long_but(2)
 @pytest.mark.parametrize(("step", "is_after"), MOMENTS)
 def test_a_host_agent_killed_at_any_step(
     step: str,

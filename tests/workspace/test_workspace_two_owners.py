@@ -133,6 +133,7 @@ def test_what_one_refuses_at_last_neither_runs_in_the_end(two: Two, refuses: str
     two.come_to(3, 3)
 
 
+@pytest.mark.long_but(1)
 @pytest.mark.parametrize("is_after", [False, True])
 def test_where_the_author_dies_between_them_the_next_push_brings_them_together(
     two: Two, is_after: bool
