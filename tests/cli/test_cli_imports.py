@@ -28,14 +28,15 @@ HEAVY = ("torch", "numpy", "monarch_recipes.ddp", "rich", *RUNTIME, *RELOAD)
 # What `monarch --help` imports of ours.
 DECLARING = {
     "monarch", "monarch.cli", "monarch.cli.commands", "monarch.cli.main", "monarch.cli.options",
-    "monarch.cli.debug.debug", "monarch.cli.debug.debug_commands",
-    "monarch.cli.hosts.hosts", "monarch.cli.hosts.host_commands",
+    "monarch.cli.debug", "monarch.cli.debug.debug", "monarch.cli.debug.debug_commands",
+    "monarch.cli.hosts", "monarch.cli.hosts.hosts", "monarch.cli.hosts.host_commands",
     "monarch.cli.observe", "monarch.cli.observe.commands",
-    "monarch.cli.runs.runs", "monarch.cli.runs.runs_commands",
+    "monarch.cli.runs", "monarch.cli.runs.runs", "monarch.cli.runs.runs_commands",
     "monarch.cli.sync", "monarch.cli.sync.commands",
-    "monarch.cli.terminal.terminal", "monarch.cli.terminal.interrupts", "monarch.cli.terminal.keys",
-    "monarch.cli.terminal.streams", "monarch.cli.terminal.volume",
-    "monarch.compat", "monarch.compat.finder", "monarch.errors", "monarch.offers",
+    "monarch.cli.terminal", "monarch.cli.terminal.terminal", "monarch.cli.terminal.interrupts",
+    "monarch.cli.terminal.keys", "monarch.cli.terminal.streams", "monarch.cli.terminal.volume",
+    "monarch.compat", "monarch.compat.finder",
+    "monarch.errors", "monarch.offers", "monarch.version",
     "monarch_sync", "monarch_sync.words",
 }  # fmt: skip
 
