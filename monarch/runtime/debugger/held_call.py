@@ -58,9 +58,9 @@ class HeldCall:
         """Stop at the place where ``error`` was raised; return whether the call must be run
         again."""
         lines = traceback.format_exception_only(type(error), error)
-        told = lines[-1].strip() if lines else type(error).__name__
-        self.about = msgspec.structs.replace(self.about, reason="error", error=told)
-        self.text.write(f"{told}\n")
+        text = lines[-1].strip() if lines else type(error).__name__
+        self.about = msgspec.structs.replace(self.about, reason="error", error=text)
+        self.text.write(f"{text}\n")
         return self.pdb.stand_at_error(error)
 
     def type(self, line: str, who: str = "") -> None:

@@ -87,8 +87,8 @@ class ProcHolds:
         """Forget the call on this thread, which is over."""
         call = self._of.pop(self._key(), None) if self._of else None
         if call is not None:
-            if call.pdb.runs_again and call.pdb.is_hasty and (now := running.get()) is not None:
-                self._hasty.add(now.record.uid)
+            if call.pdb.runs_again and call.pdb.is_hasty and (current := running.get()) is not None:
+                self._hasty.add(current.record.uid)
             call.end(sys._getframe().f_back)
             with self._lock:
                 self._calls.pop(call.about.id, None)
@@ -101,18 +101,22 @@ class ProcHolds:
         return is_hasty
 
     def _key(self) -> int:
-        now = running.get()
-        return threading.get_ident() if now is None else id(now)
+        current = running.get()
+        return threading.get_ident() if current is None else id(current)
 
     def _begin(self, reason: str) -> HeldCall:
         flush()
         key = self._key()
-        found = self._of.get(key)
-        if found is not None:
-            return found
-        now = running.get()
+        call_before = self._of.get(key)
+        if call_before is not None:
+            return call_before
+        current = running.get()
         call = HeldCall(
-            self._describe(now, reason), self._changed, self._more_text, self._learn, now is None
+            self._describe(current, reason),
+            self._changed,
+            self._more_text,
+            self._learn,
+            is_loose=current is None,
         )
         with self._lock:
             self._calls[call.about.id] = self._of[key] = call
@@ -129,9 +133,9 @@ class ProcHolds:
         if file in self._unknown:
             return False
         node = self._node
-        asked = node.ask(self._agent.root, SourceAsked(file))
+        answer = node.ask(self._agent.root, SourceAsked(file))
         flush()
-        text = asked.value.or_else("") if asked.wait(_SOURCE_SECONDS) else ""
+        text = answer.value.or_else("") if answer.wait(_SOURCE_SECONDS) else ""
         if not text:
             self._unknown.add(file)
             return False
@@ -139,18 +143,18 @@ class ProcHolds:
         linecache.cache[file] = (len(text), None, lines, file)
         return True
 
-    def _describe(self, now: Running | None, reason: str) -> HoldNote:
+    def _describe(self, current: Running | None, reason: str) -> HoldNote:
         self._count += 1
         cell = None
-        if now is not None:
+        if current is not None:
             cells = self._agent.cells
-            cell = next((c for c in cells if c.record.uid == now.record.uid), None)
+            cell = next((c for c in cells if c.record.uid == current.record.uid), None)
         return HoldNote(
             id=f"{self._node.uid}/{self._count}",
-            actor=self._name if now is None else now.record.name,
-            rank=self._rank if now is None else now.record.rank,
-            labels=() if now is None else now.record.labels,
-            sizes=() if now is None else now.record.sizes,
+            actor=self._name if current is None else current.record.name,
+            rank=self._rank if current is None else current.record.rank,
+            labels=() if current is None else current.record.labels,
+            sizes=() if current is None else current.record.sizes,
             mesh=self._mesh,
             proc=self._node.uid,
             host=socket.gethostname(),
@@ -169,9 +173,9 @@ class ProcHolds:
 
     def _mark(self) -> None:
         """Mark on each actor where it is held, for callers that wait for it."""
-        at = {call.about.actor: call.about.place for call in list(self._calls.values())}
+        places = {call.about.actor: call.about.place for call in list(self._calls.values())}
         for cell in self._agent.cells:
-            cell.held_at = at.get(cell.record.name, "")
+            cell.held_at = places.get(cell.record.name, "")
 
     def _changed(self) -> None:
         """Report a call that was held or released, unless it is held again within a moment."""
@@ -189,15 +193,15 @@ class ProcHolds:
                 # Outside of an actor no call ends: what goes on is forgotten.
                 if call.is_loose and not call.about.is_waiting and call.pdb.goes_on:
                     del self._of[key], self._calls[call.about.id]
-            now = tuple(call.about for call in self._calls.values())
-            if now == self._told:
+            notes = tuple(call.about for call in self._calls.values())
+            if notes == self._told:
                 return
-            self._told = now
+            self._told = notes
         self._mark()
-        told = HoldsChanged(self._node.uid, now)
-        self._node.send(self._agent.host, told)
+        message = HoldsChanged(self._node.uid, notes)
+        self._node.send(self._agent.host, message)
         if self._agent.root.uid != self._agent.host.uid:
-            self._node.send(self._agent.root, told)
+            self._node.send(self._agent.root, message)
         flush()
 
     def _more_text(self) -> None:
@@ -249,8 +253,8 @@ class ProcHolds:
             self._answer_asked()
 
     def _answer_asked(self) -> None:
-        asked, self._asked = self._asked, []
-        self._asked += [order for order in asked if not self._answer_text(order)]
+        orders, self._asked = self._asked, []
+        self._asked += [order for order in orders if not self._answer_text(order)]
 
     def _give_up(self, order: HoldText) -> None:
         if order in self._asked:

@@ -112,7 +112,7 @@ class UnhandledFaults:
     def tell(self, lost: Lost) -> None:
         """Decide about a loss, on a thread of its own, because the hook may take any time."""
         thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
-        self._asking = [one for one in self._asking if one.is_alive()]
+        self._asking = [asking for asking in self._asking if asking.is_alive()]
         if thread is not None:
             self._asking.append(thread)
 

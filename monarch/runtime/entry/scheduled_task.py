@@ -37,16 +37,16 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
     # Here, as it is taken out of the environment: the next agent inherits it.
     take_secret()
     # A pipe, not handlers: what was sent while another was looked into is found there after it.
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told)
+    signals_out, signals_in = os.pipe()
+    os.set_blocking(signals_in, False)
+    signal.set_wakeup_fd(signals_in)
     for number in (*_SIGNALS, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     wait_seconds = _FIRST_WAIT_SECONDS
     while True:
         began = time.monotonic()
-        pid, notices = _start(address, name, (heard, told))
-        status, is_over = _watch(pid, heard, notices, meaning)
+        pid, notices = _start(address, name, (signals_out, signals_in))
+        status, is_over = _watch(pid, signals_out, notices, meaning)
         os.close(notices)
         if is_over or status == 0 or not again:
             return status
@@ -54,8 +54,10 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
             wait_seconds = _FIRST_WAIT_SECONDS
         _log.warning(
             "the host agent %s has ended (%d): it is started again in %.1f s",
-            name, status, wait_seconds,
-        )  # fmt: skip
+            name,
+            status,
+            wait_seconds,
+        )
         time.sleep(wait_seconds)
         wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
 

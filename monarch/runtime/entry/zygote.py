@@ -168,7 +168,7 @@ class _Zygote:
             "procs import it themselves"
         )
         self._past.modules = modules
-        self._past.children = [(pid, *known) for pid, known in self._children.items()]
+        self._past.children = [(pid, *child) for pid, child in self._children.items()]
         self._past.exec(self._control.fileno())
 
     def _learn(self, modules: list[str]) -> None:

@@ -48,6 +48,9 @@ def start_agent(
             descriptors.append(reader)
         return subprocess.Popen(
             [sys.executable, *module_arguments(AGENT_PROGRAM, url, name, *parent)],
-            env=environment, pass_fds=descriptors, stdin=subprocess.DEVNULL,
-            start_new_session=True, **options,
-        )  # fmt: skip
+            env=environment,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            **options,
+        )

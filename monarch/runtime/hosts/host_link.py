@@ -80,8 +80,8 @@ class HostLink:
         node.peer_down.on_down.append(self._on_peer_down)
         outcome.on_set(lambda: self._answered(outcome.value))
         if process is not None and process.is_running:
-            here = ProcAddress(self.address.uid, self.address.urls, node.address.machine)
-            node.failure_detector.watch(here, process.pid, self._process_ended)
+            local = ProcAddress(self.address.uid, self.address.urls, node.address.machine)
+            node.failure_detector.watch(local, process.pid, self._process_ended)
         elif process is not None:
             node.loop.call_soon(self._process_ended)
 
@@ -113,8 +113,10 @@ class HostLink:
             _log.warning(
                 "the host agent at %s (pid %d) has not answered for %.0f s; its process lives, so "
                 "it is waited for",
-                self.url, process.pid, self._num_waits * waited,
-            )  # fmt: skip
+                self.url,
+                process.pid,
+                self._num_waits * waited,
+            )
             self._timer = self._node.loop.call_later(waited, self._too_late)
             return
         is_secret = self.url.startswith("tcp://") and self._node.keys is not None
@@ -186,9 +188,9 @@ class HostWatch:
 
     def _on_watch_host(self, order: WatchHost) -> None:
         host, watcher = order.host, order.watcher
-        known = self._for.setdefault(host.uid, {})
-        known[watcher.uid] = watcher
-        if len(known) > 1:
+        watchers = self._for.setdefault(host.uid, {})
+        watchers[watcher.uid] = watcher
+        if len(watchers) > 1:
             return
         node = self._node
         if node.failure_of(host.uid) is not None:

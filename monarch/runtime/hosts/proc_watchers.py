@@ -65,7 +65,7 @@ class ProcWatchers:
         """Forget end watchers of procs that do not exist, because they will not be ordered any
         more."""
         known = self._end_watchers.items()
-        self._end_watchers = {uid: told for uid, told in known if uid in self._procs}
+        self._end_watchers = {uid: watchers for uid, watchers in known if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
         """Note a new proc of this host."""
@@ -93,13 +93,13 @@ class ProcWatchers:
         moment, and all are reported as one event.
         """
         self._remember_end(down)
-        told = self._with_owner(proc, self._take(proc.uid))
+        watchers = self._with_owner(proc, self._take(proc.uid))
         if is_shared:
             if not self._lost_together:
                 self._node.loop.call_soon(self._tell_lost)
-            self._lost_together.append((down, told))
+            self._lost_together.append((down, watchers))
             return
-        for address in told.values():
+        for address in watchers.values():
             self._node.send(address, down)
 
     def _with_owner(self, proc: HostProc, others: _Told) -> _Told:
@@ -111,8 +111,8 @@ class ProcWatchers:
     def _tell_lost(self) -> None:
         lost, self._lost_together = self._lost_together, []
         cause = f"template of {lost[0][0].uid}"
-        for uid, address in {uid: a for _, told in lost for uid, a in told.items()}.items():
-            downs = tuple(down for down, told in lost if uid in told)
+        for uid, address in {uid: a for _, watchers in lost for uid, a in watchers.items()}.items():
+            downs = tuple(down for down, watchers in lost if uid in watchers)
             self._node.send(address, ProcsDown(downs, cause))
 
     def _remember_end(self, down: ProcDown) -> None:

@@ -28,11 +28,11 @@ class Replacements:
         node.on(ReplaceProcs, self._on_order)
 
     def _on_order(self, order: ReplaceProcs) -> None:
-        there = [uid for uid in order.uids if uid in self._procs]
-        waiting = _Replacing(order, set(there), sorted(set(order.uids) - set(there)))
+        present = [uid for uid in order.uids if uid in self._procs]
+        waiting = _Replacing(order, set(present), sorted(set(order.uids) - set(present)))
         self._orders.append(waiting)
-        self._end(there, order)
-        self._wanted.update(there)
+        self._end(present, order)
+        self._wanted.update(present)
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:

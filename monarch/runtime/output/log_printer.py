@@ -86,11 +86,11 @@ class LogPrinter:
             done.set()
 
         self._queue.put(close_windows)
-        before = -1
+        num_done = -1
         while not done.wait(timeout):
-            if self._num_done == before or not thread.is_alive():
+            if self._num_done == num_done or not thread.is_alive():
                 return False
-            before = self._num_done
+            num_done = self._num_done
         return True
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class LogPrinter:
     def _run(self) -> None:
         while True:
             deadlines = (self._windows.next_deadline, self._burst.deadline)
-            deadline = min((one for one in deadlines if one is not None), default=None)
+            deadline = min((moment for moment in deadlines if moment is not None), default=None)
             try:
                 wait = None if deadline is None else max(0.0, deadline - time.time())
                 job = self._queue.get(timeout=wait)
@@ -147,8 +147,8 @@ class LogPrinter:
         else:
             label = _label_of(log.label)
             # The label names the actor already.
-            said = "\n".join(map(without_actor, text.split("\n"))) if log.label else text
-            self._write(log.stream, lambda style: line_text(label, said, style))
+            shown = "\n".join(map(without_actor, text.split("\n"))) if log.label else text
+            self._write(log.stream, lambda style: line_text(label, shown, style))
         self._printed(log.host, len(lines))
 
     def _take_of_run(self, source: LineSource, stream: int, lines: list[str]) -> None:
@@ -160,9 +160,9 @@ class LogPrinter:
         self._write(1, lambda style: run_text(label, shown, style))
 
     def _show_burst(self) -> None:
-        for said in self._burst.take():
-            show = functools.partial(run_text, _label_of(said.label), said.text)
-            self._write(said.stream, show)
+        for burst in self._burst.take():
+            show = functools.partial(run_text, _label_of(burst.label), burst.text)
+            self._write(burst.stream, show)
 
     def _show_due(self, now: float) -> None:
         self._show(self._windows.due(now))

@@ -54,9 +54,13 @@ class LogSender:
     """
 
     def __init__(
-        self, node: Node, host_name: str, client: Callable[[], ProcAddress | None], *,
+        self,
+        node: Node,
+        host_name: str,
+        client: Callable[[], ProcAddress | None],
+        *,
         look_seconds: float = 0.02,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.patience_seconds = 2.0
         self.num_looks_at_disk = 10
         self._look_seconds = look_seconds
@@ -115,11 +119,11 @@ class LogSender:
         """Wait until the pipes of a dead proc are read. A log file write that hangs is waited for
         only a while, and only once even if many procs die."""
         deadline = time.monotonic() + self.patience_seconds
-        seen, num_looks = self._write, 0
+        last_write, num_looks = self._write, 0
         while not is_read.wait(self._look_seconds) and time.monotonic() <= deadline:
             write = self._write
-            num_looks = num_looks + 1 if write is seen else 1
-            seen = write
+            num_looks = num_looks + 1 if write is last_write else 1
+            last_write = write
             if write is not None and (write is self._still or num_looks > self.num_looks_at_disk):
                 self._still = write
                 return

@@ -89,9 +89,9 @@ class ZygoteProcess:
         """
         if not self._command.inherit_env:
             return {}
-        before, now = self._environment, dict(os.environ)
-        changed: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
-        changed.update({name: None for name in before if name not in now})
+        then, now = self._environment, dict(os.environ)
+        changed: dict[str, str | None] = {k: v for k, v in now.items() if then.get(k) != v}
+        changed.update({name: None for name in then if name not in now})
         return {k: v for k, v in changed.items() if k not in self._command.env}
 
     def kill(self) -> None:
