@@ -48,7 +48,10 @@ class _Spawned(NamedTuple):
 
 
 class MeshCollector(KeepsAll):
-    """``clock`` and ``seconds`` are for tests; each ``look`` runs on the thread that calls it."""
+    """Ends meshes that were dropped and are unused for ``seconds``; 0 for never.
+
+    ``clock`` is for tests; each ``look`` runs on the thread that calls it.
+    """
 
     def __init__(
         self, agent: DroppingClient, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -72,7 +75,7 @@ class MeshCollector(KeepsAll):
     def watch(
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
     ) -> None:
-        """``owner`` is the object that owns the mesh; ``stop`` ends its procs."""
+        """Call ``stop``, which ends the procs, once ``owner`` was freed and nothing uses them."""
         if self._seconds <= 0 or is_keeping_all():
             return
         if self._spawned:
@@ -92,7 +95,7 @@ class MeshCollector(KeepsAll):
             self._rules.look_again(now)
 
     def forget(self, uid: Uid) -> None:
-        """The mesh was stopped."""
+        """Forget a mesh, because it was stopped."""
         if self._spawned.pop(uid, None) is not None:
             self._rules.forget(uid)
 

@@ -141,8 +141,8 @@ class ObserveDoor:
             from monarch.runtime.debugger.looks import Looks
 
             config = self._config
-            place = config.rank, config.labels, config.sizes
-            self._looks = Looks(self._agent, lambda: self.holds, place)
+            member = config.rank, config.labels, config.sizes
+            self._looks = Looks(self._agent, lambda: self.holds, member)
         return self._looks
 
     def _on_clocks(self, order: ClocksStand) -> None:

@@ -11,7 +11,7 @@ from types import FrameType
 import msgspec
 
 from monarch.runtime.debugger.held_pdb import HeldPdb
-from monarch.runtime.debugger.held_text import HeldText, Shown
+from monarch.runtime.debugger.held_text import HeldText
 from monarch.wire.hold import HoldNote
 
 
@@ -68,10 +68,6 @@ class HeldCall:
         self.last_touch = time.monotonic()
         self.text.type(line, who)
 
-    def since(self, number: int) -> Shown:
-        """Return the debugger's output since that character. From any thread."""
-        return self.text.since(number)
-
     def end(self, frame: FrameType | None) -> None:
         """End the hold, because the call has ended."""
         self.pdb.end(frame)
@@ -81,7 +77,7 @@ class HeldCall:
     def _because(self, reason: str) -> None:
         self.about = msgspec.structs.replace(self.about, reason=reason)
 
-    def _stops(self, frame: FrameType | None, why: str) -> None:
+    def _stops(self, frame: FrameType | None) -> None:
         if frame is not None:
             self.about = msgspec.structs.replace(
                 self.about,

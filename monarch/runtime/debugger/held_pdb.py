@@ -24,13 +24,13 @@ _OURS = ["monarch.*", "asyncio.*", "contextlib", "contextvars", "threading"]
 
 class HeldPdb(pdb.Pdb):
     """Python's debugger for a held call. Before it reads a command, it calls ``stops`` with the
-    frame at which it stops and the reason. ``learn`` loads the lines of a file that this host lacks
-    into ``linecache`` and returns whether it could."""
+    frame at which it stops. ``learn`` loads the lines of a file that this host lacks into
+    ``linecache`` and returns whether it could."""
 
     def __init__(
         self,
         text: HeldText,
-        stops: Callable[[FrameType | None, str], None],
+        stops: Callable[[FrameType | None], None],
         learn: Callable[[str], bool],
     ) -> None:
         # Typeshed knows the streams as files.
@@ -63,7 +63,7 @@ class HeldPdb(pdb.Pdb):
         self._enters = False
         tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
         stopped = _last(tb) if frame is None else frame
-        self._stops(stopped, "")
+        self._stops(stopped)
         while stopped is not None and not _is_ours(stopped):
             self._learn(stopped.f_code.co_filename)
             stopped = stopped.f_back
@@ -188,7 +188,7 @@ class HeldPdb(pdb.Pdb):
         if arg:
             super().do_clear(arg)
             return
-        for breakpoint in [known_break for known_break in bdb.Breakpoint.bpbynumber if known_break]:
+        for breakpoint in filter(None, bdb.Breakpoint.bpbynumber):
             self.message(f"Deleted {breakpoint}")
         self.clear_all_breaks()
 

@@ -26,13 +26,21 @@ class HoldBook:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        #: The calls of each proc that are held, or may be held again before they end.
         self._holds: dict[Uid, tuple[HoldNote, ...]] = {}
+        #: The ids of the calls that were reported, or will be with the next report.
         self._known: set[str] = set()
+        #: The calls of the next report.
         self._new: list[HoldNote] = []
+        #: Calls that were held when their proc ended.
         self._lost: deque[LostHold] = deque(maxlen=_MOST_LOST)
+        #: Whether a report says that clocks are stopped.
         self._has_told = False
-        self.together_seconds = 0.4  # after the first call, those of other ranks are told with it
+        #: How long a report waits after the first call for those of other ranks.
+        self.together_seconds = 0.4
+        #: For how long clocks had been stopped in all at the last report that they run again.
         self._held_before = 0.0
+        #: For how long clocks were stopped.
         self.time = HeldTime()
         self.tell: Callable[[str], None] = lambda text: None
         self.on_held: Callable[[bool], None] = lambda is_held: None

@@ -40,19 +40,19 @@ from monarch.wire.message import (
 
 class Looks:
     """Answers questions on the I/O thread, so also while actors are busy. ``holds`` has the held
-    calls of this process; ``place`` is its rank in its mesh, with the mesh's labels and sizes.
+    calls of this process; ``member`` is its rank in its mesh, with the mesh's labels and sizes.
     """
 
     def __init__(
         self,
         agent: ProcAgent,
         holds: Callable[[], Any],
-        place: tuple[int, Sequence[str], Sequence[int]],
+        member: tuple[int, Sequence[str], Sequence[int]],
     ) -> None:
         self._agent = agent
         self._node = agent.node
         self._holds = holds
-        self._place = place
+        self._member = member
         self._breaks = BreakPlaces(self._stand, lambda: agent.generation)
         self._stops = Stops(self._stand)
         self._answers: dict[type[Message], Callable[[Any], None]] = {
@@ -117,7 +117,7 @@ class Looks:
             answer()
 
     def _answer_break(self, order: BreakPlace) -> None:
-        is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._place)
+        is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._member)
         text = self.arm(order) if is_meant else ""
         self._node.answer(order, BreakAnswer(text, is_meant))
 

@@ -13,7 +13,7 @@ from monarch.python_start import module_arguments
 from monarch.runtime.links.secret import SECRET_VARIABLES
 
 AGENT_PROGRAM = "monarch.runtime.entry.host_main"
-"""What the command of each has."""
+"""The module that runs a host agent; every agent's command contains it."""
 
 _TEXT, _DESCRIPTOR = SECRET_VARIABLES
 

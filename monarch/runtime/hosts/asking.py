@@ -1,4 +1,4 @@
-"""Asks host agents for their state, all at once; hosts that are gone are found quickly."""
+"""Asks host agents for their state, all at once, and finds dead ones quickly."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _MAX_ENDS = 10_000
 """How many ends of procs are remembered. A question about an older one is answered, after a moment,
 with "its host agent does not know it": the proc is gone in either case."""
 
-_Told = dict[Uid, ProcAddress]
+_Addresses = dict[Uid, ProcAddress]
 
 
 class ProcWatchers:
@@ -32,12 +32,15 @@ class ProcWatchers:
         self._host = host
         self._procs = procs
         self._is_coming = is_coming
-        self._watchers: dict[Uid, _Told] = {}
-        self._end_watchers: dict[Uid, _Told] = {}
+        #: By proc, which may not exist yet: the processes that asked for reports.
+        self._watchers: dict[Uid, _Addresses] = {}
+        self._end_watchers: dict[Uid, _Addresses] = {}
+        #: The last ends, by proc.
         self._ends: dict[Uid, ProcDown] = {}
-        # How much longer than a reference to a proc the order to make it may be on its way.
+        #: How much later than a reference to a proc the order to make it may arrive.
         self.early_seconds = 5.0
-        self._lost_together: list[tuple[ProcDown, _Told]] = []
+        #: The deaths that one message will report, each with those whom it is reported to.
+        self._lost_together: list[tuple[ProcDown, _Addresses]] = []
         node.peer_down.on_down.append(self._on_peer_down)
 
     def watch(self, uid: Uid, watcher: ProcAddress) -> None:
@@ -47,7 +50,7 @@ class ProcWatchers:
             self._node.send(watcher, self._ends[uid])
             return
         if proc is not None and watcher.uid == self._node.uid:
-            return  # We are told of each of our procs, and would tell ourselves of it for ever.
+            return  # We hear of our own procs in any case.
         if proc is None and uid not in self._watchers:
             self._give_up_later(uid)
         self._watchers.setdefault(uid, {})[watcher.uid] = watcher
@@ -64,8 +67,8 @@ class ProcWatchers:
     def forget_end_watchers(self) -> None:
         """Forget end watchers of procs that do not exist, because they will not be ordered any
         more."""
-        known = self._end_watchers.items()
-        self._end_watchers = {uid: watchers for uid, watchers in known if uid in self._procs}
+        by_proc = self._end_watchers.items()
+        self._end_watchers = {uid: watchers for uid, watchers in by_proc if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
         """Note a new proc of this host."""
@@ -102,10 +105,10 @@ class ProcWatchers:
         for address in watchers.values():
             self._node.send(address, down)
 
-    def _with_owner(self, proc: HostProc, others: _Told) -> _Told:
+    def _with_owner(self, proc: HostProc, others: _Addresses) -> _Addresses:
         return {proc.owner.uid: proc.owner, **others, self._node.uid: self._node.address}
 
-    def _take(self, uid: Uid) -> _Told:
+    def _take(self, uid: Uid) -> _Addresses:
         return {**self._watchers.pop(uid, {}), **self._end_watchers.pop(uid, {})}
 
     def _tell_lost(self) -> None:
@@ -136,7 +139,7 @@ class ProcWatchers:
             self._node.send(watcher, unknown)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        # On the thread that noticed it.
+        # It runs on the thread that noticed the end.
         self._node.loop.call_soon(lambda: self._forget(uid))
 
     def _forget(self, gone: Uid) -> None:

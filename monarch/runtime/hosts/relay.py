@@ -77,10 +77,10 @@ class Relay:
         """Introduce the tree to a proc that has replaced another, because it knows no other process
         yet.
         """
-        found = place_of(again.uid)
-        for (_, mesh), known in self._trees.items() if found is not None else ():
-            if found is not None and mesh == found[0]:
-                self._node.send(ProcAddress(again.uid), Introduce(known.grow.sender))
+        mesh_of_proc, _ = place_of(again.uid) or ("", 0)
+        for (_, mesh), tree in self._trees.items():
+            if mesh == mesh_of_proc:
+                self._node.send(ProcAddress(again.uid), Introduce(tree.grow.sender))
 
     def _on_grow(self, grow: Grow) -> None:
         if grow.degree < 1 or grow.start < 0 or not 0 < grow.per_host <= _MAX_PER_HOST:
@@ -113,7 +113,7 @@ class Relay:
             _log.warning("a cast along an unknown tree was dropped")
             return
         if cast.number <= tree.last:
-            return  # Overtaken on the way around a host that died; its caller was told.
+            return  # It came late, around a host that died; its caller has got an error.
         tree.last = cast.number
         grow, members = tree.grow, Members.from_wire(cast.members)
         if not grow.start <= cast.start < cast.stop <= grow.start + len(grow.hosts):
@@ -155,7 +155,7 @@ class Relay:
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
         if why:
-            # Its receivers say so in our stead: in its place, and to the caller.
+            # Its receivers get the reason as its contents, and report it to the caller.
             data, buffers = broken_payload(f"on the host {self._agent.name}, {why}"), ()
         borrowed = Borrowed([memoryview(buffer) for buffer in buffers])
         return Payload(data, borrowed).for_many(num_receivers)
@@ -174,11 +174,10 @@ class Relay:
         for number, rank in members_here:
             proc = ProcAddress(proc_uid(grow.mesh, number))
             if isinstance(message, Call):
-                # Of one member alone the rank is given.
+                # A call to one member alone has its rank already.
                 self._call(proc, message, message.rank + rank, cast.port, data)
             else:
-                one = _for_rank(message, rank)
-                self._node.send(proc, one, *data)
+                self._node.send(proc, _for_rank(message, rank), *data)
 
     def _call(self, proc: ProcAddress, call: Call, rank: int, port: int, data: Payload) -> None:
         if port:
@@ -201,7 +200,7 @@ class Relay:
 
 def _for_rank(message: Message, rank: int) -> Message:
     if isinstance(message, SpawnActor):
-        # Of one member alone the rank is given.
+        # An order for one member alone has its rank already.
         return msgspec.structs.replace(message, rank=message.rank + rank)
     return message
 
@@ -229,7 +228,7 @@ class Fold:
         size = len(data) + sum(map(len, buffers))
         why = self._node.bulk_sender.why_not(size)
         if why:
-            # The caller is told: no other process knows that there was an answer.
+            # The caller gets the reason, as no other process knows that there was an answer.
             data, buffers = broken_payload(f"on a host that hands answers on, {why}"), ()
             size = len(data)
         elif self._node.bulk_sender.why_not(self._num_bytes + size):

@@ -119,7 +119,7 @@ def _frames(
     frame: FrameType | None, with_locals: bool, *, users_only: bool = False
 ) -> list[dict[str, Any]]:
     chain = users_frames(frame) if users_only else _callers(frame)
-    return [_told(caller, with_locals) for caller in reversed(chain)]
+    return [_described(caller, with_locals) for caller in reversed(chain)]
 
 
 def _callers(frame: FrameType | None) -> list[FrameType]:
@@ -130,7 +130,7 @@ def _callers(frame: FrameType | None) -> list[FrameType]:
     return callers
 
 
-def _told(frame: FrameType, with_locals: bool) -> dict[str, Any]:
+def _described(frame: FrameType, with_locals: bool) -> dict[str, Any]:
     code = frame.f_code
     described: dict[str, Any] = {
         "file": code.co_filename,

@@ -19,7 +19,7 @@ from monarch.wire.message import Command
 _SEND_BUFFER_BYTES = 1 << 20
 
 ZYGOTE_ARGUMENTS = tuple(module_arguments("monarch.runtime.entry.zygote"))
-"""With which a Python becomes a zygote."""
+"""The arguments that make a Python a zygote."""
 
 
 def require_linux() -> None:
