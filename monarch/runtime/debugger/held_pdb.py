@@ -146,7 +146,7 @@ class HeldPdb(pdb.Pdb):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the user has told it to continue, and it has no breakpoints left."""
+        """Whether the user has typed ``continue``, and it has no breakpoints left."""
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:

@@ -187,7 +187,7 @@ def come_up(
     for url in map(HostUrl.parse, config.listen):
         node.listen(url.bind, advertise=url.advertise)
     if config.host_bind:
-        # A machine often takes its own name for another address than others do: 127.0.1.1.
+        # A machine often resolves its own name to another address than others do: 127.0.1.1.
         for host_url in config.host.urls:
             if host_url.startswith("tcp://"):
                 node.reach_at(host_url, config.host_bind)
@@ -237,7 +237,7 @@ def _settle_in(config: ProcConfig) -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
 
 
-_WATCHES_OTHERS = "monarch.runs."  # beside the actors of a run, and prints nothing
+_WATCHES_OTHERS = "monarch.runs."  # where classes of actors that print nothing are defined
 
 
 def mark_output(

@@ -34,9 +34,9 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
     ``meaning`` returns the end that a signal announces, or ``None`` for an immediate end.
     ``again``: an agent that dies is restarted at the same address, with growing pauses.
     """
-    # Here, as it is taken out of the environment: the next agent inherits it.
+    # Taken out of the environment here, so that each agent inherits the kept value.
     take_secret()
-    # A pipe, not handlers: what was sent while another was looked into is found there after it.
+    # Signals go through a pipe, which keeps those that come while another is handled.
     signals_out, signals_in = os.pipe()
     os.set_blocking(signals_in, False)
     signal.set_wakeup_fd(signals_in)
@@ -75,7 +75,7 @@ def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
         for fd in (*ours, writer):
             os.close(fd)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A scheduler may signal all processes of a task. What is ignored is so in procs, too.
+        # A scheduler may signal all processes of a task. Procs inherit that it is ignored.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         die_with_parent()
         # Imported in the agent alone: this process stays small.
@@ -105,7 +105,7 @@ def _watch(pid: int, heard: int, notices: int, meaning: Meaning) -> tuple[int, b
                     os.write(notices, f"{json.dumps(notice._asdict())}\n".encode())
                 elif number == signal.SIGTERM:
                     os.write(notices, b"end\n")
-        # All that has ended: as the first process of a container it inherits orphans.
+        # Reap all children: as the first process of a container it inherits orphans.
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == pid:

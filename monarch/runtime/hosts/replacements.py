@@ -4,6 +4,7 @@ change."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
@@ -69,10 +70,9 @@ class Replacements:
             self._node.answer(order.message, error=error)
 
 
-class _Replacing:
-    """An order to replace procs, and its procs that are not up yet."""
+class _Replacing(NamedTuple):
+    """An order to replace procs, its procs that are not up yet, and why others will not be."""
 
-    def __init__(self, message: ReplaceProcs, missing: set[Uid], lost: list[str]) -> None:
-        self.message = message
-        self.missing = missing
-        self.lost = lost
+    message: ReplaceProcs
+    missing: set[Uid]
+    lost: list[str]

@@ -47,10 +47,10 @@ class _LogSource(msgspec.Struct):
 class LogSender:
     """The output of all procs of a host. It has a thread of its own as soon as there are procs.
 
-    A report of a death waits for ``patience_seconds`` for the proc's last lines, on a machine that
-    is short of time; but for no more than ``num_looks_at_disk`` looks at a write that does not end,
-    where the disk stands still. Looks, not seconds: where the machine has no time for them, it has
-    none for the write either.
+    The report of a proc's death waits for its last lines, for ``patience_seconds`` at most, as the
+    machine may be busy. It gives up sooner if the disk hangs: when ``num_looks_at_disk`` looks have
+    found the same write under way. Looks are counted, not seconds, because a machine that is too
+    busy to look is too busy to write.
     """
 
     def __init__(

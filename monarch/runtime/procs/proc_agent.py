@@ -352,8 +352,8 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Record that code outside of actors got these failures as the error of a call, as did
-        ``others``. Keys are those of ``core.supervision.UnhandledFailure``.
+        """Record that a call from outside of actors has raised these failures; the call was to
+        ``others`` too. Keys are those of ``core.supervision.UnhandledFailure``.
         """
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:

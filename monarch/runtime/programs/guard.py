@@ -1,10 +1,10 @@
 """Runs one program, and leaves nothing of it: a script of its own, for a bare interpreter.
 
-``python -I -S guard.py FD TERMINAL DIRECTORY PROGRAM...``. The host agent holds the other end of
-the socket FD. Each byte that comes is a signal for the program's process group; the end of the
-socket, which comes with any end of the agent, ends everything. When the program
-ends, so does all that it has left behind, also what has moved to a session of its own: as a
-subreaper, this process becomes the parent of orphans. The exit status goes back as a line.
+``python -I -S guard.py FD TERMINAL DIRECTORY PROGRAM...``. The host agent has the other end of the
+socket FD. Each byte from there is a signal for the program's process group; the end of the socket,
+which comes with any end of the agent, ends everything. When the program ends, this process ends all
+that it has left behind, in other sessions too: as a subreaper it is the parent of orphans. It sends
+the exit status back as a line.
 """
 
 import contextlib
