@@ -307,7 +307,7 @@ def _own_children() -> set[int]:
     if client is None:
         return warm_python.pids
     templates = {launcher.pid for launcher in client.host_agent.templates.all}
-    return warm_python.pids | templates | client.zygotes_ahead
+    return warm_python.pids | templates | client.ahead.pids
 
 
 def _num_uses_of_ray() -> int:

@@ -20,33 +20,23 @@ A = TypeVar("A")
 K = TypeVar("K")
 
 
-class RawReply:
-    """An answer as it arrived, still pickled. The thread that wants it unpickles it."""
+class RawReply(msgspec.Struct):
+    """An answer as it arrived, still pickled. The thread that wants it unpickles it.
 
-    __slots__ = ("buffers", "failed", "generation", "payload", "refused", "sender", "via")
+    ``via`` is the process that it came from: its ``sender``, or a host that gathers answers.
+    """
 
-    def __init__(
-        self,
-        payload: Bytes,
-        buffers: Any,
-        *,
-        failed: bool,
-        refused: bool,
-        sender: Uid = "",
-        via: Uid = "",
-        generation: int = 0,
-    ) -> None:
-        self.payload = payload
-        self.buffers = buffers
-        self.failed = failed
-        self.refused = refused
-        self.sender = sender
-        self.via = via or sender
-        self.generation = generation
+    payload: Bytes
+    buffers: Any
+    failed: bool
+    refused: bool
+    sender: Uid
+    via: Uid
+    generation: int
 
 
 class Response(Generic[A]):
-    """The response to a request: an answer, or an error text, or both.
+    """The response to a request: an answer, an error text, or both.
 
     ``is_down``: the process that was asked is gone.
     """
@@ -93,7 +83,7 @@ class AnswerSink(Generic[A]):
 
 
 class Answers:
-    """Passes each answer that arrives to the port that waits for it."""
+    """Passes each answer that arrives to its port."""
 
     def __init__(self, node: Network, detector: FailureDetector) -> None:
         self._node = node
@@ -112,6 +102,7 @@ class Answers:
             failed=reply.failed,
             refused=reply.refused,
             sender=reply.sender,
+            via=reply.sender,
             generation=reply.generation,
         )
         self._node.calls.receive(reply.port, reply.rank, raw)
@@ -140,7 +131,7 @@ class Answers:
         self._node.calls.receive(answer.port, 0, answer)
 
     def on_port_mark(self, mark: PortMark) -> None:
-        """Answer a sender into a port once the port has taken everything sent so far."""
+        """Answer the mark's sender once the port has taken everything sent so far."""
         node = self._node
 
         def answer() -> None:
@@ -150,20 +141,20 @@ class Answers:
 
 
 def collect(
-    asked: Mapping[K, Promise[Response[A]]], seconds: float, late: str = "it does not answer"
+    answers: Mapping[K, Promise[Response[A]]], seconds: float, late: str = "it does not answer"
 ) -> dict[K, Response[A]]:
-    """Wait up to ``seconds`` in all for the answers to a question, by who was asked. Members that
-    have not answered get the error ``late``.
+    """Wait up to ``seconds`` in all for the answers to a question; return the responses by the
+    same keys. A missing answer becomes the error ``late``.
     """
-    wait_for(asked.values(), seconds)
+    wait_for(answers.values(), seconds)
     return {
-        who: answer.value if answer.is_set else Response(None, late)
-        for who, answer in asked.items()
+        key: answer.value if answer.is_set else Response(None, late)
+        for key, answer in answers.items()
     }
 
 
-def wait_for(asked: Iterable[Promise[Response[A]]], seconds: float) -> None:
-    """Wait until all have answered, for ``seconds`` at most in all."""
+def wait_for(answers: Iterable[Promise[Response[A]]], seconds: float) -> None:
+    """Wait until all answers have come, for ``seconds`` at most in all."""
     deadline = time.monotonic() + seconds
-    for answer in asked:
+    for answer in answers:
         answer.wait(max(0.0, deadline - time.monotonic()))

@@ -6,8 +6,10 @@ import atexit
 import contextlib
 import functools
 import logging
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,8 @@ from monarch.wire.keys import JobKeys
 from monarch.wire.message import (
     Bring,
     FlushLogs,
+    Inspect,
+    InspectProc,
     Log,
     LogRoom,
     LogWindow,
@@ -69,6 +73,8 @@ class ClientAgent(ProcAgent):
     ``zygote`` is the first template of its host, which runs already.
     """
 
+    is_root = True
+
     def __init__(
         self,
         node: Node,
@@ -86,8 +92,10 @@ class ClientAgent(ProcAgent):
         from monarch.runtime.output.log_printer import LogPrinter, follow_cells
 
         super().__init__(node, node.address)
-        self._ahead = LauncherAhead(zygote)
-        self.at_close.append(self._ahead.close)
+        #: Has the template process that was started first, until the host agent needs one.
+        self.ahead = LauncherAhead(zygote)
+        self.at_close.append(self.ahead.close)
+        #: The folder of the sockets of this process and its procs.
         self.directory = new_directory(node.uid)
         node.start()
         node.listen(f"ipc://{self.directory}/{node.uid}")
@@ -99,18 +107,22 @@ class ClientAgent(ProcAgent):
             self.directory,
             workspace=NoWorkspace(lambda: self.generation),
             follows_client=True,
-            start_launcher=start_launcher or self._ahead,
+            start_launcher=start_launcher or self.ahead,
         )
         ProcDesk(self)
+        #: Ends the meshes of procs that the program has dropped.
         self.collector = MeshCollector(self, settings().collect_dropped_seconds)
         self.printer = LogPrinter(self._printed)
         node.peer_down.on_down.append(lambda uid, down: self.printer.forget(uid))
         self._leave_notebook = follow_cells(self.printer, self.flush_logs)
+        #: The attachments to hosts, by URL; lost ones too, until they are made anew.
         self.links: dict[str, HostLink] = {}
+        #: What finds the process of a host agent on this machine, by the agent's URL.
         self._find_process: dict[str, FindProcess] = {}
         self.faults = UnhandledFaults(self.printer.flush)
         node.peer_down.on_again.append(lambda again: self.faults.forget(again.uid))
-        self._is_closed = False
+        self.is_closed = False
+        #: The texts of the modules that were imported before anything was pushed.
         self._imported = ImportedTexts()
         self._imported.look()
         node.handle(Log, self._on_log)
@@ -135,22 +147,29 @@ class ClientAgent(ProcAgent):
         return self._imported.texts()
 
     def given_workspaces(self) -> list[str]:
-        from monarch.runtime.hosts.given_workspaces import given_workspaces
+        """Return the ``$WORKSPACE_DIR`` of procs on the host in this process: set by ``env`` at
+        the spawn, or by their bootstrap.
 
-        return given_workspaces(self.host_agent)
-
-    @property
-    def zygotes_ahead(self) -> set[int]:
-        """The process of a template that has been started, and has made no procs so far."""
-        return self._ahead.pids
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
-
-    @property
-    def is_root(self) -> bool:
-        return True
+        Waits until their bootstraps have run, up to ``reload_timeout_seconds``; a slower one is
+        skipped. A value that this process's environment has too does not count as a bootstrap's.
+        """
+        node, answers = self.node, []
+        folders: dict[str, None] = {}
+        deadline = time.monotonic() + settings().reload_timeout_seconds
+        # A spawn is a message to ourselves: those that were ordered so far come before this one.
+        wait_for([node.ask(node.address, Inspect())], settings().reload_timeout_seconds)
+        for proc in list(self.host_agent.procs.values()):
+            if folder := proc.spec.env.get("WORKSPACE_DIR"):
+                folders[folder] = None
+            if proc.setup:
+                answers.append(node.ask(node.address_of(proc.uid), InspectProc()))
+        wait_for(answers, deadline - time.monotonic())
+        for answer in answers:
+            if answer.is_set and not answer.value.error:
+                folder = answer.value.answer.workspace
+                if folder and folder != os.environ.get("WORKSPACE_DIR"):
+                    folders[folder] = None
+        return list(folders)
 
     def link(self, url: str, *, takeover: bool = False) -> HostLink:
         """Return the link to the host agent at ``url``; make a new link if there is none, or if it
@@ -235,7 +254,7 @@ class ClientAgent(ProcAgent):
 
     def listen_beyond(self, url: str) -> None:
         """Listen at an address that the machine at ``url``, a TCP address, can reach."""
-        if any(known.startswith("tcp://") for known in self.node.address.urls):
+        if any(listening.startswith("tcp://") for listening in self.node.address.urls):
             return
         bind, advertise = way_in(url, self.node.gateway)
         self.host_agent.bind_host = bind.removeprefix("tcp://").rpartition(":")[0]
@@ -265,9 +284,9 @@ class ClientAgent(ProcAgent):
     def _on_notice(self, notice: Notice) -> None:
         _log.warning("%s", notice.text)
 
-    def _on_ring_found(self, found: RingFound) -> None:
-        if self._rings_told.is_new(found.path, self.node.loop.time()):
-            _log.warning("%s", in_words(found.path))
+    def _on_ring_found(self, ring: RingFound) -> None:
+        if self._rings_told.is_new(ring.path, self.node.loop.time()):
+            _log.warning("%s", in_words(ring.path))
 
     def fault(self, fault: UnhandledFailure) -> None:
         links = {link.address.uid: link for link in self.links.values()}
@@ -285,13 +304,13 @@ class ClientAgent(ProcAgent):
         ``exit_timeout_seconds``.
         """
         grace = settings().exit_timeout_seconds if grace_seconds is None else grace_seconds
-        # The closing thread may have met a death that the I/O thread is still telling others of.
+        # The closing thread may know of a death that the I/O thread is still reporting.
         with contextlib.suppress(Exception):
             self.node.loop.run_on_loop(lambda: None, timeout=grace)
         self.faults.settle(grace)
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         self.faults.close()
         self.stop_all(grace)
         with contextlib.suppress(Exception):
@@ -353,7 +372,7 @@ def _bootstrap(spawns: bool) -> ClientAgent:
     node = Node(new_uid(), JobKeys(secret) if secret else None, loop=loop)
     agent = ClientAgent(node, zygote=zygote)
     if threading.current_thread() is threading.main_thread():
-        # It polls for its own answers: no other thread has to wake it.
+        # The main thread polls for its own answers, so that no other thread has to wake it.
         invite(loop)
     atexit.register(_at_exit, agent)
     return agent

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from monarch.wire.address import Uid
 from monarch.wire.host_code import HostCode
 
@@ -24,8 +26,7 @@ class CodeState(NamedTuple):
 
 
 UNBORN = CodeState()
-"""Procs that were there before anything was pushed, as far as their owner knew."""
-
+"""The state of procs that were spawned before their owner knew of any push."""
 
 _NOTHING: tuple[int, Mapping[Uid, HostCode]] = (0, {})
 
@@ -63,16 +64,17 @@ class CodeStates:
     def __init__(self) -> None:
         self.is_root = False
         self.is_one = True
-        self._known: dict[Uid, HostCode] = {}
+        #: The states that this process knows, by host.
+        self._codes: dict[Uid, HostCode] = {}
+        #: Those of families whose hosts run different states.
         self._divided: Mapping[Uid, HostCode] = {}
+        #: The generation of a change in progress, and what `_divided` will be after it.
         self._coming = _NOTHING
-
-    # The known states.
 
     def found(self, host: Uid, generation: int, digest: str) -> None:
         """Record the state that a host had before any push; its procs will run that."""
-        if generation and host not in self._known:
-            self._use({**self._known, host: HostCode(host, generation, digest, f"= {digest}")})
+        if generation and host not in self._codes:
+            self._use({**self._codes, host: HostCode(host, generation, digest, f"= {digest}")})
 
     def inherit(self, codes: Iterable[HostCode]) -> None:
         """Take over the owner's records of hosts with different code, from when it spawned this
@@ -84,26 +86,23 @@ class CodeStates:
 
     def brought(self, host: Uid, digest: str) -> None:
         """Record that a host on which nothing ran has got the same code as other hosts."""
-        for code in self._known.values():
+        for code in self._codes.values():
             if code.digest == digest and code.host != host:
-                now = HostCode(host, code.generation, digest, code.family)
-                self._use({**self._known, host: now})
+                self._use({**self._codes, host: msgspec.structs.replace(code, host=host)})
                 return
 
     def left_by(self, family: str, hosts: Sequence[Uid]) -> list[HostCode]:
         """Return the hosts that a push to ``hosts`` leaves with their old code: those of the same
         families, or with the workspace ``family``.
         """
-        families = {self._known[host].family for host in hosts if host in self._known}
+        families = {self._codes[host].family for host in hosts if host in self._codes}
         families.add(family)
         reached = set(hosts)
         return [
             HostCode(code.host, code.generation, code.digest, family)
-            for code in self._known.values()
+            for code in self._codes.values()
             if code.family in families and code.host not in reached
         ]
-
-    # A push.
 
     @property
     def coming(self) -> int:
@@ -123,14 +122,13 @@ class CodeStates:
     def switched(self, change: CodePush) -> dict[Uid, HostCode]:
         """Record that hosts run the pushed code from now on. Returns the states before, for
         `go_back`."""
-        before = self._known
+        codes_before = self._codes
         self._use(self._with(change))
-        return before
+        return codes_before
 
-    def go_back(self, before: dict[Uid, HostCode]) -> None:
-        self._use(before)
-
-    # A call.
+    def go_back(self, codes: dict[Uid, HostCode]) -> None:
+        """Take back a switch; ``codes`` is what `switched` returned."""
+        self._use(codes)
 
     def laggards(self, hosts: Iterable[Uid], born: CodeState) -> Laggards | None:
         """Return the hosts among ``hosts`` that run older code than others of their family; None if
@@ -151,27 +149,26 @@ class CodeStates:
         named = {code.host: code for code in change.codes()}
         rest = {
             host: code
-            for host, code in self._known.items()
+            for host, code in self._codes.items()
             if code.family != change.family and host not in named
         }
         return {**rest, **named} if self.is_root or change.others else rest
 
-    def _use(self, known: dict[Uid, HostCode]) -> None:
-        self._known = known
-        self._divided = _divided(known)
+    def _use(self, codes: dict[Uid, HostCode]) -> None:
+        self._codes = codes
+        self._divided = _divided(codes)
         self._look()
 
     def _look(self) -> None:
         self.is_one = not self._divided and not self._coming[1]
 
 
-def _divided(known: Mapping[Uid, HostCode]) -> Mapping[Uid, HostCode]:
+def _divided(codes: Mapping[Uid, HostCode]) -> Mapping[Uid, HostCode]:
+    """Return the hosts of families that have more than one state."""
     digests: dict[str, set[str]] = {}
-    for code in known.values():
+    for code in codes.values():
         digests.setdefault(code.family, set()).add(code.digest)
-    if all(len(several) == 1 for several in digests.values()):
-        return {}
-    return {host: code for host, code in known.items() if len(digests[code.family]) > 1}
+    return {host: code for host, code in codes.items() if len(digests[code.family]) > 1}
 
 
 def _laggards(
@@ -215,8 +212,8 @@ class WorkspaceStates:
         """Record the state that a host reports, unless a push has already set the state that it
         should have.
         """
-        known = self._by_host.get(host)
-        if generation and (known is None or not known.order):
+        state = self._by_host.get(host)
+        if generation and (state is None or not state.order):
             self._by_host[host] = WorkspaceState(0, generation, digest)
 
     def pushed(self, hosts: Iterable[Uid], generation: int, digest: str) -> None:
@@ -229,8 +226,8 @@ class WorkspaceStates:
         """Return the state that all processes on these hosts should run; without a digest if none
         is known.
         """
-        known = [self._by_host[uid] for uid in hosts if uid in self._by_host]
-        return max(known, default=WorkspaceState(0, 0, ""))
+        states = [self._by_host[uid] for uid in hosts if uid in self._by_host]
+        return max(states, default=WorkspaceState(0, 0, ""))
 
     def having(self, digest: str) -> list[Uid]:
         """Return the hosts that should have this state."""

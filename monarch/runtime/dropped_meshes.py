@@ -48,32 +48,40 @@ class _Spawned(NamedTuple):
 
 
 class MeshCollector(KeepsAll):
-    """``clock`` and ``seconds`` are for tests; each ``look`` runs on the thread that calls it."""
+    """Ends meshes that were dropped and are unused for ``seconds``; 0 for never.
+
+    ``clock`` is for tests; each ``look`` runs on the thread that calls it.
+    """
 
     def __init__(
         self, agent: DroppingClient, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._agent = agent
+        #: How long a mesh must be unused before it is ended; 0 or less for never.
         self._seconds = seconds
         self._clock = clock
         self._rules = DroppedMeshes(seconds)
+        #: The meshes that were spawned here and have not been stopped.
         self._spawned: dict[Uid, _Spawned] = {}
-        # Filled while garbage is collected, at any moment and on any thread: it takes no lock.
-        self._gone: deque[Uid] = deque()
+        #: The meshes whose objects were freed. Filled while garbage is collected, at any moment
+        #: and on any thread, so it takes no lock.
+        self._freed: deque[Uid] = deque()
         self._is_ticking = False
+        #: Held during a look: they come one after the other.
         self._is_looking = threading.Lock()
+        #: When garbage was last collected before a spawn, by the clock.
         self._collected = clock()
 
     def watch(
         self, owner: object, uid: Uid, name: str, procs: Sequence[Uid], stop: Callable[[], object]
     ) -> None:
-        """``owner`` is the object that owns the mesh; ``stop`` ends its procs."""
+        """Call ``stop``, which ends the procs, once ``owner`` was freed and nothing uses them."""
         if self._seconds <= 0 or is_keeping_all():
             return
         if self._spawned:
             self._collect_cycles()
         self._spawned[uid] = _Spawned(name, frozenset(procs), stop)
-        weakref.finalize(owner, self._gone.append, uid).atexit = False
+        weakref.finalize(owner, self._freed.append, uid).atexit = False
         if not self._is_ticking:
             self._is_ticking = True
             self._tick_later()
@@ -87,7 +95,7 @@ class MeshCollector(KeepsAll):
             self._rules.look_again(now)
 
     def forget(self, uid: Uid) -> None:
-        """The mesh was stopped."""
+        """Forget a mesh, because it was stopped."""
         if self._spawned.pop(uid, None) is not None:
             self._rules.forget(uid)
 
@@ -107,20 +115,22 @@ class MeshCollector(KeepsAll):
         at now.
         """
         now = self._clock()
-        while self._gone:
-            uid = self._gone.popleft()
+        while self._freed:
+            uid = self._freed.popleft()
             if uid in self._spawned:
                 self._rules.drop(uid, now)
         return self._rules.due(now)
 
     def look(self) -> list[Uid]:
-        """Look at the dropped meshes if the time of one has come; return those that it ends."""
+        """Look at the dropped meshes whose time has come; end those that nothing uses, and return
+        their uids."""
         with self._is_looking:
-            asked = {uid: self._spawned[uid] for uid in self.note_dropped() if uid in self._spawned}
-            if not asked:
+            due = [uid for uid in self.note_dropped() if uid in self._spawned]
+            if not due:
                 return []
-            here = held_among(frozenset().union(*(mesh.procs for mesh in asked.values())))
-            program = self._see({uid: mesh.procs for uid, mesh in asked.items()}, here)
+            meshes = {uid: self._spawned[uid].procs for uid in due}
+            referred = held_among(frozenset().union(*meshes.values()))
+            program = self._see(meshes, referred)
             now = self._clock()
             if program is None:
                 self._rules.unclear(now)
@@ -128,7 +138,7 @@ class MeshCollector(KeepsAll):
             in_use = program.in_use()
             for uid in in_use:
                 self._rules.in_use(uid, now)
-            unused = {uid: program.done(uid) for uid in asked if uid not in in_use}
+            unused = {uid: program.done(uid) for uid in meshes if uid not in in_use}
             ended = self._rules.ends(unused, program.holds, now)
             for uid in ended:
                 mesh = self._spawned.pop(uid, None)
@@ -142,10 +152,13 @@ class MeshCollector(KeepsAll):
                 mesh.stop()
             return ended
 
-    def _see(self, meshes: Mapping[Uid, frozenset[Uid]], here: Collection[Uid]) -> Sighting | None:
-        """Ask all processes what they run and which procs of ``meshes`` they refer to; ``None`` if
-        one does not answer, or has messages on disk that may refer to anything. ``here`` are those
-        that this process refers to.
+    def _see(
+        self, meshes: Mapping[Uid, frozenset[Uid]], referred: Collection[Uid]
+    ) -> Sighting | None:
+        """Ask all processes what they run, and which procs of ``meshes`` they refer to.
+
+        ``referred`` are the procs that this process refers to. Returns ``None`` if a process does
+        not answer, or has messages on disk, which may refer to anything.
         """
         links = [link for link in self._agent.links.values() if not link.is_lost]
         hosts = [self._agent.node.address, *(link.address for link in links)]
@@ -157,32 +170,30 @@ class MeshCollector(KeepsAll):
                 procs[proc.uid] = look.seen[proc.uid][1]
                 if proc.address is not None:
                     addresses.append(proc.address)
-        # One that does not answer says nothing of itself.
         if len(looks) < len(set(hosts)) or not all(procs.values()):
             return None
-        asked = tuple(sorted(frozenset().union(*meshes.values())))
-        told = self._ask(addresses, HeldAsked(asked))
-        answers = {address.uid: held for address, held in told.items()}
+        wanted = HeldAsked(tuple(sorted(frozenset().union(*meshes.values()))))
+        answers = {to.uid: held for to, held in self._ask(addresses, wanted).items()}
         if len(answers) < len(procs) or any(proc["is_spilling"] for proc in procs.values()):
             return None
-        return Sighting(meshes, frozenset(here), procs, answers)
+        return Sighting(meshes, frozenset(referred), procs, answers)
 
     def _ask(self, to: Iterable[ProcAddress], request: Request[A]) -> dict[ProcAddress, A]:
         """Send ``request`` to each address. Returns the answers that come in time without error."""
-        asked = {address: self._agent.node.ask(address, request) for address in to}
-        responses = collect(asked, _ANSWER_SECONDS, "no answer in time")
-        return {address: one.answer for address, one in responses.items() if not one.error}
+        answers = {address: self._agent.node.ask(address, request) for address in to}
+        responses = collect(answers, _ANSWER_SECONDS, "no answer in time")
+        return {to: response.answer for to, response in responses.items() if not response.error}
 
 
 class Sighting(NamedTuple):
-    """What a look has seen of the dropped ``meshes``, which have the uids of their procs.
+    """What a look has seen of the dropped ``meshes``, each with the uids of its procs.
 
-    ``here`` are the procs that the client refers to. ``procs`` has the `live_state` of each proc,
-    ``answers`` the answers to `HeldAsked`, both by uid.
+    ``referred`` are the procs that the client refers to. ``procs`` has the `live_state` of each
+    proc, ``answers`` the answers to `HeldAsked`, both by uid.
     """
 
     meshes: Mapping[Uid, frozenset[Uid]]
-    here: frozenset[Uid]
+    referred: frozenset[Uid]
     procs: Mapping[Uid, Mapping[str, Any]]
     answers: Mapping[Uid, HeldProcs]
 
@@ -190,11 +201,11 @@ class Sighting(NamedTuple):
         """Return the meshes that run something, or that something else in the program can reach."""
         dropped = frozenset().union(*self.meshes.values())
         others = (answer.held for uid, answer in self.answers.items() if uid not in dropped)
-        held = self.here.union(*others)
+        referred = self.referred.union(*others)
         roots = [
             uid
             for uid, mesh in self.meshes.items()
-            if not mesh.isdisjoint(held) or any(map(self._is_busy, mesh))
+            if not mesh.isdisjoint(referred) or any(map(self._is_busy, mesh))
         ]
         return spread(roots, self.holds)
 

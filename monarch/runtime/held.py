@@ -44,16 +44,16 @@ def held_among(procs: Collection[str]) -> set[str]:
     A message that waits here is searched for their uids: what it holds is not unpickled yet.
     """
     wanted = set(procs)
-    found: set[str] = set()
-    for one in _objects_of([*_referrers, Envelope]):
-        if isinstance(one, Envelope):
+    held: set[str] = set()
+    for item in _objects_of([*_referrers, Envelope]):
+        if isinstance(item, Envelope):
             with contextlib.suppress(ValueError):  # It was unpickled, and its memory is released.
-                pickled = bytes(one.payload)
-                found.update(uid for uid in wanted if uid.encode() in pickled)
+                pickled = bytes(item.payload)
+                held.update(uid for uid in wanted if uid.encode() in pickled)
         else:
             with contextlib.suppress(AttributeError):  # It is being made.
-                found.update(wanted.intersection(_referrers[type(one)](one)))
-    return found
+                held.update(wanted.intersection(_referrers[type(item)](item)))
+    return held
 
 
 def _objects_of(kinds: Collection[type]) -> list[Any]:
@@ -88,9 +88,9 @@ def runs_by_itself(owns_procs: bool, urls: Iterable[str]) -> str:
 
 
 def _own_task() -> str:
-    for one in _objects_below(asyncio.Task):
-        if not one.done():
-            code = getattr(one.get_coro(), "cr_code", None)
+    for task in _objects_below(asyncio.Task):
+        if not task.done():
+            code = getattr(task.get_coro(), "cr_code", None)
             if code is not None and not code.co_filename.startswith(OUR_FOLDER):
                 return str(code.co_qualname if sys.version_info >= (3, 11) else code.co_name)
     return ""
@@ -126,8 +126,8 @@ def _has_children() -> bool:
 
 
 def _is_helper(pid: str) -> bool:
-    """Whether a child only cleans up the shared memory of the process that started it, as those
-    of torch and `multiprocessing` do; it ends with that process.
+    """Return whether a child only cleans up the shared memory of the process that started it, as
+    those of torch and `multiprocessing` do; it ends with that process.
     """
     with contextlib.suppress(OSError):
         words = Path("/proc", pid, "cmdline").read_bytes()
@@ -136,7 +136,8 @@ def _is_helper(pid: str) -> bool:
 
 
 own_ports: set[int] = set()
-"""Ports of this process that serve what has references: memory that others read."""
+"""Ports of this process at which others read memory. They do not count as the user's: whoever reads
+holds a reference, which counts by itself."""
 
 
 def _is_listening(urls: Iterable[str]) -> bool:
@@ -165,4 +166,4 @@ def _is_listening(urls: Iterable[str]) -> bool:
 
 
 def _python_sockets() -> list[int]:
-    return [one.fileno() for one in _objects_below(socket.socket)]
+    return [opened.fileno() for opened in _objects_below(socket.socket)]

@@ -80,28 +80,38 @@ class Node:
         machine: str = "",
         life: int = 0,
     ) -> None:
+        #: The number of processes that had this uid before.
         self.life = life
+        #: The I/O loop: it runs handlers, timers, and what other threads give it.
         self.loop: Loop = loop or IoLoop()
+        #: The keys for connections over TCP; None if the job has no secret.
         self.keys = keys
+        #: How others reach this process; replaced when it listens at another URL.
         self.address = ProcAddress(uid, machine=machine or machine_id())
+        #: The open ports, and the sinks that wait at them.
         self.calls = CallTable(life)
+        #: The generation of the code that runs here, and which calls it may run.
         self.gate = RunGate(uid)
         num_events = settings().telemetry_events
+        #: The last events of this process; None if none are recorded.
         self.ring = EventRing(num_events, time.monotonic_ns) if num_events > 0 else None
-        # Held while one message goes to many receivers, so that two casts of this process
-        # reach all of them in the same order.
+        #: Held while one message goes to many receivers, so that two casts of this process
+        #: reach all of them in the same order.
         self.casting = threading.RLock()
-        # A message of an actor here was not delivered: the actor, the receiver, the method, and
-        # why.
-        self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *about: None
+        #: Called for a message of an actor here that was not delivered, with the actor, the
+        #: receiver, the method and the reason.
+        self.on_undelivered: Callable[[Uid, str, str, str], None] = lambda *undelivered: None
         self._handlers: dict[type, Handler] = {}
-        self._anywhere: set[type] = {Reply}
+        #: The messages to ourselves that are handled on the sender's thread.
+        self._on_any_thread: set[type] = {Reply}
         self._transport = (transport or self._over_sockets)(self.loop, self._receive)
-        # Entries that make the parts of this node forget a process.
+        #: Entries that make the parts of this node forget a process; run on any thread.
         self.on_gone: list[Callable[[Uid, Gone], None]] = []
         self._rare = RareLog(_log)
-        self._closed = False
+        self._is_closed = False
+        #: The gateway through which other machines are reached; None for a direct way.
         self.gateway: Gateway | None = None
+        #: Whether the user allows TCP beyond loopback without keys.
         self.is_insecure = False
         self.failure_detector = FailureDetector(self)
         self.address_book = AddressBook(self, self.failure_detector, self._transport.connect)
@@ -110,6 +120,7 @@ class Node:
         self.outboxes = Outboxes(self, self.trees, self.bulk_sender)
         self.bulk_receiver = BulkReceiver(self, self.bulk_sender.room)
         self.peer_down = PeerDown(self, self.address_book, self.trees)
+        #: Messages that wait for the bulk of an earlier one, by sender; the receiver changes it.
         self._held_back = self.bulk_receiver.order.waiting
         Answers(self, self.failure_detector)
 
@@ -133,11 +144,11 @@ class Node:
 
     def listen(self, url: str, advertise: str = "") -> str:
         """Listen at ``url``; other processes are told the host of ``advertise``, if given."""
-        # On the loop, so that nothing is received, and no address given away, without the url.
+        # On the loop, so that the address has the URL before anything is received.
         return self.loop.run_on_loop(lambda: self._listen(url, advertise))  # type: ignore[no-any-return]
 
     def _listen(self, url: str, advertise: str) -> str:
-        if self._closed:
+        if self._is_closed:
             raise RuntimeError("this process has left the network")
         bound = self._transport.listen(url)
         if bound.startswith("ipc://"):
@@ -159,10 +170,10 @@ class Node:
         self.is_insecure = True
         self._transport.allow_insecure()
 
-    def reach_at(self, url: str, here: str) -> None:
-        """Connect to ``here`` whenever others would connect to ``url``."""
+    def reach_at(self, url: str, local_url: str) -> None:
+        """Connect to ``local_url`` whenever others would connect to ``url``."""
         assert isinstance(self._transport, Transports)
-        self._transport.reach_at(url, here)
+        self._transport.reach_at(url, local_url)
 
     def use_gateway(self, gateway: Gateway) -> None:
         """Reach other machines through a gateway from now on; a message for many of them is sent to
@@ -190,7 +201,7 @@ class Node:
         """
         self._handlers[kind] = handler
         if on_any_thread:
-            self._anywhere.add(kind)
+            self._on_any_thread.add(kind)
 
     def on(self, kind: type[M_co], handler: Callable[[M_co], None]) -> None:
         """Call ``handler`` with each message of ``kind``, on the I/O loop. `handle` is for handlers
@@ -219,7 +230,7 @@ class Node:
         if to.uid == self.address.uid:
             if buffers:
                 envelope = Envelope(to.uid, message, payload, self.bulk_sender.take(buffers))
-            if type(message) in self._anywhere:
+            if type(message) in self._on_any_thread:
                 self.dispatch(envelope)
             else:
                 self.loop.call_soon(lambda: self._try(envelope))
@@ -317,8 +328,8 @@ class Node:
         sink: AnswerSink[A] = AnswerSink(to.uid, answer_type(type(request)))
         port = self.open_port(sink, [to.uid])
         if not sink.promise.is_set:
-            asked = msgspec.structs.replace(request, port=port, sender=self.uid)
-            self.send(via or to, asked, payload, buffers)
+            request = msgspec.structs.replace(request, port=port, sender=self.uid)
+            self.send(via or to, request, payload, buffers)
         return sink.promise
 
     def order(
@@ -336,9 +347,9 @@ class Node:
         try:
             self.send(address, Answer(request.port, self.uid, body, error))
         except UnicodeEncodeError:
-            # It names a file whose name is no text; the request is answered all the same.
-            told = as_text(msgspec.to_builtins(body))
-            self.send(address, Answer(request.port, self.uid, told, as_text(error)))
+            # It names a file whose name is no valid text.
+            text = as_text(msgspec.to_builtins(body))
+            self.send(address, Answer(request.port, self.uid, text, as_text(error)))
 
     def _receive(self, frames: Frames) -> None:
         try:
@@ -381,9 +392,9 @@ class Node:
 
     def close(self) -> None:
         """Leave the network. Idempotent."""
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         self.failure_detector.stop()
         with contextlib.suppress(Exception):
             self.loop.run_on_loop(self.failure_detector.close, timeout=1.0)

@@ -66,17 +66,17 @@ def found_by(find: Callable[[], ProcAgent]) -> Iterator[None]:
     nothing more outside of simulations.
     """
     global _find
-    before, before_find = _current, _find
+    agent_before, find_before = _current, _find
     uninstall()
     _find = find
     find_node_by(lambda: find().node)
     try:
         yield
     finally:
-        _find = before_find
-        find_node_by(None if before_find is None else lambda: before_find().node)
-        if before is not None:
-            install(before)
+        _find = find_before
+        find_node_by(None if find_before is None else lambda: find_before().node)
+        if agent_before is not None:
+            install(agent_before)
 
 
 def _forget() -> None:
@@ -86,7 +86,7 @@ def _forget() -> None:
     uninstall()
 
 
-# A forked child is not this process: it must not end what its parent owns when it exits.
+# A forked child must not end what its parent owns when it exits.
 os.register_at_fork(after_in_child=_forget)
 
 

@@ -45,12 +45,12 @@ class RunGate:
         if divides:
             self._divided_at = [self._divided_at[-1], generation]
 
-    def take_back(self, generation: int, before: int) -> None:
-        """Go back from ``generation`` to ``before``. Calls that processes of ``generation`` sent
+    def take_back(self, generation: int, previous: int) -> None:
+        """Go back from ``generation`` to ``previous``. Calls that processes of ``generation`` sent
         may still arrive."""
         self._taken_back = max(self._taken_back, generation)
-        self.generation = before
-        self.code_generation = min(self.code_generation, before)
+        self.generation = previous
+        self.code_generation = min(self.code_generation, previous)
         if self._divided_at[-1] == generation:
             self._divided_at.pop()
 

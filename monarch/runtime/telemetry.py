@@ -13,7 +13,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, overload
 
@@ -56,10 +56,10 @@ def current_trace() -> str:
         return ""
     from opentelemetry import trace
 
-    found = trace.get_current_span().get_span_context()
-    if not (found.is_valid and found.trace_flags.sampled):
+    span = trace.get_current_span().get_span_context()
+    if not (span.is_valid and span.trace_flags.sampled):
         return ""
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-01"
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-01"
 
 
 def _context_of(parent: str) -> Any:
@@ -87,9 +87,9 @@ class _NotedSpan:
     def __enter__(self) -> None:
         self._since = self._ring.clock()
 
-    def __exit__(self, *about: object) -> None:
-        now = running.get()
-        who = ("", 0) if now is None else (now.record.uid, now.record.rank)
+    def __exit__(self, *error: object) -> None:
+        current = running.get()
+        who = ("", 0) if current is None else (current.record.uid, current.record.rank)
         end = self._ring.clock()
         self._ring.add((SPAN, end, *who, self._name, end - self._since))
 
@@ -108,12 +108,12 @@ def span(name: str, correlation_id: int | None = None) -> AbstractContextManager
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)
-    taken = _otel_span(name, correlation_id)
+    otel_span = _otel_span(name, correlation_id)
     if ring is None:
-        return taken
+        return otel_span
     both = contextlib.ExitStack()
     both.enter_context(_NotedSpan(name, ring))
-    both.enter_context(taken)
+    both.enter_context(otel_span)
     return both
 
 
@@ -123,16 +123,16 @@ def _otel_span(
     from opentelemetry import trace
 
     attributes: dict[str, Any] = {}
-    now = running.get()
-    if now is not None:
-        attributes = {"monarch.actor": now.record.name, "monarch.rank": now.record.rank}
+    current = running.get()
+    if current is not None:
+        attributes = {"monarch.actor": current.record.name, "monarch.rank": current.record.rank}
     if correlation_id is not None:
         attributes["monarch.correlation_id"] = correlation_id
     options = {"context": _context_of(parent)} if parent else {}
-    made: AbstractContextManager[Any] = trace.get_tracer("monarch").start_as_current_span(
+    started: AbstractContextManager[Any] = trace.get_tracer("monarch").start_as_current_span(
         name, attributes=attributes, **options
     )
-    return made
+    return started
 
 
 @overload
@@ -156,8 +156,8 @@ def in_span(fn: F, name: str, parent: str = "") -> F:
     def begin() -> AbstractContextManager[Any]:
         return _otel_span(name, parent=parent) if is_tracing() else contextlib.nullcontext()
 
-    made: F = _in_spans(fn, begin)
-    return made
+    wrapped: F = _in_spans(fn, begin)
+    return wrapped
 
 
 def _in_spans(fn: Any, begin: Callable[[], AbstractContextManager[Any]]) -> Any:
@@ -210,32 +210,9 @@ class _NoMeter:
 
     name = "monarch"
 
-    def create_counter(self, name: str, unit: str = "", description: str = "") -> _NoInstrument:
+    def _create(self, name: str, *arguments: Any, **options: Any) -> _NoInstrument:
         return _NoInstrument(name)
 
-    def create_up_down_counter(
-        self, name: str, unit: str = "", description: str = ""
-    ) -> _NoInstrument:
-        return _NoInstrument(name)
-
-    def create_histogram(
-        self,
-        name: str,
-        unit: str = "",
-        description: str = "",
-        *,
-        explicit_bucket_boundaries_advisory: Sequence[float] | None = None,
-    ) -> _NoInstrument:
-        return _NoInstrument(name)
-
-    def create_gauge(self, name: str, unit: str = "", description: str = "") -> _NoInstrument:
-        return _NoInstrument(name)
-
-    def _create_observable(
-        self, name: str, callbacks: Any = None, unit: str = "", description: str = ""
-    ) -> _NoInstrument:
-        return _NoInstrument(name)
-
-    create_observable_counter = _create_observable
-    create_observable_up_down_counter = _create_observable
-    create_observable_gauge = _create_observable
+    create_counter = create_up_down_counter = create_histogram = create_gauge = _create
+    create_observable_counter = create_observable_up_down_counter = _create
+    create_observable_gauge = _create

@@ -19,27 +19,26 @@ class Uninterrupted:
     """A ``with`` block that delays Ctrl-C: a SIGINT within it reaches its handler when the block
     ends."""
 
-    __slots__ = ("_before", "_pressed")
+    __slots__ = ("_handler", "_pressed")
 
     def __enter__(self) -> None:
-        self._before: Callable[[int, FrameType | None], Any] | None = None
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._pressed: tuple[int, FrameType | None] | None = None
         if threading.get_ident() == threading.main_thread().ident:
-            before = _signal.getsignal(SIGINT)
-            # Where it is ignored, or ends the process, there is nothing to put off.
-            if callable(before):
-                self._before = before
+            handler = _signal.getsignal(SIGINT)
+            # If SIGINT is ignored, or ends the process, there is no handler to delay.
+            if callable(handler):
+                self._handler = handler
                 _signal.signal(SIGINT, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._pressed = number, frame
 
     def __exit__(self, *error: object) -> None:
-        before = self._before
-        if before is not None:
-            _signal.signal(SIGINT, before)
+        if self._handler is not None:
+            _signal.signal(SIGINT, self._handler)
             if self._pressed is not None:
-                before(*self._pressed)
+                self._handler(*self._pressed)
 
 
 def is_uninterrupted() -> bool:

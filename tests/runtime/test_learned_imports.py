@@ -60,14 +60,14 @@ def test_nothing_is_learned_where_that_is_turned_off() -> None:
 def test_nothing_is_learned_from_who_sets_what_libraries_read_at_their_import() -> None:
     told: list[tuple[str, ...]] = []
     seen = SeenImports(told.append)
-    seen._known.discard("psutil")
+    seen._inherited.discard("psutil")
     seen.look()
     assert told == []
     seen.look()
     assert any("psutil" in names for names in told)
     with pytest.MonkeyPatch.context() as patch:
         later = SeenImports(told.append)
-        later._known.discard("psutil")
+        later._inherited.discard("psutil")
         patch.setenv("OMP_NUM_THREADS", "3")
         told.clear()
         later.look(is_last=True)
@@ -80,7 +80,7 @@ def test_what_libraries_set_themselves_or_read_later_may_change(
 ) -> None:
     told: list[tuple[str, ...]] = []
     seen = SeenImports(told.append)
-    seen._known -= {"psutil", "psutil._common", "concurrent.futures.thread"}
+    seen._inherited -= {"psutil", "psutil._common", "concurrent.futures.thread"}
     monkeypatch.setenv(variable, "7")
     seen.look(is_last=True)
     [names] = told
@@ -93,7 +93,7 @@ def test_modules_of_any_depth_are_told() -> None:
     seen = SeenImports(told.append)
     deep = "hypothesis.internal.conjecture.data"
     importlib.import_module(deep)
-    seen._known.discard(deep)
+    seen._inherited.discard(deep)
     seen.look(is_last=True)
     assert deep in told[0]
 

@@ -319,7 +319,7 @@ def test_bulk_on_its_way_holds_back_its_senders_calls_and_nothing_else(
     other.send(receiver, 2, "other")
     wait_for(lambda: receiver.heartbeats and receiver.methods)
     assert receiver.methods == ["other"]
-    sender.node.handle(Credit, sender.node.bulk_sender.on_credit)
+    sender.node.on(Credit, sender.node.bulk_sender.on_credit)
     for envelope in credits:
         sender.node.loop.call_soon(lambda envelope=envelope: sender.node.dispatch(envelope))
     wait_for(lambda: len(receiver.calls) == 3)
@@ -334,7 +334,7 @@ def test_no_more_is_on_its_way_than_was_asked_for(
     receiver.node.handle(BulkChunk, chunks.append)
     sender.send(receiver, bytes(100 * LARGE), "large")
     wait_for(lambda: credits)
-    sender.node.bulk_sender.on_credit(credits[0])
+    sender.node.bulk_sender.on_credit(credits[0].message)
     sender.node.send(receiver.node.address, Heartbeat(sender.node.uid))
     wait_for(lambda: receiver.heartbeats)
     assert len(chunks) == 4
@@ -397,7 +397,7 @@ def test_all_that_arrives_at_once_is_bounded_like_one_message(make: Make) -> Non
         sender.send(receiver, bytes(2 * LARGE), str(index))
     wait_for(lambda: len(receiver.node.bulk_receiver._inbound) == 4 and len(credits) == 2)
     assert receiver.node.bulk_receiver._bytes_expected < 5 * LARGE
-    sender.node.handle(Credit, sender.node.bulk_sender.on_credit)
+    sender.node.on(Credit, sender.node.bulk_sender.on_credit)
     for envelope in list(credits):
         sender.node.loop.call_soon(lambda envelope=envelope: sender.node.dispatch(envelope))
     wait_for(lambda: len(receiver.calls) == 4)
@@ -550,7 +550,7 @@ def test_a_stop_keeps_its_place_behind_a_large_call(
     sender.node.send(receiver.node.address, Heartbeat(sender.node.uid))
     wait_for(lambda: credits and receiver.heartbeats)
     assert not stops
-    sender.node.handle(Credit, sender.node.bulk_sender.on_credit)
+    sender.node.on(Credit, sender.node.bulk_sender.on_credit)
     sender.node.loop.call_soon(lambda: sender.node.dispatch(credits[0]))
     wait_for(lambda: stops)
     assert receiver.methods == ["large"]

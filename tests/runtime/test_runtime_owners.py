@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ from monarch.actor import (
     endpoint,
     this_host,
 )
+from monarch.runtime.cells.cell_work import Fail
+from monarch.runtime.node import Node
+from monarch.runtime.procs.proc_agent import ProcAgent
+from monarch.wire.address import ProcAddress
+from monarch.wire.message import ProcDown
 from tests.actors import Cleans, Echo
 from tests.support import wait_for
 
@@ -184,3 +190,17 @@ def test_a_process_that_called_us_is_watched_when_we_call_it(faults: list[MeshFa
     pending = two.call.call_one(one, "call", echo, "wait_for_file", "/never")
     os.kill(pid, signal.SIGKILL)
     assert pending.get(timeout=SECONDS).startswith("raised")
+
+
+def test_an_actor_without_its_owner_says_where_the_owners_log_is() -> None:
+    node = Node("proc")
+    node.start()
+    try:
+        agent: Any = ProcAgent(node, ProcAddress("host"))
+        fails: list[Fail] = []
+        record = SimpleNamespace(uid="actor", owner=ProcAddress("owner"))
+        agent._cells._cells["actor"] = SimpleNamespace(record=record, fail=fails.append)
+        node.peer_down.report(ProcDown("owner", "it died", log_file="/logs/owner.log"))
+        assert [fail.cause and fail.cause.log_file for fail in fails] == ["/logs/owner.log"]
+    finally:
+        node.close()

@@ -19,6 +19,7 @@ from monarch.core.mailbox import Delivery, Mailbox, Reached
 from monarch.errors import MeshFailure, format_remote
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.cells import actor_log, loans
+from monarch.runtime.cells.actor_loops import ActorLoop
 from monarch.runtime.cells.call_watch import CallWatch, is_again
 from monarch.runtime.cells.cell_answers import CellAnswers, error_of_rank, failed_in_words
 from monarch.runtime.cells.cell_work import CellTasks, Event, Fail, Judge, Reloaded, Work
@@ -68,6 +69,8 @@ class CellHost(Protocol):
     def io_loop(self) -> IoLoop | None:
         """The loop for which the threads of actors poll while they have nothing to do."""
         ...
+
+    def actor_loop(self, name: str) -> ActorLoop: ...
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None: ...
 

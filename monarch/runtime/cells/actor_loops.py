@@ -34,6 +34,7 @@ class ActorLoops:
     def __init__(self) -> None:
         self._main: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
+        #: Whether an actor runs on the loop of the main thread.
         self.is_main_taken = False
 
     def use_main(self, loop: asyncio.AbstractEventLoop) -> None:

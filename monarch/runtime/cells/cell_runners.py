@@ -26,7 +26,7 @@ from monarch.runtime.context import ActorRecord
 from monarch.runtime.promise import Promise
 from monarch.runtime.waits import Wait
 from monarch.wire.codec import Envelope
-from monarch.wire.message import Call, SpawnActor
+from monarch.wire.message import Call
 
 _TURN_SECONDS = 0.005
 
@@ -268,14 +268,8 @@ def _waiter(end: Promise[Any], loop: asyncio.AbstractEventLoop) -> asyncio.Futur
     return waiter
 
 
-def make_cell(
-    record: ActorRecord,
-    spawn: SpawnActor,
-    host: CellHost,
-    loop: Callable[[str], ActorLoop],
-) -> ActorCell:
-    """Make the kind of cell that the class's endpoints need; ``loop`` returns a loop for an
-    actor."""
-    if spawn.is_async:
-        return AsyncCell(record, host, loop(f"actor {record.name} {record.rank}"))
+def make_cell(record: ActorRecord, host: CellHost, *, is_async: bool) -> ActorCell:
+    """Make the kind of cell that the class's endpoints need."""
+    if is_async:
+        return AsyncCell(record, host, host.actor_loop(f"actor {record.name} {record.rank}"))
     return SyncCell(record, host)

@@ -1,6 +1,6 @@
 """Follows the waits of this process's actors that take long: see ``core.rings``.
 
-No actor is looked at before one waits. All methods run on the node's I/O loop.
+It looks at actors only while one of them waits. All methods run on the node's I/O loop.
 """
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ class _Place:
         key = file, generation
         if key not in self.lines:
             linecache.checkcache(file)
-            now = linecache.getlines(file)
-            before = self.texts.setdefault(file, now)
+            lines_now = linecache.getlines(file)
+            lines_before = self.texts.setdefault(file, lines_now)
             # A process that began with newer code knows the line by its text alone.
-            line = line_with(self.text, before, self.line)
-            self.lines[key] = moved_line(before, now, line)
+            line = line_with(self.text, lines_before, self.line)
+            self.lines[key] = moved_line(lines_before, lines_now, line)
         return self.lines[key]
 
 
@@ -95,9 +95,9 @@ class BreakPlaces:
         """Return the breakpoints in a function, by line."""
         generation = self._generation()
         key = code, generation
-        found = self._found.get(key)
-        if found is None:
-            found = {}
+        by_line = self._found.get(key)
+        if by_line is None:
+            by_line = {}
             lines = None
             for place in self._places.values():
                 if not place.is_in(code.co_filename):
@@ -105,9 +105,9 @@ class BreakPlaces:
                 lines = lines or {line for _, _, line in code.co_lines() if line}
                 line = place.line_in(code.co_filename, generation)
                 if line in lines and line is not None and line != code.co_firstlineno:
-                    found[line] = place
-            self._found[key] = found
-        return found
+                    by_line[line] = place
+            self._found[key] = by_line
+        return by_line
 
     def _hit(self, place: _Place, frame: FrameType) -> bool:
         if not place.condition:
@@ -159,10 +159,10 @@ class BreakPlaces:
                 monitoring.set_events(_TOOL, events.PY_START | events.PY_RESUME)
                 monitoring.restart_events()
                 for frame in sys._current_frames().values():
-                    at: FrameType | None = frame
-                    while at is not None:
-                        self._on_start(at.f_code, 0)
-                        at = at.f_back
+                    caller: FrameType | None = frame
+                    while caller is not None:
+                        self._on_start(caller.f_code, 0)
+                        caller = caller.f_back
 
         def _on_start(self, code: CodeType, offset: int) -> Any:
             if self._in(code):
@@ -202,5 +202,5 @@ def line_with(text: str, lines: Sequence[str], line: int) -> int:
     """Return the number, from 1, of the line nearest to ``line`` whose text without indentation is
     ``text``. Returns ``line`` if no line matches or ``text`` is empty.
     """
-    found = [number for number, one in enumerate(lines, 1) if text and one.strip() == text]
-    return min(found, key=lambda number: abs(number - line), default=line)
+    numbers = [n for n, other in enumerate(lines, 1) if text and other.strip() == text]
+    return min(numbers, key=lambda number: abs(number - line), default=line)

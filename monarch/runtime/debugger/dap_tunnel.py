@@ -98,9 +98,9 @@ class DapTunnel:
                 return
 
     def _on_bytes(self, envelope: Envelope[DapBytes]) -> None:
-        told = envelope.message
+        message = envelope.message
         ours = self._ours
-        if ours is None or told.channel != self._channel:
+        if ours is None or message.channel != self._channel:
             return
         if not envelope.payload:
             self._leave()
@@ -143,10 +143,10 @@ def connect_debugpy(
         if thread.name.startswith(("monarch-", "pydevd.")):
             # A breakpoint stops all other threads: without these the editor would not hear of it.
             vars(thread).update(is_pydev_daemon_thread=True, pydev_do_not_trace=True)
-    before = module.start_client
+    start_client_before = module.start_client
 
     def start_client(host: str, port: int) -> socket.socket:
-        module.start_client = before
+        module.start_client = start_client_before
         begun()
         return sock
 
@@ -155,4 +155,4 @@ def connect_debugpy(
         more = {"parent_session_pid": parent} if parent else {}
         debugpy.connect(("127.0.0.1", 1), access_token=token, **more)
     finally:
-        module.start_client = before
+        module.start_client = start_client_before

@@ -14,7 +14,6 @@ from monarch.config import settings
 from monarch.runtime.observe.process_groups import hold_process_groups
 from monarch.runtime.procs.proc_agent import ProcAgent
 from monarch.runtime.procs.proc_config import ProcConfig
-from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     AbortGroups,
     BreakPlace,
@@ -28,6 +27,9 @@ from monarch.wire.message import (
     StopAt,
 )
 
+_QUESTIONS: tuple[type[Message], ...] = (
+    EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace, DapOpened, AbortGroups,
+)  # fmt: skip
 _CODE_SECONDS = 5.0
 _SWITCH_SECONDS = 60.0
 _POLL_SECONDS = 0.01
@@ -49,10 +51,8 @@ class ObserveDoor:
         node = self._agent.node
         sys.breakpointhook = self._breakpoint
         node.on(ClocksStand, self._on_clocks)
-        for kind in (
-            EnvAsked, EnvSet, StacksAsked, PeekLine, StopAt, BreakPlace, DapOpened, AbortGroups,
-        ):  # fmt: skip
-            node.handle(kind, self._on_asked)
+        for kind in _QUESTIONS:
+            node.on(kind, self._on_asked)
         if settings().on_error:
             self._agent.watch = self
         for place in self._config.breaks:
@@ -132,8 +132,8 @@ class ObserveDoor:
         else:
             sys.stderr.write("redo: no new code has come, so the call runs again on the same\n")
 
-    def _on_asked(self, envelope: Envelope[Message]) -> None:
-        self._looking().take(envelope)
+    def _on_asked(self, question: Message) -> None:
+        self._looking().take(question)
 
     def _looking(self) -> Any:
         if self._looks is None:
@@ -141,8 +141,8 @@ class ObserveDoor:
             from monarch.runtime.debugger.looks import Looks
 
             config = self._config
-            place = config.rank, config.labels, config.sizes
-            self._looks = Looks(self._agent, lambda: self.holds, place)
+            member = config.rank, config.labels, config.sizes
+            self._looks = Looks(self._agent, lambda: self.holds, member)
         return self._looks
 
     def _on_clocks(self, order: ClocksStand) -> None:

@@ -18,8 +18,8 @@ from monarch.wire.message import EnvAsked
 
 def shown_environment(order: EnvAsked) -> dict[str, str]:
     """Return the requested variables, with secrets hidden."""
-    found = at_start() if order.at_start else dict(os.environ)
-    return shown(found, order.patterns, order.salt)
+    environment = at_start() if order.at_start else dict(os.environ)
+    return shown(environment, order.patterns, order.salt)
 
 
 def shown(env: Mapping[str, str], patterns: tuple[str, ...], salt: str) -> dict[str, str]:
@@ -73,19 +73,19 @@ def _torch() -> dict[str, str]:
     importing it.
     """
     try:
-        found = {"torch": metadata.version("torch")}
+        versions = {"torch": metadata.version("torch")}
     except metadata.PackageNotFoundError:
         return {"torch": "(not installed)"}
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["cuda"] = str(getattr(torch.version, "cuda", None) or "(none)")
+        versions["cuda"] = str(getattr(torch.version, "cuda", None) or "(none)")
     for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
         try:
-            found["nccl"] = metadata.version(name)
+            versions["nccl"] = metadata.version(name)
             break
         except metadata.PackageNotFoundError:
-            found["nccl"] = "(none)"
-    return found
+            versions["nccl"] = "(none)"
+    return versions
 
 
 def _driver() -> str:
@@ -99,8 +99,8 @@ def _driver() -> str:
 
 def _packages() -> str:
     """Return how many packages there are, and a digest of their names and versions."""
-    found = sorted({f"{one.name}=={one.version}" for one in metadata.distributions()})
-    return f"{len(found)}, {hashlib.sha256(' '.join(found).encode()).hexdigest()[:8]}"
+    packages = sorted({f"{found.name}=={found.version}" for found in metadata.distributions()})
+    return f"{len(packages)}, {hashlib.sha256(' '.join(packages).encode()).hexdigest()[:8]}"
 
 
 def _limit(which: int) -> str:

@@ -11,7 +11,7 @@ from types import FrameType
 import msgspec
 
 from monarch.runtime.debugger.held_pdb import HeldPdb
-from monarch.runtime.debugger.held_text import HeldText, Shown
+from monarch.runtime.debugger.held_text import HeldText
 from monarch.wire.hold import HoldNote
 
 
@@ -58,19 +58,15 @@ class HeldCall:
         """Stop at the place where ``error`` was raised; return whether the call must be run
         again."""
         lines = traceback.format_exception_only(type(error), error)
-        told = lines[-1].strip() if lines else type(error).__name__
-        self.about = msgspec.structs.replace(self.about, reason="error", error=told)
-        self.text.write(f"{told}\n")
+        text = lines[-1].strip() if lines else type(error).__name__
+        self.about = msgspec.structs.replace(self.about, reason="error", error=text)
+        self.text.write(f"{text}\n")
         return self.pdb.stand_at_error(error)
 
     def type(self, line: str, who: str = "") -> None:
         """Pass a line to the debugger. From any thread."""
         self.last_touch = time.monotonic()
         self.text.type(line, who)
-
-    def since(self, number: int) -> Shown:
-        """Return the debugger's output since that character. From any thread."""
-        return self.text.since(number)
 
     def end(self, frame: FrameType | None) -> None:
         """End the hold, because the call has ended."""
@@ -81,7 +77,7 @@ class HeldCall:
     def _because(self, reason: str) -> None:
         self.about = msgspec.structs.replace(self.about, reason=reason)
 
-    def _stops(self, frame: FrameType | None, why: str) -> None:
+    def _stops(self, frame: FrameType | None) -> None:
         if frame is not None:
             self.about = msgspec.structs.replace(
                 self.about,

@@ -24,13 +24,13 @@ _OURS = ["monarch.*", "asyncio.*", "contextlib", "contextvars", "threading"]
 
 class HeldPdb(pdb.Pdb):
     """Python's debugger for a held call. Before it reads a command, it calls ``stops`` with the
-    frame at which it stops and the reason. ``learn`` loads the lines of a file that this host lacks
-    into ``linecache`` and returns whether it could."""
+    frame at which it stops. ``learn`` loads the lines of a file that this host lacks into
+    ``linecache`` and returns whether it could."""
 
     def __init__(
         self,
         text: HeldText,
-        stops: Callable[[FrameType | None, str], None],
+        stops: Callable[[FrameType | None], None],
         learn: Callable[[str], bool],
     ) -> None:
         # Typeshed knows the streams as files.
@@ -62,11 +62,11 @@ class HeldPdb(pdb.Pdb):
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
         self._enters = False
         tb = traceback.__traceback__ if isinstance(traceback, BaseException) else traceback
-        last = _last(tb) if frame is None else frame
-        self._stops(last, "")
-        while last is not None and not _is_ours(last):
-            self._learn(last.f_code.co_filename)
-            last = last.f_back
+        stopped = _last(tb) if frame is None else frame
+        self._stops(stopped)
+        while stopped is not None and not _is_ours(stopped):
+            self._learn(stopped.f_code.co_filename)
+            stopped = stopped.f_back
         super().interaction(frame, traceback)
 
     def get_stack(self, f: Any, t: Any) -> Any:
@@ -78,20 +78,20 @@ class HeldPdb(pdb.Pdb):
 
     def lookupmodule(self, filename: str) -> str | None:
         """Return the file of a breakpoint, even if only the client has the file."""
-        found = super().lookupmodule(filename)
-        if found is not None:
-            return found
+        path = super().lookupmodule(filename)
+        if path is not None:
+            return path
         whole = filename if filename.endswith(".py") else f"{filename}.py"
         return next((name for name in (filename, whole) if self._learn(name)), None)
 
     def stand_here(self, frame: FrameType) -> None:
         """Read commands at the line where ``frame`` is, on its thread, which must not be traced."""
         self.reset()
-        at: FrameType | None = frame
-        while at is not None:
-            at.f_trace = self.trace_dispatch
-            self.botframe = at
-            at = at.f_back
+        caller: FrameType | None = frame
+        while caller is not None:
+            caller.f_trace = self.trace_dispatch
+            self.botframe = caller
+            caller = caller.f_back
         self.interaction(frame, None)
         if self.quitting:
             self._leave()
@@ -146,7 +146,7 @@ class HeldPdb(pdb.Pdb):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the user has told it to continue, and it has no breakpoints left."""
+        """Whether the user has typed ``continue``, and it has no breakpoints left."""
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:
@@ -188,7 +188,7 @@ class HeldPdb(pdb.Pdb):
         if arg:
             super().do_clear(arg)
             return
-        for breakpoint in [one for one in bdb.Breakpoint.bpbynumber if one]:
+        for breakpoint in filter(None, bdb.Breakpoint.bpbynumber):
             self.message(f"Deleted {breakpoint}")
         self.clear_all_breaks()
 
@@ -211,25 +211,25 @@ class HeldPdb(pdb.Pdb):
     def names(self, text: str) -> list[str]:
         """Return completions of the last word of ``text``, in the selected frame."""
         word = _last_word(text)
-        found: list[str] = []
+        names: list[str] = []
         if text.strip() == word:
-            found += [name[3:] for name in self.get_names() if name.startswith(f"do_{word}")]
+            names += [name[3:] for name in self.get_names() if name.startswith(f"do_{word}")]
         frame = self.curframe
         if frame is not None:
             *path, last = word.split(".")
-            known = {**frame.f_globals, **self.curframe_locals}
-            found += [".".join([*path, name]) for name in _attributes(known, path, last)]
-        return sorted(set(found))
+            variables = {**frame.f_globals, **self.curframe_locals}
+            names += [".".join([*path, name]) for name in _attributes(variables, path, last)]
+        return sorted(set(names))
 
 
-def _attributes(known: dict[str, Any], path: list[str], begin: str) -> list[str]:
+def _attributes(variables: dict[str, Any], path: list[str], begin: str) -> list[str]:
     if not path:
-        return [name for name in [*known, *dir(builtins)] if begin and name.startswith(begin)]
+        return [name for name in [*variables, *dir(builtins)] if begin and name.startswith(begin)]
     try:
-        of = known[path[0]]
+        value = variables[path[0]]
         for name in path[1:]:
-            of = getattr(of, name)
-        names = dir(of)
+            value = getattr(value, name)
+        names = dir(value)
     except Exception:
         return []  # It is the user's code that is asked, and there is nothing to complete.
     wants_private = begin.startswith("_")
@@ -237,10 +237,10 @@ def _attributes(known: dict[str, Any], path: list[str], begin: str) -> list[str]
 
 
 def _last_word(line: str) -> str:
-    at = len(line)
-    while at and (line[at - 1].isalnum() or line[at - 1] in "_."):
-        at -= 1
-    return line[at:]
+    start = len(line)
+    while start and (line[start - 1].isalnum() or line[start - 1] in "_."):
+        start -= 1
+    return line[start:]
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -28,29 +28,35 @@ class HeldText:
     """
 
     def __init__(self, on_waiting: Callable[[bool], None], on_text: Callable[[], None]) -> None:
+        #: Whether the debugger waits for a line.
         self.is_waiting = False
         self.is_closed = False
         self._on_waiting = on_waiting
         self._on_text = on_text
+        #: The lines that were typed and not read yet; None ends the input.
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        #: The output, without the first `_num_dropped` characters.
         self._text = ""
-        self._dropped = 0
+        self._num_dropped = 0
+        #: The number of the first character after the last line that was typed.
         self._since_line = 0
+        #: The numbers of the characters after each write.
         self._cuts: list[int] = []
+        #: Guards the output.
         self._lock = threading.Lock()
 
-    # As pdb wants its streams.
+    # For pdb, which uses it as a stream.
     encoding = "utf-8"
 
     def write(self, text: str) -> int:
         with self._lock:
             self._text += text
-            self._cuts.append(self._dropped + len(self._text))
+            self._cuts.append(self._num_dropped + len(self._text))
             if len(self._text) > _MOST_CHARACTERS:
                 cut = len(self._text) - _MOST_CHARACTERS // 2
                 self._text = self._text[cut:]
-                self._dropped += cut
-                self._cuts = [end for end in self._cuts if end > self._dropped]
+                self._num_dropped += cut
+                self._cuts = [end for end in self._cuts if end > self._num_dropped]
         self._on_text()
         return len(text)
 
@@ -64,8 +70,8 @@ class HeldText:
         """Wait for the next line, and return it."""
         if self.is_closed:
             return ""
-        # Others hear that it stands before consoles do: a console that was answered sees it in
-        # every list.
+        # The host and the client hear of the hold before a console does, so that a console that
+        # was answered finds it in every list.
         self._on_waiting(True)
         self.is_waiting = True
         self._on_text()
@@ -74,14 +80,14 @@ class HeldText:
         self._on_waiting(False)
         return "" if line is None else line
 
-    # As consoles want it.
+    # For consoles.
 
     def type(self, line: str, who: str = "") -> None:
         """Give a line to the debugger. If the typist ``who`` is known, other consoles see it, as
         ``[anna] n``. Any thread may call this.
         """
         with self._lock:
-            self._since_line = self._dropped + len(self._text)
+            self._since_line = self._num_dropped + len(self._text)
             self.is_waiting = False
         if who:
             self.write(f"[{who}] {line}\n")
@@ -96,7 +102,7 @@ class HeldText:
     def since(self, number: int) -> Shown:
         """Return the output from that character on; -1: since the last line. From any thread."""
         with self._lock:
-            start = max(self._since_line if number < 0 else number, self._dropped)
-            end = self._dropped + len(self._text)
-            cuts = tuple(at - start for at in self._cuts if at > start)
-            return Shown(end, self._text[start - self._dropped :], cuts)
+            start = max(self._since_line if number < 0 else number, self._num_dropped)
+            end = self._num_dropped + len(self._text)
+            cuts = tuple(cut - start for cut in self._cuts if cut > start)
+            return Shown(end, self._text[start - self._num_dropped :], cuts)

@@ -26,13 +26,21 @@ class HoldBook:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        #: The calls of each proc that are held, or may be held again before they end.
         self._holds: dict[Uid, tuple[HoldNote, ...]] = {}
+        #: The ids of the calls that were reported, or will be with the next report.
         self._known: set[str] = set()
+        #: The calls of the next report.
         self._new: list[HoldNote] = []
+        #: Calls that were held when their proc ended.
         self._lost: deque[LostHold] = deque(maxlen=_MOST_LOST)
+        #: Whether a report says that clocks are stopped.
         self._has_told = False
-        self.together_seconds = 0.4  # after the first call, those of other ranks are told with it
+        #: How long a report waits after the first call for those of other ranks.
+        self.together_seconds = 0.4
+        #: For how long clocks had been stopped in all at the last report that they run again.
         self._held_before = 0.0
+        #: For how long clocks were stopped.
         self.time = HeldTime()
         self.tell: Callable[[str], None] = lambda text: None
         self.on_held: Callable[[bool], None] = lambda is_held: None
@@ -69,12 +77,12 @@ class HoldBook:
         if how is not Gone.EXPECTED and uid in self._holds:
             self._node.loop.call_soon(lambda: self.forget(uid))
 
-    def _on_changed(self, told: HoldsChanged) -> None:
-        if told.holds:
-            self._holds[told.proc] = told.holds
+    def _on_changed(self, changed: HoldsChanged) -> None:
+        if changed.holds:
+            self._holds[changed.proc] = changed.holds
         else:
-            self._holds.pop(told.proc, None)
-        new = [hold for hold in told.holds if hold.is_waiting and hold.id not in self._known]
+            self._holds.pop(changed.proc, None)
+        new = [hold for hold in changed.holds if hold.is_waiting and hold.id not in self._known]
         self._known.intersection_update([hold.id for hold in self.all()])
         if new:
             self._known.update(hold.id for hold in new)
@@ -103,15 +111,15 @@ class HoldBook:
             self.tell(gone_on(seconds))
 
     def _tell_new(self) -> None:
-        there = {hold.id for hold in self.all()}
-        new, self._new = [hold for hold in self._new if hold.id in there], []
+        ids = {hold.id for hold in self.all()}
+        new, self._new = [hold for hold in self._new if hold.id in ids], []
         self._has_told = self._has_told or bool(new)
         for sentence in begun(new):
             self.tell(sentence)
 
     def _on_asked(self, order: HoldsAsked) -> None:
-        at = {proc: self._node.address_of(proc) for proc in list(self._holds)}
-        self._node.answer(order, HeldCalls(tuple(self.all()), at, tuple(self._lost)))
+        addresses = {proc: self._node.address_of(proc) for proc in list(self._holds)}
+        self._node.answer(order, HeldCalls(tuple(self.all()), addresses, tuple(self._lost)))
 
     def _on_source(self, order: SourceAsked) -> None:
 

@@ -32,26 +32,30 @@ _SOURCE_SECONDS = 3.0
 
 
 class ProcHolds:
-    """The held calls of one process, by the message that runs (``Running``); code outside of actors
-    by its thread.
-
-    ``mesh``, ``name`` and ``rank`` are the proc's.
-    """
+    """The held calls of one process. ``mesh``, ``name`` and ``rank`` are the proc's."""
 
     def __init__(self, agent: ProcAgent, mesh: str, name: str, rank: int) -> None:
         self._agent = agent
         self._node = agent.node
         self._mesh, self._name, self._rank = mesh, name, rank
-        self._pid = os.getpid()
+        #: The held calls by their id, for consoles.
         self._calls: dict[str, HeldCall] = {}
-        self._of: dict[int, HeldCall] = {}
+        #: The same calls by `_key`, for the threads that run them.
+        self._by_key: dict[int, HeldCall] = {}
+        #: Guards both, and `_reported`.
         self._lock = threading.Lock()
-        self._count = 0
+        #: How many calls were held so far: their ids count them.
+        self._num_calls = 0
+        #: The actors for whose call `redo now` was typed.
         self._hasty: set[str] = set()
+        #: The files whose lines nobody has.
         self._unknown: set[str] = set()
-        self._asked: list[HoldText] = []
+        #: The consoles' questions that wait for more output.
+        self._questions: list[HoldText] = []
+        #: Whether the I/O loop looks for calls that no console has touched for too long.
         self._is_watching = False
-        self._told: tuple[HoldNote, ...] = ()
+        #: The calls as they were reported last.
+        self._reported: tuple[HoldNote, ...] = ()
         node = agent.node
         node.on(HoldLine, self._on_line)
         node.on(HoldText, self._on_text)
@@ -81,14 +85,14 @@ class ProcHolds:
 
     def has_call(self) -> bool:
         """Return whether the call on this thread was held before."""
-        return bool(self._of) and self._key() in self._of
+        return bool(self._by_key) and self._key() in self._by_key
 
     def ended(self) -> None:
         """Forget the call on this thread, which is over."""
-        call = self._of.pop(self._key(), None) if self._of else None
+        call = self._by_key.pop(self._key(), None) if self._by_key else None
         if call is not None:
-            if call.pdb.runs_again and call.pdb.is_hasty and (now := running.get()) is not None:
-                self._hasty.add(now.record.uid)
+            if call.pdb.runs_again and call.pdb.is_hasty and (current := running.get()) is not None:
+                self._hasty.add(current.record.uid)
             call.end(sys._getframe().f_back)
             with self._lock:
                 self._calls.pop(call.about.id, None)
@@ -101,37 +105,43 @@ class ProcHolds:
         return is_hasty
 
     def _key(self) -> int:
-        now = running.get()
-        return threading.get_ident() if now is None else id(now)
+        """Return a number for the call that runs here: of its message, or of the thread outside of
+        actors."""
+        current = running.get()
+        return threading.get_ident() if current is None else id(current)
 
     def _begin(self, reason: str) -> HeldCall:
         flush()
         key = self._key()
-        found = self._of.get(key)
-        if found is not None:
-            return found
-        now = running.get()
+        call_before = self._by_key.get(key)
+        if call_before is not None:
+            return call_before
+        current = running.get()
         call = HeldCall(
-            self._describe(now, reason), self._changed, self._more_text, self._learn, now is None
+            self._describe(current, reason),
+            self._changed,
+            self._more_text,
+            self._learn,
+            is_loose=current is None,
         )
         with self._lock:
-            self._calls[call.about.id] = self._of[key] = call
+            self._calls[call.about.id] = self._by_key[key] = call
         if not self._is_watching:
             self._is_watching = True
             self._node.loop.call_soon(self._look)
         return call
 
     def _learn(self, file: str) -> bool:
-        """Load the lines of a file that this host does not have from the root; return whether it
-        has them."""
+        """Return whether the lines of a file are known here; load them from the client if this host
+        lacks the file."""
         if linecache.getlines(file):
             return True
         if file in self._unknown:
             return False
         node = self._node
-        asked = node.ask(self._agent.root, SourceAsked(file))
+        answer = node.ask(self._agent.root, SourceAsked(file))
         flush()
-        text = asked.value.or_else("") if asked.wait(_SOURCE_SECONDS) else ""
+        text = answer.value.or_else("") if answer.wait(_SOURCE_SECONDS) else ""
         if not text:
             self._unknown.add(file)
             return False
@@ -139,22 +149,22 @@ class ProcHolds:
         linecache.cache[file] = (len(text), None, lines, file)
         return True
 
-    def _describe(self, now: Running | None, reason: str) -> HoldNote:
-        self._count += 1
+    def _describe(self, current: Running | None, reason: str) -> HoldNote:
+        self._num_calls += 1
         cell = None
-        if now is not None:
+        if current is not None:
             cells = self._agent.cells
-            cell = next((c for c in cells if c.record.uid == now.record.uid), None)
+            cell = next((c for c in cells if c.record.uid == current.record.uid), None)
         return HoldNote(
-            id=f"{self._node.uid}/{self._count}",
-            actor=self._name if now is None else now.record.name,
-            rank=self._rank if now is None else now.record.rank,
-            labels=() if now is None else now.record.labels,
-            sizes=() if now is None else now.record.sizes,
+            id=f"{self._node.uid}/{self._num_calls}",
+            actor=self._name if current is None else current.record.name,
+            rank=self._rank if current is None else current.record.rank,
+            labels=() if current is None else current.record.labels,
+            sizes=() if current is None else current.record.sizes,
             mesh=self._mesh,
             proc=self._node.uid,
             host=socket.gethostname(),
-            pid=self._pid,
+            pid=os.getpid(),
             method="" if cell is None else cell.method,
             reason=reason,
             file="",
@@ -169,9 +179,9 @@ class ProcHolds:
 
     def _mark(self) -> None:
         """Mark on each actor where it is held, for callers that wait for it."""
-        at = {call.about.actor: call.about.place for call in list(self._calls.values())}
+        places = {call.about.actor: call.about.place for call in list(self._calls.values())}
         for cell in self._agent.cells:
-            cell.held_at = at.get(cell.record.name, "")
+            cell.held_at = places.get(cell.record.name, "")
 
     def _changed(self) -> None:
         """Report a call that was held or released, unless it is held again within a moment."""
@@ -185,23 +195,23 @@ class ProcHolds:
 
     def _tell(self) -> None:
         with self._lock:
-            for key, call in list(self._of.items()):
-                # Outside of an actor no call ends: what goes on is forgotten.
+            for key, call in list(self._by_key.items()):
+                # Outside of actors nothing reports the end of a call: forget it once it goes on.
                 if call.is_loose and not call.about.is_waiting and call.pdb.goes_on:
-                    del self._of[key], self._calls[call.about.id]
-            now = tuple(call.about for call in self._calls.values())
-            if now == self._told:
+                    del self._by_key[key], self._calls[call.about.id]
+            notes = tuple(call.about for call in self._calls.values())
+            if notes == self._reported:
                 return
-            self._told = now
+            self._reported = notes
         self._mark()
-        told = HoldsChanged(self._node.uid, now)
-        self._node.send(self._agent.host, told)
+        message = HoldsChanged(self._node.uid, notes)
+        self._node.send(self._agent.host, message)
         if self._agent.root.uid != self._agent.host.uid:
-            self._node.send(self._agent.root, told)
+            self._node.send(self._agent.root, message)
         flush()
 
     def _more_text(self) -> None:
-        if self._asked:
+        if self._questions:
             self._node.loop.call_soon(self._answer_asked)
 
     def close(self) -> None:
@@ -243,18 +253,18 @@ class ProcHolds:
 
     def _on_text(self, order: HoldText) -> None:
         if not self._answer_text(order):
-            self._asked.append(order)
+            self._questions.append(order)
             seconds = min(order.seconds, _MOST_SECONDS)
             self._node.loop.call_later(seconds, lambda: self._give_up(order))
             self._answer_asked()
 
     def _answer_asked(self) -> None:
-        asked, self._asked = self._asked, []
-        self._asked += [order for order in asked if not self._answer_text(order)]
+        questions, self._questions = self._questions, []
+        self._questions += [order for order in questions if not self._answer_text(order)]
 
     def _give_up(self, order: HoldText) -> None:
-        if order in self._asked:
-            self._asked.remove(order)
+        if order in self._questions:
+            self._questions.remove(order)
             self._answer_text(order, is_last=True)
 
     def _answer_text(self, order: HoldText, *, is_last: bool = False) -> bool:
@@ -264,7 +274,7 @@ class ProcHolds:
             self._node.answer(order, output)
             return True
         is_waiting = call.text.is_waiting
-        number, text, cuts = call.since(order.number)
+        number, text, cuts = call.text.since(order.number)
         is_news = bool(text) or is_waiting != order.was_waiting or order.number < 0
         if not (is_news or is_last or call.is_over):
             return False

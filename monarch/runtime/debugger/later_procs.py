@@ -40,14 +40,14 @@ class LaterEnvironment:
     def _on_set(self, order: EnvSet) -> None:
         for name, value in order.values.items():
             if not order.ranks:
-                self._set = [(other, kept) for other, kept in self._set if other != name]
+                self._set = [(other, setting) for other, setting in self._set if other != name]
             self._set.append((name, _Setting(value, order.who, time.time(), order.ranks)))
         self._node.answer(order, {name: _note(setting) for name, setting in self._set})
 
 
 def _note(setting: _Setting) -> str:
-    what = "unset" if setting.value is None else "set"
-    return f"{what} by {setting.who} {time.strftime('%H:%M', time.localtime(setting.when))}"
+    change = "unset" if setting.value is None else "set"
+    return f"{change} by {setting.who} {time.strftime('%H:%M', time.localtime(setting.when))}"
 
 
 class LaterBreaks:

@@ -23,7 +23,6 @@ from monarch.runtime.observe.live_stacks import (
 )
 from monarch.runtime.observe.process_groups import abort_groups, rank_connections
 from monarch.runtime.procs.proc_agent import ProcAgent
-from monarch.wire.codec import Envelope
 from monarch.wire.message import (
     AbortGroups,
     BreakAnswer,
@@ -41,59 +40,56 @@ from monarch.wire.message import (
 
 class Looks:
     """Answers questions on the I/O thread, so also while actors are busy. ``holds`` has the held
-    calls of this process; ``place`` is its rank in its mesh, with the mesh's labels and sizes.
+    calls of this process; ``member`` is its rank in its mesh, with the mesh's labels and sizes.
     """
 
     def __init__(
         self,
         agent: ProcAgent,
         holds: Callable[[], Any],
-        place: tuple[int, Sequence[str], Sequence[int]],
+        member: tuple[int, Sequence[str], Sequence[int]],
     ) -> None:
         self._agent = agent
         self._node = agent.node
         self._holds = holds
-        self._place = place
+        self._member = member
         self._breaks = BreakPlaces(self._stand, lambda: agent.generation)
         self._stops = Stops(self._stand)
-        self._tunnel = DapTunnel(agent.node)
+        self._answers: dict[type[Message], Callable[[Any], None]] = {
+            EnvAsked: self._tell_environment,
+            EnvSet: self._set_environment,
+            StacksAsked: self._tell_stacks,
+            PeekLine: self._peek,
+            StopAt: self._stop,
+            DapOpened: DapTunnel(agent.node).open,
+            BreakPlace: self._answer_break,
+            AbortGroups: self._end_groups,
+        }
 
-    def take(self, envelope: Envelope[Message]) -> None:
+    def take(self, question: Message) -> None:
         """Answer one question."""
-        order = envelope.message
-        if isinstance(order, EnvAsked):
-            self._tell_environment(order)
-        elif isinstance(order, EnvSet):
-            change_environment(order.values)
-            self._node.answer(order, {})
-        elif isinstance(order, StacksAsked):
-            told = stacks_of(self._agent, with_locals=order.with_locals)
-            self._node.answer(order, told)
-        elif isinstance(order, PeekLine):
-            number, text = self._peek(order)
-            self._node.answer(order, Peeked(text, number))
-        elif isinstance(order, StopAt):
-            self._stop(order)
-        elif isinstance(order, DapOpened):
-            self._tunnel.open(order)
-        elif isinstance(order, BreakPlace):
-            self._answer_break(order)
-        elif isinstance(order, AbortGroups):
-            self._end_groups(order)
+        self._answers[type(question)](question)
+
+    def _set_environment(self, order: EnvSet) -> None:
+        change_environment(order.values)
+        self._node.answer(order, {})
+
+    def _tell_stacks(self, order: StacksAsked) -> None:
+        self._node.answer(order, stacks_of(self._agent, with_locals=order.with_locals))
 
     def arm(self, place: BreakPlace) -> str:
         """Add or remove a stop at a line; return the line's text."""
-        self._watch_calls()
+        self._holds()  # From now on, calls are watched.
         return self._breaks.change(place)
 
     # On the thread of a call.
 
     def call_begins(self) -> None:
         """Handle the begin of a call on this thread: stop it if that was asked for."""
-        now = running.get()
+        current = running.get()
         reason = ""
-        if self._stops.has_any and now is not None:
-            reason = self._stops.reason_at_call(now.record.uid)
+        if self._stops.has_any and current is not None:
+            reason = self._stops.reason_at_call(current.record.uid)
         if reason:
             self._holds().at_start(reason)
         else:
@@ -111,9 +107,6 @@ class Looks:
 
     # On the I/O thread.
 
-    def _watch_calls(self) -> None:
-        self._holds()  # From then on calls are watched.
-
     def _tell_environment(self, order: EnvAsked) -> None:
         def answer() -> None:
             self._node.answer(order, versions() if order.versions else shown_environment(order))
@@ -124,7 +117,7 @@ class Looks:
             answer()
 
     def _answer_break(self, order: BreakPlace) -> None:
-        is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._place)
+        is_meant = order.is_gone or is_in(parse_set(order.ranks), *self._member)
         text = self.arm(order) if is_meant else ""
         self._node.answer(order, BreakAnswer(text, is_meant))
 
@@ -141,7 +134,7 @@ class Looks:
         threading.Thread(target=end, name="monarch-abort", daemon=True).start()
 
     def _stop(self, order: StopAt) -> None:
-        self._watch_calls()
+        self._holds()  # From now on, calls are watched.
         how: dict[str, str] = {}
         error = ""
         for cell in self._agent.cells:
@@ -155,25 +148,25 @@ class Looks:
                 error = str(refused)
         self._node.answer(order, how, error)
 
-    def _peek(self, order: PeekLine) -> tuple[int, str]:
-        """Return the number of the frame that was evaluated in, and the result. Number 0 is the
-        user's own innermost frame, as a call that waits in a collective has torch's frames below
-        it."""
+    def _peek(self, order: PeekLine) -> None:
+        """Answer with the result of a line, and the number of its frame. Number 0 is the user's
+        own innermost frame, as a call that waits in a collective has torch's frames below it."""
         frames: list[FrameType] = []
         for cell in self._agent.cells:
             if cell.record.name == order.actor:
                 frames = users_frames(frame_of(cell, sys._current_frames()))
         if not frames:
-            return 0, "it runs no call at this moment\n"
+            self._node.answer(order, Peeked("it runs no call at this moment\n", 0))
+            return
         users = (n for n, frame in enumerate(frames) if is_users(frame.f_code.co_filename))
         first = next(users, 0)
-        place = min(max(0, first + order.number), len(frames) - 1)
-        return place - first, _seen(frames, place, order.line)
+        index = min(max(0, first + order.number), len(frames) - 1)
+        self._node.answer(order, Peeked(_seen(frames, index, order.line), index - first))
 
 
-def _seen(frames: Sequence[FrameType], place: int, line: str) -> str:
+def _seen(frames: Sequence[FrameType], index: int, line: str) -> str:
     """Return the answer to a line about the frame at that place; the innermost comes first."""
-    frame = frames[place]
+    frame = frames[index]
     word, _, rest = line.strip().partition(" ")
     code = frame.f_code
     if word in ("p", "pp"):
@@ -183,8 +176,8 @@ def _seen(frames: Sequence[FrameType], place: int, line: str) -> str:
             return f"*** {type(error).__name__}: {error}\n"
     if word in ("locals", "args", "a"):
         names = code.co_varnames[: code.co_argcount] if word != "locals" else frame.f_locals
-        known = [n for n in names if n in frame.f_locals]
-        return "".join(f"{n} = {shown_value(n, frame.f_locals[n])}\n" for n in known)
+        names_there = [n for n in names if n in frame.f_locals]
+        return "".join(f"{n} = {shown_value(n, frame.f_locals[n])}\n" for n in names_there)
     if word in ("w", "where", "bt"):
         chain = reversed(frames)
         return "".join(f"  {_place(f)}{'  <-' if f is frame else ''}\n" for f in chain)

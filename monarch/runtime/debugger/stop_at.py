@@ -44,11 +44,11 @@ class Stops:
             self._wanted[cell.thread_id] = reason
         if sys.version_info >= (3, 12):
             threading.settrace_all_threads(self._trace)
-        at: FrameType | None = frame
-        while at is not None:
-            if is_users(at.f_code.co_filename):
-                at.f_trace = self._trace_lines
-            at = at.f_back
+        caller: FrameType | None = frame
+        while caller is not None:
+            if is_users(caller.f_code.co_filename):
+                caller.f_trace = self._trace_lines
+            caller = caller.f_back
         return "now"
 
     def reason_at_call(self, actor: str) -> str:

@@ -24,4 +24,4 @@ def describe_exit(code: int | None) -> str:
 
 def has_ended_itself(words: str) -> bool:
     """Return whether the process ended by its own code: it exited, or crashed."""
-    return words.startswith((_EXITED, *(f"{_KILLED} {one.name} " for one in _CRASHES)))
+    return words.startswith((_EXITED, *(f"{_KILLED} {number.name} " for number in _CRASHES)))

@@ -39,16 +39,16 @@ def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> No
 
 
 def kill_lost_group(pid: int, started: int) -> None:
-    """Kill a group, as `kill_group` does, whose parent is gone: its number may be another's by
-    now."""
+    """Kill the group of a process whose parent is gone, as `kill_group` does; but not another
+    process that has its pid by now."""
     is_gone = process_start(pid, even_ended=True) is None
     if is_gone or is_running(pid, started, even_ended=True):
         kill_group(pid)
 
 
 def signal_process(pid: int, started: int, number: int, *words: str) -> None:
-    """Send a signal to a process of this user, unless it has ended: its number may be another's by
-    now. ``words`` must be in its command, if its number was read from a file."""
+    """Send a signal to a process of this user, unless it has ended, as another process may have its
+    pid by now. ``words`` must be in its command, if its pid was read from a file."""
     with contextlib.suppress(ProcessLookupError):
         try:
             fd = os.pidfd_open(pid)
@@ -102,9 +102,9 @@ def _ask_for(number: int) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Have this process end when the process ``parent`` does, whichever of its threads has made us.
+    """Have this process end when the process ``parent`` does.
 
-    The kernel's own signal would come as soon as that thread has ended.
+    Unlike the kernel's own signal, it does not depend on the thread of ``parent`` that made us.
     """
     try:
         watched = os.pidfd_open(parent)
@@ -118,7 +118,7 @@ def end_with(parent: int) -> None:
             target=_end_after, args=(watched,), name="monarch-parent", daemon=True
         ).start()
     if os.getppid() != parent:
-        _end_here()  # It had ended before we could ask, and the number may be another's.
+        _end_here()  # It had ended before, and another process may have its pid.
 
 
 def _end_after(watched: int) -> None:

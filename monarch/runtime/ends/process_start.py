@@ -111,8 +111,7 @@ def _ps(pid: int, *columns: str) -> list[str]:
     """Return the output of POSIX's ``ps`` for a process; empty if there is none. Times are in
     UTC."""
     options = [word for column in columns for word in ("-o", column)]
-    done = subprocess.run(
-        ["ps", "-ww", "-p", str(pid), *options], env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["ps", "-ww", "-p", str(pid), *options]
+    env = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     return done.stdout.split()

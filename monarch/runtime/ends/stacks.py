@@ -47,8 +47,8 @@ def innermost_of_users(stacks: str) -> str:
     """Return the innermost frame of the user's own code, from stacks as faulthandler writes
     them."""
     for line in stacks.splitlines():
-        path, _, place = line.strip().removeprefix('File "').partition('", ')
+        path, _, position = line.strip().removeprefix('File "').partition('", ')
         is_frame = line.startswith("  File ")
         if is_frame and not path.startswith((_OURS, _LIBRARY, "<frozen")):
-            return f"{path}, {place}"
+            return f"{path}, {position}"
     return ""

@@ -1,15 +1,15 @@
 """Unhandled failures: the program's hook is asked about each.
 
-- A hook of the program's own is asked at once, before anything below. If it returns, the failure is
+- If the program has set a hook of its own, it is called at once. If it returns, the failure is
   handled; if it raises, the program ends.
-- Without one, a failure is handled once the program has heard of it: a call of the client itself
-  has raised it as ``SupervisionError``, for the program to catch or to end by. A failure that the
-  program has not heard of after ``fault_patience_seconds``, or at its end, ends it with status 1.
-  Ranks often fail one after the other of one bug: a caller that has heard of one, by a call to
-  many, has heard of the others that fail within that time.
-- A host that is lost while it is not called, at the end of the program, fails nothing. Nor does, at
-  any time, one whose agent is a child of this program that no job looks after: the program that
-  started it may have ended it. That is said.
+- Without such a hook, a failure is handled once the program knows of it: a call of the client has
+  raised it as ``SupervisionError``, which the program catches or ends by. If the program does not
+  know of a failure after ``fault_patience_seconds``, or at its end, it ends with status 1. One bug
+  often makes ranks fail one after the other. So if a call to many ranks has raised the failure of
+  one, the program counts as knowing of all others that fail within that time.
+- The loss of a host does not count at the end of the program. Nor does it count at any time if this
+  program started the host's agent itself, without a job, as it may have ended it: then a warning is
+  logged.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class UnhandledFaults:
         self._is_closed = False
         self._is_ending = False
         self._asking: list[threading.Thread] = []
-        # Until when: a failure that arrives later is another one.
+        #: By key of a failure: until when the program knows of it. A later failure is a new one.
         self._heard: dict[str, float] = {}
         self._changed = threading.Condition()
         self.has_ended_program = False
@@ -112,7 +112,7 @@ class UnhandledFaults:
     def tell(self, lost: Lost) -> None:
         """Decide about a loss, on a thread of its own, because the hook may take any time."""
         thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
-        self._asking = [one for one in self._asking if one.is_alive()]
+        self._asking = [asking for asking in self._asking if asking.is_alive()]
         if thread is not None:
             self._asking.append(thread)
 
@@ -147,7 +147,7 @@ class UnhandledFaults:
             _fault_hook()(failure)
         except BaseException as error:
             with self._changed:
-                # The program is about to end: one report, for the first cause.
+                # The program is about to end, and reports the first cause only.
                 if self.has_ended_program or self._is_closed:
                     return
                 self.has_ended_program = True

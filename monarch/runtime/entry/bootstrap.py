@@ -57,7 +57,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     seen = SeenImports(lambda modules: node.send(config.host, Imported(config.uid, modules)))
     io = IoLoop(lends=True)
     io.on_broken = _end_at_once
-    loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.has_async_actor))
+    loop = asyncio.SelectorEventLoop(LentSelector(io, lambda: agent.loops.is_main_taken))
     asyncio.set_event_loop(loop)
     keys = JobKeys(bytes.fromhex(config.secret)) if config.secret else None
     node = Node(config.uid, keys, loop=io, life=config.life)
@@ -71,7 +71,7 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
         loop.call_soon_threadsafe(loop.stop)
 
     agent = make_agent(config, node, stop)
-    agent.use_loop(loop)
+    agent.loops.use_main(loop)
     agent.io_loop = io
     process.install(agent)
     roots = [*config.workspace_path, *project_roots(config.path)]
@@ -87,9 +87,11 @@ def run_proc(config: ProcConfig, setup: bytes = b"") -> None:
     agent.at_stop.append(door.close)
     offer_stacks(f"{config.listen[0].removeprefix('ipc://')}.stacks")
     come_up(
-        config, node, os.getpid(),
+        config,
+        node,
+        os.getpid(),
         lambda: set_up(setup, config, agent, loop.run_until_complete) if setup else None,
-    )  # fmt: skip
+    )
     if settings().learn_imports:
         seen.look_on(io)
     loop.run_forever()
@@ -152,20 +154,20 @@ def set_up(
         owner=config.owner,
         owner_actor=config.owner_actor,
     )
-    now = Running(record, None, config.rank, config.labels, config.sizes)
+    setup_run = Running(record, None, config.rank, config.labels, config.sizes)
     data, *buffers = msgspec.msgpack.decode(setup, type=list[bytes])
     with agent.only_own_actors():
         try:
-            run(_run_setup(payload.load(data, buffers), now))
+            run(_run_setup(payload.load(data, buffers), setup_run))
         except BaseException as error:
             traceback.print_exc()
             agent.spoiled = f"the bootstrap of its proc failed.\n{format_remote(error)}"
 
 
-async def _run_setup(function: Callable[[], Any], now: Running) -> None:
+async def _run_setup(function: Callable[[], Any], setup_run: Running) -> None:
     """Run a plain function on a thread, so that async actors that it spawns and calls can
     answer."""
-    running.set(now)
+    running.set(setup_run)
     if inspect.iscoroutinefunction(function):
         await function()
         return
@@ -185,10 +187,10 @@ def come_up(
     for url in map(HostUrl.parse, config.listen):
         node.listen(url.bind, advertise=url.advertise)
     if config.host_bind:
-        # A machine often takes its own name for another address than others do: 127.0.1.1.
-        for own in config.host.urls:
-            if own.startswith("tcp://"):
-                node.reach_at(own, config.host_bind)
+        # A machine often resolves its own name to another address than others do: 127.0.1.1.
+        for host_url in config.host.urls:
+            if host_url.startswith("tcp://"):
+                node.reach_at(host_url, config.host_bind)
     prepare()
     up = ProcUp(node.address, pid)
     node.send(config.host, up)
@@ -225,9 +227,9 @@ def _settle_in(config: ProcConfig) -> None:
     if config.directory:
         with contextlib.suppress(OSError):
             os.chdir(config.directory)
-    known = set(sys.path)
-    sys.path[:0] = [path for path in config.workspace_path if path not in known]
-    sys.path += [path for path in config.path if path not in known]
+    present = set(sys.path)
+    sys.path[:0] = [path for path in config.workspace_path if path not in present]
+    sys.path += [path for path in config.path if path not in present]
     sys.argv = [f"monarch-proc-{config.name}-{config.rank}"]
     for stream in (sys.stdout, sys.stderr):
         # A pipe would be block-buffered, and the last lines before a crash lost.
@@ -235,7 +237,7 @@ def _settle_in(config: ProcConfig) -> None:
     sys.setswitchinterval(settings().switch_interval_seconds)
 
 
-_WATCHES_OTHERS = "monarch.runs."  # beside the actors of a run, and prints nothing
+_WATCHES_OTHERS = "monarch.runs."  # where classes of actors that print nothing are defined
 
 
 def mark_output(

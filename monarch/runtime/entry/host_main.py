@@ -87,8 +87,8 @@ def _say_ready() -> None:
     connect."""
     fd = os.environ.pop("MONARCH_READY_FD", None)
     if fd is not None:
-        with os.fdopen(int(fd), "wb") as said, contextlib.suppress(BrokenPipeError):
-            said.write(b"1")
+        with os.fdopen(int(fd), "wb") as pipe, contextlib.suppress(BrokenPipeError):
+            pipe.write(b"1")
 
 
 _INHERITED = re.compile(r"tcp://([^@]+):fd(\d+)")
@@ -117,8 +117,9 @@ def _narrowed(url: HostUrl) -> HostUrl:
         _log.warning(
             "listening at %s only, not at %s: there is no job secret, and clients are told the "
             "first one. To let other machines in, set MONARCH_JOB_SECRET on both sides",
-            url.advertise, url.bind,
-        )  # fmt: skip
+            url.advertise,
+            url.bind,
+        )
         return HostUrl(url.advertise, url.advertise)
     return url
 

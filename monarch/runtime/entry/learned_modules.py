@@ -29,10 +29,10 @@ def import_learned(modules: Sequence[str]) -> dict[str, str]:
     """
     errors: dict[str, str] = {}
     path = sys.path[:]
-    sys.path[:] = [one for one in path if f"{one}{os.sep}".startswith(_PYTHONS)]
-    known = set(modules)
+    sys.path[:] = [folder for folder in path if f"{folder}{os.sep}".startswith(_PYTHONS)]
+    wanted = set(modules)
     try:
-        pools = [name for name in _POOLS_SURVIVE_FORKS if name in known]
+        pools = [name for name in _POOLS_SURVIVE_FORKS if name in wanted]
         for name in dict.fromkeys((*pools, *modules)):
             _import(name, errors)
             if errors:

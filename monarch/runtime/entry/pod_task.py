@@ -38,12 +38,12 @@ def _own_address() -> str:
     """Return the address of the machine's name; else the address that packets from here are sent
     from."""
     with contextlib.suppress(OSError):
-        found = socket.gethostbyname(socket.gethostname())
-        if not found.startswith("127."):
-            return found
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect(("192.0.2.1", 9))  # for documents only: nothing is sent
-        return str(asking.getsockname()[0])
+        address = socket.gethostbyname(socket.gethostname())
+        if not address.startswith("127."):
+            return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # for documents only: nothing is sent
+        return str(probe.getsockname()[0])
 
 
 def _meaning(number: int) -> EndNotice | None:
@@ -51,8 +51,8 @@ def _meaning(number: int) -> EndNotice | None:
     its grace period left."""
     if number != signal.SIGTERM:
         return None
-    what = "its machine is taken away" if _MACHINE in sys.argv[1:] else "its pod is being deleted"
-    return EndNotice(what, grace_seconds(), is_last=True)
+    why = "its machine is taken away" if _MACHINE in sys.argv[1:] else "its pod is being deleted"
+    return EndNotice(why, grace_seconds(), is_last=True)
 
 
 if __name__ == "__main__":

@@ -34,19 +34,19 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
     ``meaning`` returns the end that a signal announces, or ``None`` for an immediate end.
     ``again``: an agent that dies is restarted at the same address, with growing pauses.
     """
-    # Here, as it is taken out of the environment: the next agent inherits it.
+    # Taken out of the environment here, so that each agent inherits the kept value.
     take_secret()
-    # A pipe, not handlers: what was sent while another was looked into is found there after it.
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told)
+    # Signals go through a pipe, which keeps those that come while another is handled.
+    signals_out, signals_in = os.pipe()
+    os.set_blocking(signals_in, False)
+    signal.set_wakeup_fd(signals_in)
     for number in (*_SIGNALS, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
     wait_seconds = _FIRST_WAIT_SECONDS
     while True:
         began = time.monotonic()
-        pid, notices = _start(address, name, (heard, told))
-        status, is_over = _watch(pid, heard, notices, meaning)
+        pid, notices = _start(address, name, (signals_out, signals_in))
+        status, is_over = _watch(pid, signals_out, notices, meaning)
         os.close(notices)
         if is_over or status == 0 or not again:
             return status
@@ -54,8 +54,10 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
             wait_seconds = _FIRST_WAIT_SECONDS
         _log.warning(
             "the host agent %s has ended (%d): it is started again in %.1f s",
-            name, status, wait_seconds,
-        )  # fmt: skip
+            name,
+            status,
+            wait_seconds,
+        )
         time.sleep(wait_seconds)
         wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
 
@@ -73,7 +75,7 @@ def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
         for fd in (*ours, writer):
             os.close(fd)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A scheduler may signal all processes of a task. What is ignored is so in procs, too.
+        # A scheduler may signal all processes of a task. Procs inherit that it is ignored.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         die_with_parent()
         # Imported in the agent alone: this process stays small.
@@ -103,7 +105,7 @@ def _watch(pid: int, heard: int, notices: int, meaning: Meaning) -> tuple[int, b
                     os.write(notices, f"{json.dumps(notice._asdict())}\n".encode())
                 elif number == signal.SIGTERM:
                     os.write(notices, b"end\n")
-        # All that has ended: as the first process of a container it inherits orphans.
+        # Reap all children: as the first process of a container it inherits orphans.
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == pid:

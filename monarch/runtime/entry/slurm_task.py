@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from typing import Any
 
 from monarch.net.gate import is_loopback
 from monarch.runtime.entry.scheduled_task import keep_host
@@ -28,19 +29,17 @@ def node_addresses(nodes: str) -> dict[str, str]:
     Slurm's notation. Both ends ask Slurm, and so agree. Raises ``OSError`` with the message of
     scontrol.
     """
-    done = subprocess.run(
-        ["scontrol", "--oneliner", "show", "node", nodes],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["scontrol", "--oneliner", "show", "node", nodes]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"scontrol show node {nodes}: {(done.stderr or done.stdout).strip()}")
-    found = {}
+    addresses = {}
     for line in done.stdout.splitlines():
         name = re.search(r"\bNodeName=(\S+)", line)
         address = re.search(r"\bNodeAddr=(\S+)", line)
         if name is not None:
-            found[name[1]] = address[1] if address is not None else name[1]
-    return found
+            addresses[name[1]] = address[1] if address is not None else name[1]
+    return addresses
 
 
 def main() -> None:
@@ -68,32 +67,32 @@ def _meaning(number: int, ask_seconds: float = _ASK_SECONDS) -> EndNotice | None
         return EndNotice("the time limit of its Slurm job", seconds)
     if state is None:
         # The grace may have begun when Slurm was asked, which took time.
-        left = max(0.0, grace_seconds() - ask_seconds)
-        return EndNotice("Slurm has told its job to end, and does not say why", left, is_last=True)
+        seconds_left = max(0.0, grace_seconds() - ask_seconds)
+        why = "Slurm has told its job to end, and does not say why"
+        return EndNotice(why, seconds_left, is_last=True)
     if state not in _RUNS_ON:
         return None
-    # Of a job without a time limit Slurm does not say when it is to end.
-    left = grace_seconds() if seconds is None else seconds
-    return EndNotice("its Slurm job gives way to another", left, is_last=True)
+    # Slurm does not say when a job without a time limit must end.
+    seconds_left = grace_seconds() if seconds is None else seconds
+    return EndNotice("its Slurm job gives way to another", seconds_left, is_last=True)
 
 
 def _state_and_seconds(job: str, ask_seconds: float) -> tuple[str | None, float | None]:
     """Return the state of a job and the seconds until its end. The state is "" if Slurm does not
     know the job, ``None`` without an answer.
     """
-    # The end, not what is left of the time limit, which a grace leaves as it is.
+    # Its end, as the rest of its time limit does not include a grace period.
     command = ["squeue", "-h", "-j", job, "-o", "%T|%e"]
+    env = {**os.environ, "SLURM_TIME_FORMAT": "standard"}
+    quietly: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
     for _ in range(_MOST_ASKS):
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=ask_seconds, env={**os.environ, "SLURM_TIME_FORMAT": "standard"},
-            )  # fmt: skip
+            done = subprocess.run(command, env=env, timeout=ask_seconds, text=True, **quietly)
         except (OSError, subprocess.TimeoutExpired):
             return None, None
         if done.returncode >= 0:
             break
-        # Slurm signals all that its tasks have started, at a time limit twice: squeue, too.
+        # Slurm signals all that its tasks have started, squeue too, and twice at a time limit.
     if done.returncode != 0:
         return ("" if "Invalid job id" in done.stderr else None), None
     state, _, end = done.stdout.strip().partition("|")

@@ -37,7 +37,7 @@ class TemplateCuda:
 
     @contextlib.contextmanager
     def importing(self) -> Iterator[None]:
-        before = os.environ.get(_NVML_CHECK)
+        value_before = os.environ.get(_NVML_CHECK)
         os.environ[_NVML_CHECK] = "1"
         waiting = _AfterImport("torch", self._stand_in)
         self._is_importing = True
@@ -54,10 +54,10 @@ class TemplateCuda:
             for name, function in self._real.items():
                 setattr(self._cuda, name, function)
             self._real.clear()
-            if before is None:
+            if value_before is None:
                 os.environ.pop(_NVML_CHECK, None)
             else:
-                os.environ[_NVML_CHECK] = before
+                os.environ[_NVML_CHECK] = value_before
 
     def _stand_in(self, torch: ModuleType) -> None:
         """Replace the functions of ``torch.cuda`` that its other functions depend on.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 
 if __name__ == "__main__":
-    # Objects that imports make stay. To look for garbage among it takes a tenth of the time to
-    # begin.
+    # Objects that imports make stay, and looking for garbage among them takes a tenth of the start.
     gc.disable()
 
 import contextlib
@@ -36,8 +35,8 @@ from monarch.runtime.procs.proc_config import CONTROL_FD, MAX_PACKET_BYTES, Proc
 from monarch.wire.codec import message_decoder
 
 _OF_USERS = "monarch.actor"
-"""The module that actor classes are made from: each proc would import it with its first actor. This
-layer does not know it."""
+"""The module that actor classes import, by name, as this layer may not import it: each proc would
+import it with its first actor."""
 _PAST_FD = "MONARCH_TEMPLATE_PAST_FD"
 
 
@@ -95,7 +94,7 @@ class _Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            # One proc less, for want of memory or of numbers: the others live on.
+            # There is no memory for it, or no pid: this proc fails, and the others live on.
             pid = -1
             os.write(fds[1], f"no process could be made: {error.strerror}\n".encode())
         if pid == 0:
@@ -117,7 +116,7 @@ class _Zygote:
             os.setsid()
             die_with_parent()
             if os.getppid() != template:
-                os._exit(1)  # It died before we could ask to be told.
+                os._exit(1)  # The template died before we asked for its death's signal.
             for fd in (self._control.detach(), self._wake_read, self._wake_write):
                 os.close(fd)
             os.dup2(fds[0], 1)
@@ -168,7 +167,7 @@ class _Zygote:
             "procs import it themselves"
         )
         self._past.modules = modules
-        self._past.children = [(pid, *known) for pid, known in self._children.items()]
+        self._past.children = [(pid, *child) for pid, child in self._children.items()]
         self._past.exec(self._control.fileno())
 
     def _learn(self, modules: list[str]) -> None:
@@ -255,7 +254,7 @@ def _read_all(fd: int) -> bytes:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Stopped, it would not see that its host agent has ended, and its procs would stay.
+    # So that a template that is stopped sees that its host agent has ended, and ends its procs.
     wake_with_parent()
     past = TemplatePast.of_this_process()
     importlib.import_module(_OF_USERS)
@@ -265,8 +264,8 @@ def main() -> None:
     directory = ""
     with contextlib.suppress(FileNotFoundError):
         directory = os.getcwd()
-        # What is imported ahead may lie there, but nothing there comes in the place of a library.
-        # In procs, which run the user's code, it is the first, as with `python -m`.
+        # Modules that are imported ahead may be there, but must not replace a library. In procs,
+        # which run the user's code, the folder is the first, as with `python -m`.
         sys.path.append(directory)
     _Zygote(socket.socket(fileno=int(os.environ.pop(CONTROL_FD))), past, directory).run()
 

@@ -17,7 +17,6 @@ What to open:
     hang_watch                    procs that are alive but do not answer
     relay                         the host's part in a broadcast tree
     hosted_workspace              the host's workspace, as the agent sees it
-    given_workspaces              procs' own workspaces
     bulletins                     news for listeners, such as
                                   `monarch/cli/sync/bulletin_listener.py`
     host_desk                     the answers of a host agent; rows of dead procs

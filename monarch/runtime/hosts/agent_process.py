@@ -13,7 +13,7 @@ from monarch.python_start import module_arguments
 from monarch.runtime.links.secret import SECRET_VARIABLES
 
 AGENT_PROGRAM = "monarch.runtime.entry.host_main"
-"""What the command of each has."""
+"""The module that runs a host agent; every agent's command contains it."""
 
 _TEXT, _DESCRIPTOR = SECRET_VARIABLES
 
@@ -48,6 +48,9 @@ def start_agent(
             descriptors.append(reader)
         return subprocess.Popen(
             [sys.executable, *module_arguments(AGENT_PROGRAM, url, name, *parent)],
-            env=environment, pass_fds=descriptors, stdin=subprocess.DEVNULL,
-            start_new_session=True, **options,
-        )  # fmt: skip
+            env=environment,
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            **options,
+        )

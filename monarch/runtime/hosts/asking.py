@@ -1,4 +1,4 @@
-"""Asks host agents for their state, all at once; hosts that are gone are found quickly."""
+"""Asks host agents for their state, all at once, and finds dead ones quickly."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ def ask_hosts(
     fails after ``seconds``, or sooner if it was ``silent`` the last time.
     """
     began = time.monotonic()
-    asked = {url: node.ask(address, request) for url, address in addresses.items()}
+    answers = {url: node.ask(address, request) for url, address in addresses.items()}
 
     def wait_until(end_seconds: float, urls: Iterable[str]) -> None:
-        wait_for([asked[url] for url in urls], began + end_seconds - time.monotonic())
+        wait_for([answers[url] for url in urls], began + end_seconds - time.monotonic())
 
-    wait_until(_FIRST_SECONDS, asked)
+    wait_until(_FIRST_SECONDS, answers)
     if may_come_up:
-        wait_until(coming_up_seconds, asked)
-    silent_urls = [url for url, answer in asked.items() if not answer.is_set and "://" in url]
+        wait_until(coming_up_seconds, answers)
+    silent_urls = [url for url, answer in answers.items() if not answer.is_set and "://" in url]
     closed = closed_of(silent_urls, node)
-    wait_until(_SILENT_SECONDS, set(silent) & asked.keys())
-    wait_until(seconds, asked.keys() - closed - set(silent))
+    wait_until(_SILENT_SECONDS, set(silent) & answers.keys())
+    wait_until(seconds, answers.keys() - closed - set(silent))
     late = (
         f"no answer within {seconds:.0f} s, though somebody listens there: its host agent hangs "
         "or is stopped"
     )
-    answers = collect(asked, 0.0, late)
+    responses = collect(answers, 0.0, late)
     nobody: Response[A] = Response(None, NOBODY_THERE)
     return {
-        url: nobody if url in closed and not asked[url].is_set else answer
-        for url, answer in answers.items()
+        url: nobody if url in closed and not answers[url].is_set else answer
+        for url, answer in responses.items()
     }
 
 
@@ -80,9 +80,14 @@ def inspect_hosts(
 ) -> dict[str, Response[HostState]]:
     """Return the state of each host, by URL, as `ask_hosts` does."""
     return ask_hosts(
-        node, addresses, Inspect(), silent=silent, may_come_up=may_come_up, seconds=seconds,
+        node,
+        addresses,
+        Inspect(),
+        silent=silent,
+        may_come_up=may_come_up,
+        seconds=seconds,
         coming_up_seconds=coming_up_seconds,
-    )  # fmt: skip
+    )
 
 
 def closed_of(urls: Collection[str], node: Node) -> set[str]:

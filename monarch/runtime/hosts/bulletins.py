@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -25,14 +26,17 @@ class Bulletins:
     listener of an earlier agent gets all of them.
     """
 
-    def __init__(self, node: Node, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._clock = clock
-        self._number = int(clock() * 1000)
+        #: The number of the last bulletin.
+        self._number = int(time.time() * 1000)
         self._kept: deque[Bulletin] = deque(maxlen=_MAX_KEPT)
+        #: By key: the bulletins that stand, each with its sender.
         self._standing: dict[str, tuple[Uid, Bulletin]] = {}
+        #: The questions of listeners that wait for the next bulletin.
         self._waiting: list[Listen] = []
-        self._heard: dict[Uid, int] = {}  # by listener: what its last question says that it has
+        #: By listener: the number of the last bulletin that it has.
+        self._heard: dict[Uid, int] = {}
         node.on_gone.append(self._forget_gone)
         node.on(Post, self._on_post)
         node.on(Listen, self._on_listen)
@@ -49,19 +53,19 @@ class Bulletins:
 
     def standing(self) -> list[Bulletin]:
         """Return the bulletins that stand now."""
-        return [one for _, one in self._standing.values()]
+        return [bulletin for _, bulletin in self._standing.values()]
 
     def add(self, bulletin: Bulletin, sender: Uid = "") -> None:
         """Send a bulletin to all listeners, and keep it."""
         self._number += 1
-        told = msgspec.structs.replace(bulletin, number=self._number, time=self._clock())
-        self._standing.pop(told.key, None)
-        if told.stands:
-            self._standing[told.key] = sender, told
-        self._kept.append(told)
+        numbered = msgspec.structs.replace(bulletin, number=self._number, time=time.time())
+        self._standing.pop(numbered.key, None)
+        if numbered.stands:
+            self._standing[numbered.key] = sender, numbered
+        self._kept.append(numbered)
         waiting, self._waiting = self._waiting, []
         for listen in waiting:
-            self._answer(listen, [told])
+            self._answer(listen, [numbered])
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
         """Forget a listener that has left, such as a watch, which is no client."""
@@ -74,10 +78,10 @@ class Bulletins:
 
     def forget(self, sender: Uid) -> None:
         """Withdraw the standing bulletins of a sender."""
-        for by, one in list(self._standing.values()):
+        for by, bulletin in list(self._standing.values()):
             if by == sender:
-                left = msgspec.structs.replace(one, kind="left", text="", stands=False, data={})
-                self.add(left)
+                changes: dict[str, Any] = {"kind": "left", "text": "", "stands": False, "data": {}}
+                self.add(msgspec.structs.replace(bulletin, **changes))
 
     def _on_post(self, order: Post) -> None:
         self.add(order.bulletin, order.sender)
@@ -88,12 +92,12 @@ class Bulletins:
             return
         self._heard[order.sender] = order.number
         if order.number:
-            found = [one for one in self._kept if one.number > order.number]
+            news = [bulletin for bulletin in self._kept if bulletin.number > order.number]
         else:
-            found = [one for _, one in self._standing.values()]
+            news = [bulletin for _, bulletin in self._standing.values()]
         seconds = min(order.seconds, _MAX_SECONDS)
-        if found or seconds <= 0:
-            self._answer(order, found)
+        if news or seconds <= 0:
+            self._answer(order, news)
             return
         self._waiting.append(order)
         self._node.loop.call_later(seconds, lambda: self._give_up(order))
@@ -103,8 +107,8 @@ class Bulletins:
             self._waiting.remove(listen)
             self._answer(listen, [])
 
-    def _answer(self, listen: Listen, found: Iterable[Bulletin]) -> None:
-        self._node.answer(listen, Heard(self._number, tuple(found)))
+    def _answer(self, listen: Listen, bulletins: Iterable[Bulletin]) -> None:
+        self._node.answer(listen, Heard(self._number, tuple(bulletins)))
 
 
 def post(node: Node, hosts: Iterable[ProcAddress], bulletin: Bulletin) -> None:

@@ -39,7 +39,7 @@ def import_from_bundle(
     ``known`` has the digests of bundles by the kind of Python. Returns the lines that came before
     the bundle; ``None`` if there is none, which has been reported.
     """
-    kept: list[str] = []
+    early_lines: list[str] = []
     tag = f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
     base = _cache_folder()
     try:
@@ -49,7 +49,7 @@ def import_from_bundle(
             for line in iter(read, ""):
                 if line.startswith("bundle"):
                     break
-                kept.append(line)
+                early_lines.append(line)
             else:
                 return None
             word, _, rest = line.strip().partition(" ")
@@ -67,12 +67,12 @@ def import_from_bundle(
             }
         )
         return None
-    # Modules of another version are not to be found any more.
-    for name in [one for one in sys.modules if one.partition(".")[0] in _OURS]:
+    # So that modules of another version are not used any more.
+    for name in [module for module in sys.modules if module.partition(".")[0] in _OURS]:
         del sys.modules[name]
     sys.path.insert(0, folder)
     os.environ[BUNDLE] = folder
-    return kept
+    return early_lines
 
 
 _OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
@@ -128,14 +128,14 @@ def _unpacked(base: str, digest: str, archive: bytes) -> str:
     return folder
 
 
-def _trim(base: str, kept: str) -> None:
+def _trim(base: str, digest: str) -> None:
     """Remove bundles that were not used for long, and unfinished ones of interrupted starts."""
     long_ago = time.time() - _UNUSED_SECONDS
     for name in os.listdir(base):
         path = os.path.join(base, name)
         with contextlib.suppress(OSError):
             is_old = os.lstat(path).st_mtime < long_ago
-            if is_old and name != kept and _NAME.fullmatch(name) and _is_ours(path):
+            if is_old and name != digest and _NAME.fullmatch(name) and _is_ours(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -146,16 +146,16 @@ def _is_ours(path: str) -> bool:
 
 def _platforms() -> list[str]:
     """Return the platforms whose wheels run here, best first."""
-    own = re.sub(r"[-.]", "_", sysconfig.get_platform())
-    if not own.startswith("linux_"):
-        return [own]
-    machine = own[len("linux_") :]
+    platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    if not platform.startswith("linux_"):
+        return [platform]
+    machine = platform[len("linux_") :]
     try:
         libc = re.match(r"glibc 2\.(\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
     except (ValueError, OSError):
         libc = None
     if libc is None:
-        return [f"musllinux_1_2_{machine}", f"musllinux_1_1_{machine}", own]
+        return [f"musllinux_1_2_{machine}", f"musllinux_1_1_{machine}", platform]
     minors = range(int(libc[1]), 4, -1)
     names = [*(f"manylinux_2_{minor}" for minor in minors), "manylinux2014", "manylinux2010"]
-    return [*(f"{name}_{machine}" for name in [*names, "manylinux1"]), own]
+    return [*(f"{name}_{machine}" for name in [*names, "manylinux1"]), platform]

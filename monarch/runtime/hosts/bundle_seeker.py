@@ -32,8 +32,9 @@ _MAX_AT_ONCE = 16
 Import = Callable[[Mapping[str, str], Callable[[Mapping[str, Any]], None], Callable[[], str]], Any]
 
 
-def become_host(module: str, port: int, version: str, known: Mapping[str, str],
-                import_from_bundle: Import) -> None:  # fmt: skip
+def become_host(
+    module: str, port: int, version: str, known: Mapping[str, str], import_from_bundle: Import
+) -> None:
     """Run ``module``, a task of ours, with ``port``, once monarch can be imported here in this
     ``version``."""
     if not _has_ours(version):
@@ -47,7 +48,7 @@ def become_host(module: str, port: int, version: str, known: Mapping[str, str],
 
 
 def _has_ours(version: str) -> bool:
-    # Python imports from the folder that it was started in; a checkout there is not meant.
+    # Python imports from the folder that it was started in: a checkout there does not count.
     sys.path[:] = [path for path in sys.path if path]
     try:
         import monarch
@@ -72,8 +73,11 @@ class _Door:
     def __init__(self, port: int) -> None:
         self._port = port
         self._listener: socket.socket | None = None
+        #: The client that has brought the bundle; None until then.
         self._visitor: socket.socket | None = None
+        #: The bundle that is needed, as JSON.
         self._wish = b""
+        #: Clients that have proved that they know the secret, each with its line.
         self._brought: queue.SimpleQueue[tuple[socket.socket, str]] = queue.SimpleQueue()
         self._room = threading.Semaphore(_MAX_AT_ONCE)
 
@@ -81,20 +85,20 @@ class _Door:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in (self._listener, self._visitor):
-            if one is not None:
-                one.close()
+        for connection in (self._listener, self._visitor):
+            if connection is not None:
+                connection.close()
 
-    def tell(self, said: Mapping[str, Any]) -> None:
+    def tell(self, news: Mapping[str, Any]) -> None:
         """Tell clients that a bundle is needed, or later the result; an error is also printed."""
-        if "bundle" in said:
-            self._wish = json.dumps(said["bundle"]).encode()
+        if "bundle" in news:
+            self._wish = json.dumps(news["bundle"]).encode()
             return
-        if "error" in said:
-            sys.stderr.write(f"{said['error']}\n")
+        if "error" in news:
+            sys.stderr.write(f"{news['error']}\n")
         if self._visitor is not None:
             with contextlib.suppress(OSError):
-                self._visitor.sendall(json.dumps(said).encode() + b"\n")
+                self._visitor.sendall(json.dumps(news).encode() + b"\n")
 
     def read(self) -> str:
         """Return the next line of a client that has proved that it knows the secret."""
@@ -111,7 +115,7 @@ class _Door:
         return line
 
     def _receive(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # It is closed when one has come.
+        with contextlib.suppress(OSError):  # The listener is closed when a client has come.
             while self._room.acquire():
                 visitor, _ = listener.accept()
                 threading.Thread(target=self._hear, args=(visitor,), daemon=True).start()
@@ -123,8 +127,8 @@ class _Door:
             nonce = secrets.token_hex(16).encode()
             visitor.sendall(GREETING + nonce + b" " + self._wish + b"\n")
             with visitor.makefile("rb") as file:
-                said = file.readline(_MAX_BYTES)
-            mac, _, line = said.strip().partition(b" ")
+                proved = file.readline(_MAX_BYTES)
+            mac, _, line = proved.strip().partition(b" ")
             if hmac.compare_digest(mac, proof(_secret(), nonce, line)):
                 is_kept = True
                 self._brought.put((visitor, line.decode()))
@@ -143,7 +147,7 @@ def proof(secret: bytes, nonce: bytes, line: bytes) -> bytes:
 
 
 def _secret() -> bytes:
-    # Left where it is: the agent takes it from there.
+    # It stays in the environment, as the agent takes it from there.
     return bytes.fromhex(os.environ["MONARCH_JOB_SECRET"].strip())
 
 
@@ -164,10 +168,8 @@ def _node_address() -> str:
     if not node:
         return ""
     with contextlib.suppress(OSError):
-        done = subprocess.run(
-            ["scontrol", "--oneliner", "show", "node", node],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
-        return found[1] if found else ""
+        command = ["scontrol", "--oneliner", "show", "node", node]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        match = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+        return match[1] if match else ""
     return ""

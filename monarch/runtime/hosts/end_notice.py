@@ -83,7 +83,7 @@ def _end_in_time(
     def look() -> None:
         now = agent.node.loop.time()
         is_told = agent.bulletins.is_heard or now >= heard_until
-        if now >= until or (agent.num_running == 0 and is_told):
+        if now >= until or (not agent.procs and is_told):
             over()
             return
         agent.node.loop.call_later(_LOOK_SECONDS, look)

@@ -8,33 +8,17 @@ calls to it go on waiting, and the client is told once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from monarch.config import settings
 from monarch.core.heartbeats import Hangs
 from monarch.runtime.answers import Response
 from monarch.runtime.ends.stacks import ask_for_stacks, innermost_of_users, read_stacks
+from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.node import Node
-from monarch.wire.address import ProcAddress, Uid
+from monarch.wire.address import Uid
 from monarch.wire.message import InspectProc, ProcReport
 
 _STACKS_SECONDS = 0.2
-
-
-class WatchedProc(Protocol):
-    """The record of a proc, as the watch needs it."""
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def started(self) -> int: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def address(self) -> ProcAddress | None: ...
 
 
 class HangWatch:
@@ -47,15 +31,17 @@ class HangWatch:
     def __init__(
         self,
         node: Node,
-        procs: Mapping[Uid, WatchedProc],
+        procs: Mapping[Uid, HostProc],
         stacks_path: Callable[[Uid], str],
         notice: Callable[[str], None],
     ) -> None:
         self._node = node
         self._procs = procs
+        #: Returns the file that a proc writes its stacks to.
         self._path = stacks_path
         self._notice = notice
         self._hangs = Hangs(settings().hang_timeout_seconds)
+        #: Why the procs hang that do.
         self._texts: dict[Uid, str] = {}
         self._is_ticking = False
 
@@ -94,28 +80,22 @@ class HangWatch:
     def _ask(self, uid: Uid) -> None:
         address = self._procs[uid].address
         assert address is not None
-        outcome = self._node.ask(address, InspectProc())
+        self._node.ask_on_loop(
+            address, InspectProc(), lambda response: self._answered(uid, response)
+        )
 
-        def answered() -> None:
-            self._node.loop.call_soon(lambda: self._answered(uid, outcome.value))
-
-        outcome.on_set(answered)
-
-    def _answered(self, uid: Uid, outcome: Response[ProcReport]) -> None:
+    def _answered(self, uid: Uid, response: Response[ProcReport]) -> None:
         silence = self._hangs.answered(uid, self._node.loop.time())
         self._texts.pop(uid, None)
-        if silence is not None and not outcome.error and uid in self._procs:
+        if silence is not None and not response.error and uid in self._procs:
             self._notice(f"{self._procs[uid].label} answers again, after {silence:.0f} s")
 
     def _look(self, uid: Uid) -> None:
         pid, started = self._procs[uid].pid, self._procs[uid].started
         state = _state_of(pid)
         if state in ("T", "t"):
-            why = (
-                "its process is stopped, by a signal or a debugger; `kill -CONT "
-                f"{pid}` lets it go on"
-            )
-            self._tell(uid, why)
+            stopped = "its process is stopped, by a signal or a debugger"
+            self._tell(uid, f"{stopped}; `kill -CONT {pid}` lets it go on")
             return
         ask_for_stacks(pid, started, self._path(uid))
         self._node.loop.call_later(
@@ -123,11 +103,11 @@ class HangWatch:
         )
 
     def _stuck(self, uid: Uid, state: str) -> str:
-        place = innermost_of_users(read_stacks(self._path(uid)))
-        seen = f", last seen in {place}" if place else ""
+        frame = innermost_of_users(read_stacks(self._path(uid)))
+        last_seen = f", last seen in {frame}" if frame else ""
         if state == "D":
-            return f"its process is stuck in the kernel (uninterruptible wait){seen}"
-        return f"its process is alive but hangs holding the GIL{seen}"
+            return f"its process is stuck in the kernel (uninterruptible wait){last_seen}"
+        return f"its process is alive but hangs holding the GIL{last_seen}"
 
     def _tell(self, uid: Uid, why: str) -> None:
         silence = self._silence(uid)

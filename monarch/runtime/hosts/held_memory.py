@@ -42,20 +42,20 @@ class HeldMemory:
             if proc is None or not proc.pid:
                 raise ProcessLookupError("it is no memory of a proc of this host")
             fd = os.open(f"/proc/{proc.pid}/fd/{order.fd}", os.O_RDWR | os.O_CLOEXEC)
-            kept = self._fds.setdefault(order.owner, {})
-            before = kept.pop(order.name, None)
-            kept[order.name] = fd
-            if before is not None:
-                os.close(before)
+            fds = self._fds.setdefault(order.owner, {})
+            replaced = fds.pop(order.name, None)
+            fds[order.name] = fd
+            if replaced is not None:
+                os.close(replaced)
         except OSError as failed:
             error = str(failed)
         self._node.answer(order, error=error)
 
     def _on_find(self, order: FindMemory) -> None:
-        kept = self._fds.get(order.owner, {})
-        sizes = {name: os.fstat(fd).st_size for name, fd in kept.items()}
-        marks = {name: MARKS.unpack(os.pread(fd, MARKS.size, 0)) for name, fd in kept.items()}
-        self._node.answer(order, MemoryFound(os.getpid(), dict(kept), sizes, marks))
+        fds = self._fds.get(order.owner, {})
+        sizes = {name: os.fstat(fd).st_size for name, fd in fds.items()}
+        marks = {name: MARKS.unpack(os.pread(fd, MARKS.size, 0)) for name, fd in fds.items()}
+        self._node.answer(order, MemoryFound(os.getpid(), dict(fds), sizes, marks))
 
     def _on_drop(self, order: DropMemory) -> None:
         self._let_go(order.owner)
@@ -94,8 +94,8 @@ class MemoryPlace:
 
 def have_held(node: Node, host: ProcAddress, owner: str, name: str, fd: int) -> str:
     """Ask the host agent to keep a memory of this proc open; return why it could not, or ""."""
-    asked = node.ask(host, KeepMemory(owner, name, fd))
-    return asked.value.error if asked.wait(_SECONDS) else "the host agent does not answer"
+    answer = node.ask(host, KeepMemory(owner, name, fd))
+    return answer.value.error if answer.wait(_SECONDS) else "the host agent does not answer"
 
 
 def find_held(
@@ -103,16 +103,16 @@ def find_held(
 ) -> dict[int, list[MemoryPlace]]:
     """Return the memory that these hosts keep for an owner, by the number of the host; empty for
     hosts that do not answer."""
-    asked = {number: node.ask(host, FindMemory(owner)) for number, host in hosts.items()}
-    found: dict[int, list[MemoryPlace]] = {}
-    for number, answer in asked.items():
+    answers = {number: node.ask(host, FindMemory(owner)) for number, host in hosts.items()}
+    places: dict[int, list[MemoryPlace]] = {}
+    for number, answer in answers.items():
         if answer.wait(_SECONDS) and not answer.value.error:
-            held = answer.value.answer
-            found[number] = [
-                MemoryPlace(name, held.pid, fd, held.sizes[name], held.marks[name])
-                for name, fd in held.fds.items()
+            memory = answer.value.answer
+            places[number] = [
+                MemoryPlace(name, memory.pid, fd, memory.sizes[name], memory.marks[name])
+                for name, fd in memory.fds.items()
             ]
-    return found
+    return places
 
 
 def let_go(node: Node, hosts: Mapping[int, ProcAddress], owner: str) -> None:

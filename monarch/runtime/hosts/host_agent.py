@@ -78,30 +78,45 @@ class HostAgent:
         start_launcher: StartLauncher = Launcher,
     ) -> None:
         self.node = node
+        #: The host's name in reports.
         self.name = name or socket.gethostname()
+        #: The folder of the sockets of its procs.
         self.directory = directory
+        #: The procs that were ordered and have not ended.
         self.procs: dict[Uid, HostProc] = {}
         self.workspace: HostedWorkspace = workspace or NoWorkspace()
+        #: True inside the client: its procs have the client's environment and folder.
         self.follows_client = follows_client
-        self._guest: ProcAddress | None = None
+        #: The client of an agent in a process of its own; None if none is attached.
+        self._attached: ProcAddress | None = None
+        #: The address of the interface at which its procs listen beyond this machine.
         self.bind_host = "0.0.0.0"
+        #: The URL at which the agent listens, if procs here cannot use the one that clients have.
         self.bind = ""
         self.templates = Templates(
             lambda command: start_launcher(node.loop, self._on_forked, self._on_exited, command)
         )
         self._exits = ExitReasons()
+        #: The output of its procs.
         self.logs = LogSender(node, self.name, lambda: self.client)
+        #: The watch over other hosts, and for them.
         self.others = HostWatch(node)
         self.bulletins = Bulletins(node)
+        #: The held calls of its procs.
         self.holds = HoldBook(node)
+        #: Variables and breakpoints for procs that start later.
         self._later_env = LaterEnvironment(node)
         self._later_breaks = LaterBreaks(node)
         self._replacements = Replacements(node, self.procs, self._end_to_replace)
+        #: Orders that wait for a state of the workspace.
         self.waiting = WaitingSpawns(self)
+        #: The processes that are told when a proc is up, and when it ends.
         self.watchers = ProcWatchers(node, self.name, self.procs, self.waiting.has)
         self._stops = ProcStops(node, self.procs, self._on_exited)
         self._hangs = HangWatch(node, self.procs, self._stacks_path, self._tell_client)
+        #: Memory of procs that outlives them.
         self.memory = HeldMemory(node, self.procs)
+        #: Answers questions about the host; keeps rows of ended procs.
         self.desk = HostDesk(self)
         node.handle(SpawnProcs, self._on_spawn)
         node.on(StopProcs, self._on_stop)
@@ -116,11 +131,11 @@ class HostAgent:
     def client(self) -> ProcAddress | None:
         """The client that this host serves: the program in whose process it is, or an attached
         client."""
-        return self.node.address if self.follows_client else self._guest
+        return self.node.address if self.follows_client else self._attached
 
     def admit(self, client: ProcAddress | None) -> None:
         """Serve an attached client from now on; with None, no client."""
-        self._guest = client
+        self._attached = client
 
     def workspace_changed(self) -> None:
         """Start the procs that waited for the workspace, because it has new files or a push has
@@ -149,11 +164,6 @@ class HostAgent:
             except (OSError, ValueError) as error:
                 self.never_started(spawn.owner, spec.uid, error)
 
-    @property
-    def num_running(self) -> int:
-        """The number of procs."""
-        return len(self.procs)
-
     def never_started(self, owner: ProcAddress, uid: Uid, error: Exception) -> None:
         """Report that a proc could not be started to its owner and watchers."""
         proc = self.procs.pop(uid, None)
@@ -165,12 +175,13 @@ class HostAgent:
     def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
         if not _UID.fullmatch(spec.uid):
             raise ValueError(f"{spec.uid!r} is no name for a proc")  # It becomes a file's.
+        command = spec.command or spawn.command
         launcher = self.templates.maker(
-            spec.command or spawn.command, spawn.preload,
-            lambda learned: self._fits(learned, spec),
-        )  # fmt: skip
+            command, spawn.preload, lambda learned: self._fits(learned, spec)
+        )
         proc = HostProc(spawn, spec, setup, launcher, life)
-        self._enter(proc)
+        self.procs[proc.uid] = proc
+        self.watchers.made(proc.uid)
         out, err = self.logs.open(spec.uid, spawn.mesh, spawn.name, spec.rank, proc.label)
         try:
             launcher.fork(self._config(proc), out, err, setup)
@@ -184,14 +195,10 @@ class HostAgent:
         changed = {*spec.env, *(learned.drift() if self.follows_client else ())}
         return settings().learn_imports and not (spec.bind or any(map(is_read_at_import, changed)))
 
-    def _on_imported(self, told: Imported) -> None:
-        proc = self.procs.get(told.uid)
+    def _on_imported(self, imported: Imported) -> None:
+        proc = self.procs.get(imported.uid)
         if proc is not None and settings().learn_imports:
-            self.templates.learn(proc.launcher, told.modules)
-
-    def _enter(self, proc: HostProc) -> None:
-        self.procs[proc.uid] = proc
-        self.watchers.made(proc.uid)
+            self.templates.learn(proc.launcher, imported.modules)
 
     def _config(self, proc: HostProc) -> ProcConfig:
         spawn, spec = proc.spawn, proc.spec
@@ -204,20 +211,35 @@ class HostAgent:
             env.pop(name, None)
         keys = self.node.keys
         return ProcConfig(
-            uid=spec.uid, mesh=spawn.mesh, name=spawn.name, rank=spec.rank,
-            labels=spawn.labels, sizes=spawn.sizes, owner=spawn.owner,
-            owner_actor=spawn.owner_actor, host=self.node.address,
-            listen=self._urls(spec.uid), host_bind=self.bind,
+            uid=spec.uid,
+            mesh=spawn.mesh,
+            name=spawn.name,
+            rank=spec.rank,
+            labels=spawn.labels,
+            sizes=spawn.sizes,
+            owner=spawn.owner,
+            owner_actor=spawn.owner_actor,
+            host=self.node.address,
+            listen=self._urls(spec.uid),
+            host_bind=self.bind,
             secret=keys.secret.hex() if keys else "",
-            env=env, path=tuple(map(os.fsdecode, spawn.path)), workspace=self.workspace.root,
+            env=env,
+            path=tuple(map(os.fsdecode, spawn.path)),
+            workspace=self.workspace.root,
             workspace_path=self.workspace.import_folders(),
             generation=spawn.generation or self.workspace.generation,
             directory=os.getcwd() if self.follows_client else "",
-            root=spawn.root, bind=spec.bind, command=spawn.command, is_quiet=spawn.is_quiet,
-            config=spawn.config, log_level=self.logs.level, insecure=self.node.is_insecure,
-            life=proc.life, codes=spawn.codes,
+            root=spawn.root,
+            bind=spec.bind,
+            command=spawn.command,
+            is_quiet=spawn.is_quiet,
+            config=spawn.config,
+            log_level=self.logs.level,
+            insecure=self.node.is_insecure,
+            life=proc.life,
+            codes=spawn.codes,
             breaks=self._later_breaks.of(spec.rank, spawn.labels, spawn.sizes),
-        )  # fmt: skip
+        )
 
     def _urls(self, uid: Uid) -> tuple[str, ...]:
         """Return the URLs at which a new proc listens: within this machine, and beyond it if the
@@ -270,8 +292,8 @@ class HostAgent:
         proc = self.procs.get(uid)
         if proc is None:
             return
-        # Its last words first: they are part of the report.
-        last = self.logs.end(uid)
+        # First, because its last output is a part of the report.
+        last_words = self.logs.end(uid)
         del self.procs[uid]
         self._hangs.forget(uid)
         if code is None and proc.pid:
@@ -284,17 +306,25 @@ class HostAgent:
             self.holds.forget(uid)
             self._replace(proc, code)
             return
-        asked = proc.stop_reason
-        reason = self._exits.describe(code) if asked is None else f"it was stopped ({asked})"
-        self.holds.forget(uid, reason if asked is None else "")
+        is_expected = proc.stop_reason is not None
+        if is_expected:
+            reason = f"it was stopped ({proc.stop_reason})"
+        else:
+            reason = self._exits.describe(code)
+        self.holds.forget(uid, "" if is_expected else reason)
         down = ProcDown(
-            uid, reason, self.name, last.lines, asked is not None,
-            name=proc.label, log_file=last.path,
-        )  # fmt: skip
-        self.desk.proc_ended(proc, reason, asked is not None)
+            uid,
+            reason,
+            self.name,
+            last_words.lines,
+            is_expected,
+            name=proc.label,
+            log_file=last_words.path,
+        )
+        self.desk.proc_ended(proc, reason, is_expected)
         self._replacements.is_lost(uid, reason)
-        # With no code to tell, its template has died, and all that it made with it.
-        self.watchers.ended(proc, down, is_shared=code is None and asked is None)
+        # Without an exit code, its template has died, and all other procs of that with it.
+        self.watchers.ended(proc, down, is_shared=code is None and not is_expected)
         self._clear_after(proc)
 
     def _clear_after(self, proc: HostProc) -> None:
@@ -319,7 +349,7 @@ class HostAgent:
 
     def _replace(self, old: HostProc, code: int | None) -> None:
         """Make a new proc of the same uid in place of one that has ended."""
-        # The files here are newer than they were at the spawn.
+        # The new proc starts from the files of now, not from those of the first spawn.
         newest = max(old.spawn.generation, self.workspace.generation)
         spawn = msgspec.structs.replace(old.spawn, generation=newest)
         reason = f"it was replaced ({old.stop_reason})"
@@ -340,10 +370,7 @@ class HostAgent:
 
     def _on_stop(self, order: StopProcs) -> None:
 
-        def done() -> None:
-            self.node.answer(order)
-
-        self.stop(order.uids, order.grace_seconds, order.reason, done)
+        self.stop(order.uids, order.grace_seconds, order.reason, lambda: self.node.answer(order))
 
     def stop(
         self,
@@ -365,7 +392,7 @@ class HostAgent:
         """Return the state of this host, for ``monarch status``; with ``packages`` also its
         installed packages."""
         workspace = self.workspace
-        is_there = os.path.isdir(workspace.root)  # else it has nothing, even if it was told so
+        is_there = os.path.isdir(workspace.root)  # else nothing is left of what was pushed
         replica, writes = workspace.replica
         return HostState(
             host=self.name,

@@ -3,6 +3,7 @@ procs."""
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from monarch.core.event_ring import FAILURE
 from monarch.runtime.answers import Response
 from monarch.runtime.debugger.hold_book import HoldBook
+from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.node import Node
 from monarch.runtime.observe.drain import pack_rows
 from monarch.runtime.observe.machine_state import machine_state, process_state
@@ -30,11 +32,9 @@ from monarch.wire.message import (
     LastRows,
     LookAtHost,
     LookAtProc,
-    ProcSpec,
     PySpyAsked,
     PySpyDumps,
     Request,
-    SpawnProcs,
 )
 
 A = TypeVar("A")
@@ -44,28 +44,12 @@ _MOST_ENDED = 4096
 _MOST_KEPT_SECONDS = 24 * 3600.0
 
 
-class AskedProc(Protocol):
-    """The parts of a proc of this host that its desk uses."""
-
-    spawn: SpawnProcs
-    spec: ProcSpec
-    life: int
-    pid: int
-    address: ProcAddress | None
-
-    @property
-    def uid(self) -> Uid: ...
-
-    @property
-    def label(self) -> str: ...
-
-
 class AskedHost(Protocol):
     """The parts of the host agent that its desk uses."""
 
     node: Node
     name: str
-    procs: dict[Uid, Any]
+    procs: dict[Uid, HostProc]
     holds: HoldBook
 
     @property
@@ -74,8 +58,10 @@ class AskedHost(Protocol):
     def describe(self) -> HostState: ...
 
 
-class _Kept(NamedTuple):
-    at: float
+class _KeptRows(NamedTuple):
+    """Packed rows of a proc, and when the desk got them, by the loop's clock."""
+
+    time: float
     proc: Uid
     rows: bytes
 
@@ -89,8 +75,10 @@ class HostDesk:
     def __init__(self, host: AskedHost) -> None:
         self._host = host
         self._node = host.node
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[_KeptRows] = deque()
+        #: The rows about procs that have ended, with the time.
         self._ended: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_MOST_ENDED)
+        #: How long rows are kept; 0 for not at all.
         self._keep_seconds = 0.0
         self._is_ticking = False
         self._node.on(AskClock, self._on_ask_clock)
@@ -100,27 +88,29 @@ class HostDesk:
         self._node.handle(LastRows, self._on_last)
         self._node.on(PySpyAsked, self._on_py_spy)
 
-    def proc_ended(self, proc: AskedProc, reason: str, is_expected: bool) -> None:
+    def proc_ended(self, proc: HostProc, reason: str, is_expected: bool) -> None:
         """Add a row about the end of a proc, because the proc cannot do so."""
         if self._node.ring is not None and not is_expected:
             self._node.ring.note(FAILURE, proc.label, reason, proc.uid)
         if self._keep_seconds:
             self._ended.append((self._node.loop.time(), self._about(proc)))
 
-    def _about(self, proc: AskedProc) -> dict[str, Any]:
-        now = time.monotonic_ns()
-        return {
-            "k": "proc", "p": proc.uid, "t": now, "offset": time.time_ns() - now,
-            "name": proc.label, "mesh": proc.spawn.mesh, "rank": proc.spec.rank,
-            "labels": proc.spawn.labels, "sizes": proc.spawn.sizes, "pid": proc.pid,
-            "host": self._host.name, "life": proc.life,
-        }  # fmt: skip
+    def _about(self, proc: HostProc) -> dict[str, Any]:
+        spawn = proc.spawn
+        shape = {"labels": spawn.labels, "sizes": spawn.sizes}
+        about = self._row(proc.uid, proc.label, proc.pid, spawn.mesh, proc.spec.rank)
+        return {**about, **shape, "life": proc.life}
 
     def _about_itself(self) -> dict[str, Any]:
+        return self._row(self._node.uid, f"agent of {self._host.name}", os.getpid())
+
+    def _row(self, uid: Uid, name: str, pid: int, mesh: Uid = "", rank: int = 0) -> dict[str, Any]:
+        """Return a row about a process of this host; ``offset`` leads from its clock to the time
+        since 1970, in nanoseconds."""
         now = time.monotonic_ns()
         return {
-            "k": "proc", "p": self._node.uid, "t": now, "offset": time.time_ns() - now,
-            "name": f"agent of {self._host.name}", "mesh": "", "rank": 0, "pid": os.getpid(),
+            "k": "proc", "p": uid, "t": now, "offset": time.time_ns() - now,
+            "name": name, "mesh": mesh, "rank": rank, "pid": pid,
             "host": self._host.name, "life": 0,
         }  # fmt: skip
 
@@ -132,30 +122,26 @@ class HostDesk:
     ) -> None:
         """Ask every proc that is up; call ``done`` with the answers that arrive within
         ``seconds``."""
-        up = [proc for proc in self._host.procs.values() if proc.address is not None]
-        found: dict[Uid, Response[A]] = {}
-        is_over = [False]
+        addresses = [p.address for p in self._host.procs.values() if p.address is not None]
+        responses: dict[Uid, Response[A]] = {}
+        is_over = False
 
         def finish() -> None:
-            if not is_over[0]:
-                is_over[0] = True
+            nonlocal is_over
+            if not is_over:
+                is_over = True
                 timer.cancel()
-                done(found)
+                done(responses)
 
         def answered(uid: Uid, response: Response[A]) -> None:
-            found[uid] = response
-            if len(found) == len(up):
+            responses[uid] = response
+            if len(responses) == len(addresses):
                 finish()
 
         timer = self._node.loop.call_later(seconds, finish)
-        for proc in up:
-            outcome = self._node.ask(proc.address, request)
-
-            def heard(uid: Uid = proc.uid, outcome: Any = outcome) -> None:
-                self._node.loop.call_soon(lambda: answered(uid, outcome.value))
-
-            outcome.on_set(heard)
-        if not up:
+        for address in addresses:
+            self._node.ask_on_loop(address, request, functools.partial(answered, address.uid))
+        if not addresses:
             finish()
 
     def _on_ask_clock(self, order: AskClock) -> None:
@@ -163,13 +149,14 @@ class HostDesk:
 
     def _on_look(self, order: LookAtHost) -> None:
 
-        def done(found: Mapping[Uid, Response[Body]]) -> None:
+        def done(responses: Mapping[Uid, Response[Body]]) -> None:
             state = self._host.describe()
             state.client_address = self._host.client
+            silent = Response[Body](None)
             seen = {
                 proc.uid: (
                     process_state(proc.pid),
-                    found[proc.uid].or_else({}) if proc.uid in found else {},
+                    responses.get(proc.uid, silent).or_else({}),
                 )
                 for proc in state.procs
             }
@@ -182,18 +169,18 @@ class HostDesk:
         self._ask_all(LookAtProc(order.flight), self.look_seconds, done)
 
     def _on_py_spy(self, order: PySpyAsked) -> None:
-        known = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
+        pids = {uid: proc.pid for uid, proc in self._host.procs.items() if uid in order.procs}
 
         def done(dumps: dict[str, str], errors: dict[str, str]) -> None:
             self._node.answer(order, PySpyDumps(dumps, errors))
 
-        dump_aside(known, order.native, done)
+        dump_aside(pids, order.native, done)
 
     def _on_drain(self, order: DrainHost) -> None:
         takes = self._keep_seconds > 0
 
-        def done(found: Mapping[Uid, Response[bytes]]) -> None:
-            fresh = self._rows_of(found, takes)
+        def done(responses: Mapping[Uid, Response[bytes]]) -> None:
+            fresh = self._rows_of(responses, takes)
             if self._is_apart and self._node.ring is not None:
                 fresh.append((self._node.uid, pack_rows(self._node.ring.rows())))
             procs = self._host.procs.values()
@@ -208,7 +195,9 @@ class HostDesk:
                 ],
                 rows=[*((kept.proc, kept.rows) for kept in self._kept), *fresh],
                 silent=[
-                    proc.label for proc in procs if proc.uid not in found or found[proc.uid].error
+                    proc.label
+                    for proc in procs
+                    if proc.uid not in responses or responses[proc.uid].error
                 ],
                 client=self._host.client,
             )
@@ -227,15 +216,15 @@ class HostDesk:
         self._ask_all(DrainProc(takes), self.drain_seconds, done)
 
     def _rows_of(
-        self, found: Mapping[Uid, Response[bytes]], takes: bool
+        self, responses: Mapping[Uid, Response[bytes]], takes: bool
     ) -> list[tuple[Uid, bytes]]:
-        """Return the rows that the procs have sent. Rows that the procs no longer have are kept
-        here."""
-        told = {uid: response.or_else(b"") for uid, response in found.items()}
+        """Return the rows that the procs have sent. With ``takes``, the procs have dropped them:
+        then they are kept here, and the list is empty."""
+        sent = {uid: rows for uid, answer in responses.items() if (rows := answer.or_else(b""))}
         if not takes:
-            return [(uid, rows) for uid, rows in told.items() if rows]
+            return list(sent.items())
         now = self._node.loop.time()
-        self._kept.extend(_Kept(now, uid, rows) for uid, rows in told.items() if rows)
+        self._kept.extend(_KeptRows(now, uid, rows) for uid, rows in sent.items())
         return []
 
     def _on_keep(self, order: KeepRows) -> None:
@@ -250,23 +239,22 @@ class HostDesk:
     def _on_last(self, envelope: Envelope[LastRows]) -> None:
         last = envelope.message
         if self._keep_seconds and envelope.payload:
-            self._kept.append(_Kept(self._node.loop.time(), last.proc, bytes(envelope.payload)))
+            rows = _KeptRows(self._node.loop.time(), last.proc, bytes(envelope.payload))
+            self._kept.append(rows)
 
     def _tick(self) -> None:
         if not self._keep_seconds:
             self._is_ticking = False
             return
-        self._drain(True, lambda found: self._kept_from(found))
+        self._drain(True, self._keep)
         self._node.loop.call_later(_KEEP_EVERY_SECONDS, self._tick)
 
-    def _kept_from(self, found: Mapping[Uid, Response[bytes]]) -> None:
-        self._rows_of(found, True)
-        self._forget_old()
-
-    def _forget_old(self) -> None:
+    def _keep(self, responses: Mapping[Uid, Response[bytes]]) -> None:
+        """Keep the rows that the procs have sent, and forget those that are too old or many."""
+        self._rows_of(responses, True)
         oldest = self._node.loop.time() - self._keep_seconds
         while self._kept and (
-            self._kept[0].at < oldest or sum(len(k.rows) for k in self._kept) > _MOST_KEPT_BYTES
+            self._kept[0].time < oldest or sum(len(k.rows) for k in self._kept) > _MOST_KEPT_BYTES
         ):
             self._kept.popleft()
         while self._ended and self._ended[0][0] < oldest:

@@ -30,8 +30,8 @@ class HostDoor:
         holder = self.client
         if holder is not None and holder.client.uid != attach.client.uid:
             if not attach.takeover:
-                taken = f"in use by {holder.name}"
-                self._node.answer(attach, Attached(holder=holder.name), taken)
+                why = f"in use by {holder.name}"
+                self._node.answer(attach, Attached(holder=holder.name), why)
                 return
             self._see_off(holder.client.uid)
         self.client = attach
@@ -39,7 +39,7 @@ class HostDoor:
         node = self._node
         uid = attach.client.uid
         node.failure_detector.watch(attach.client, attach.pid, lambda: self._process_ended(uid))
-        about = Attached(
+        attached = Attached(
             machine=node.address.machine,
             pid=os.getpid(),
             host=self._agent.name,
@@ -47,7 +47,7 @@ class HostDoor:
             generation=self._agent.workspace.generation,
             digest=self._agent.workspace.digest,
         )
-        node.answer(attach, about)
+        node.answer(attach, attached)
 
     def _process_ended(self, uid: Uid) -> None:
         self._node.peer_down.report(ProcDown(uid, "the client's process ended", expected=True))

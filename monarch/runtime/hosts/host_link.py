@@ -60,14 +60,18 @@ class HostLink:
     ) -> None:
         self._node = node
         self._process = process
+        #: How many times the time to attach has passed.
         self._num_waits = 0
+        #: Whether the host was lost, or left.
         self._has_ended = False
         self.url = url
         self.address = HostUrl.parse(url).address(machine_id())
         self.ready: Promise[MonarchError | None] = Promise()
+        #: What the host said of itself when it accepted.
         self.info = Attached()
-        # Its agent was started by this program, and no job looks after it.
+        #: Whether this program has started the agent, and no job looks after it.
         self.is_own_child = False
+        #: Why the host was not attached to; None if it was.
         self._error: MonarchError | None = None
         node.address_book.expect(self.address)
         node.address_book.peer_up(self.address)
@@ -76,18 +80,18 @@ class HostLink:
             self.address,
             Attach(node.address, os.getpid(), who_am_i(), takeover),
         )
-        # First, because a refusal that is here already ends the peer, and with it the link.
+        # Before the answer is handled: a refusal ends the peer, and with it the link.
         node.peer_down.on_down.append(self._on_peer_down)
         outcome.on_set(lambda: self._answered(outcome.value))
         if process is not None and process.is_running:
-            here = ProcAddress(self.address.uid, self.address.urls, node.address.machine)
-            node.failure_detector.watch(here, process.pid, self._process_ended)
+            local = ProcAddress(self.address.uid, self.address.urls, node.address.machine)
+            node.failure_detector.watch(local, process.pid, self._process_ended)
         elif process is not None:
             node.loop.call_soon(self._process_ended)
 
     @property
     def is_lost(self) -> bool:
-        # The agent may be back, and asked things while we are no client of it yet.
+        # The agent may be back, though this link is over: we may ask it without being its client.
         return self._has_ended or self._node.failure_of(self.address.uid) is not None
 
     def _answered(self, outcome: Response[Attached]) -> None:
@@ -113,8 +117,10 @@ class HostLink:
             _log.warning(
                 "the host agent at %s (pid %d) has not answered for %.0f s; its process lives, so "
                 "it is waited for",
-                self.url, process.pid, self._num_waits * waited,
-            )  # fmt: skip
+                self.url,
+                process.pid,
+                self._num_waits * waited,
+            )
             self._timer = self._node.loop.call_later(waited, self._too_late)
             return
         is_secret = self.url.startswith("tcp://") and self._node.keys is not None
@@ -137,7 +143,7 @@ class HostLink:
         self._has_ended = True
         self._node.peer_down.on_down.remove(self._on_peer_down)
         self._timer.cancel()
-        # Its procs are gone already: a waiting thread may attach again at once.
+        # Last, because a thread that waits may attach again at once.
         gone = MonarchError(f"the host agent at {self.url} is gone: {down.reason}")
         self.ready.set(self._error or gone)
 
@@ -179,33 +185,36 @@ class HostWatch:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._for: dict[Uid, dict[Uid, ProcAddress]] = {}
-        self._by: dict[Uid, ProcAddress] = {}
+        #: By host that this one watches: the procs that are told of its end.
+        self._watched: dict[Uid, dict[Uid, ProcAddress]] = {}
+        #: The host agents that watch this one.
+        self._watched_by: dict[Uid, ProcAddress] = {}
         node.on(WatchHost, self._on_watch_host)
         node.peer_down.on_down.append(self._on_peer_down)
 
     def _on_watch_host(self, order: WatchHost) -> None:
         host, watcher = order.host, order.watcher
-        known = self._for.setdefault(host.uid, {})
-        known[watcher.uid] = watcher
-        if len(known) > 1:
+        watchers = self._watched.setdefault(host.uid, {})
+        watchers[watcher.uid] = watcher
+        if len(watchers) > 1:
             return
         node = self._node
         if node.failure_of(host.uid) is not None:
             node.peer_down.left(host.uid)
-        # Until it introduces itself; on this machine its process is watched from then on.
+        # Expect heartbeats until it introduces itself: then its process can be watched, if it is
+        # on this machine.
         node.failure_detector.expect(host.uid)
         node.send(host, Watch(host.uid, node.address))
 
     def introduce(self, watcher: ProcAddress) -> None:
         """Register a host agent that must be told when this host ends."""
-        self._by[watcher.uid] = watcher
+        self._watched_by[watcher.uid] = watcher
         self._node.send(watcher, ProcUp(self._node.address, os.getpid()))
 
     def is_up(self, up: ProcUp) -> None:
         """Handle the introduction of a process, which may be a host that we watch."""
         uid = up.proc.uid
-        if uid in self._for:
+        if uid in self._watched:
             self._node.failure_detector.unexpect(uid)
             self._node.failure_detector.watch(up.proc, up.pid, lambda: self._ended(uid))
 
@@ -213,13 +222,13 @@ class HostWatch:
         self._node.peer_down.report(ProcDown(uid, "the host agent's process ended"))
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        self._by.pop(uid, None)
-        for watchers in self._for.values():
+        self._watched_by.pop(uid, None)
+        for watchers in self._watched.values():
             watchers.pop(uid, None)
-        for watcher in self._for.pop(uid, {}).values():
+        for watcher in self._watched.pop(uid, {}).values():
             self._node.send(watcher, down)
 
     def say_goodbye(self) -> None:
         """Notify watchers that this host agent was asked to end, so that its end is no failure."""
-        for watcher in self._by.values():
+        for watcher in self._watched_by.values():
             self._node.send(watcher, ProcDown(self._node.uid, "it was shut down", expected=True))

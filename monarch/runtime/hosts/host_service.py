@@ -56,9 +56,12 @@ class HostService:
         """Return whether a client, a program or a watch uses this host now."""
         bulletins = self.agent.bulletins
         return bool(
-            self._door.client or self.programs.num_in_use or bulletins.num_listeners
-            or bulletins.standing() or self.agent.workspace.is_moving
-        )  # fmt: skip
+            self._door.client
+            or self.programs.num_in_use
+            or bulletins.num_listeners
+            or bulletins.standing()
+            or self.agent.workspace.is_moving
+        )
 
     def _end_idle(self) -> None:
         self.agent.others.say_goodbye()

@@ -22,7 +22,7 @@ _log = logging.getLogger("monarch.host")
 _LOOKS = 10  # within the limit
 _LONGEST_LOOK_SECONDS = 30.0
 _ANSWER_SECONDS = 5.0
-_ABOUT = 0.8  # of the limit: the hosts were not told it at the same moment
+_ABOUT = 0.8  # of the limit, as the hosts did not learn it at the same moment
 
 
 class IdleWatch:
@@ -52,12 +52,12 @@ class IdleWatch:
 
     def _on_limit(self, order: IdleLimit) -> None:
         self._seconds = order.seconds
-        self._others = tuple(one for one in order.others if one.uid != self._node.uid)
+        self._others = tuple(host for host in order.others if host.uid != self._node.uid)
         self._used_at = self._node.loop.time()
         self._generation += 1
-        for one in self._others:
-            if self._node.failure_of(one.uid) is None:
-                self._node.address_book.peer_up(one)
+        for host in self._others:
+            if self._node.failure_of(host.uid) is None:
+                self._node.address_book.peer_up(host)
         self._node.answer(order)
         if self._seconds > 0:
             self._look_later(self._generation)
@@ -73,19 +73,20 @@ class IdleWatch:
             self._look_later(generation)
             return
         node = self._node
-        asked = [
-            node.ask(one, Inspect()) for one in self._others if node.failure_of(one.uid) is None
+        answers = [
+            node.ask(host, Inspect()) for host in self._others if node.failure_of(host.uid) is None
         ]
-        node.loop.call_later(_ANSWER_SECONDS, lambda: self._decide(generation, asked))
+        node.loop.call_later(_ANSWER_SECONDS, lambda: self._decide(generation, answers))
 
-    def _decide(self, generation: int, asked: list[Promise[Response[HostState]]]) -> None:
+    def _decide(self, generation: int, answers: list[Promise[Response[HostState]]]) -> None:
         if generation != self._generation:
             return
-        told = [answer.value.answer for answer in asked if answer.is_set and not answer.value.error]
-        # One that is silent may be behind a link that is cut, and in use.
-        needed = self._seconds * (2.0 if len(told) < len(asked) else 1.0)
+        responses = [answer.value for answer in answers if answer.is_set]
+        states = [response.answer for response in responses if not response.error]
+        # A silent host may be in use, behind a link that is cut.
+        needed = self._seconds * (2.0 if len(states) < len(answers) else 1.0)
         if self.idle_seconds() >= needed and all(
-            state.idle_seconds >= self._seconds * _ABOUT for state in told
+            state.idle_seconds >= self._seconds * _ABOUT for state in states
         ):
             _log.warning(
                 "nobody has used this allocation for %s: it ends, as `--idle-timeout` had it",

@@ -232,11 +232,11 @@ class ExitReasons:
         text = describe_exit(code)
         if code != -signal.SIGKILL:
             return text
-        before, self._kills = self._kills, oom_kills(self._root, self._self_cgroup)
-        if self._kills > before:
+        kills_before, self._kills = self._kills, oom_kills(self._root, self._self_cgroup)
+        if self._kills > kills_before:
             return (
                 f"{text}: out of memory, says the kernel (oom_kill of its memory cgroup went from "
-                f"{before} to {self._kills})"
+                f"{kills_before} to {self._kills})"
             )
         return text
 
@@ -257,16 +257,16 @@ def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/sel
 def _counters(root: str, self_cgroup: str) -> list[str]:
     """Return the files that may have the count: first those of the unified hierarchy, then of the
     older one."""
-    found = []
+    paths = []
     try:
         with open(self_cgroup, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         lines = []
-    for _, controllers, path in (line for line in lines if len(line) == 3):
+    for _, controllers, cgroup in (line for line in lines if len(line) == 3):
         if controllers == "":
-            found.append(f"{root}{path.rstrip('/')}/memory.events")
+            paths.append(f"{root}{cgroup.rstrip('/')}/memory.events")
         elif "memory" in controllers.split(","):
-            found.append(f"{root}/memory{path.rstrip('/')}/memory.oom_control")
+            paths.append(f"{root}/memory{cgroup.rstrip('/')}/memory.oom_control")
     # Inside a container the path above may be that of the machine.
-    return [*found, f"{root}/memory.events", f"{root}/memory/memory.oom_control"]
+    return [*paths, f"{root}/memory.events", f"{root}/memory/memory.oom_control"]

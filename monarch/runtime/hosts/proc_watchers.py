@@ -18,7 +18,7 @@ _MAX_ENDS = 10_000
 """How many ends of procs are remembered. A question about an older one is answered, after a moment,
 with "its host agent does not know it": the proc is gone in either case."""
 
-_Told = dict[Uid, ProcAddress]
+_Addresses = dict[Uid, ProcAddress]
 
 
 class ProcWatchers:
@@ -32,12 +32,15 @@ class ProcWatchers:
         self._host = host
         self._procs = procs
         self._is_coming = is_coming
-        self._watchers: dict[Uid, _Told] = {}
-        self._end_watchers: dict[Uid, _Told] = {}
+        #: By proc, which may not exist yet: the processes that asked for reports.
+        self._watchers: dict[Uid, _Addresses] = {}
+        self._end_watchers: dict[Uid, _Addresses] = {}
+        #: The last ends, by proc.
         self._ends: dict[Uid, ProcDown] = {}
-        # How much longer than a reference to a proc the order to make it may be on its way.
+        #: How much later than a reference to a proc the order to make it may arrive.
         self.early_seconds = 5.0
-        self._lost_together: list[tuple[ProcDown, _Told]] = []
+        #: The deaths that one message will report, each with those whom it is reported to.
+        self._lost_together: list[tuple[ProcDown, _Addresses]] = []
         node.peer_down.on_down.append(self._on_peer_down)
 
     def watch(self, uid: Uid, watcher: ProcAddress) -> None:
@@ -47,7 +50,7 @@ class ProcWatchers:
             self._node.send(watcher, self._ends[uid])
             return
         if proc is not None and watcher.uid == self._node.uid:
-            return  # We are told of each of our procs, and would tell ourselves of it for ever.
+            return  # We hear of our own procs in any case.
         if proc is None and uid not in self._watchers:
             self._give_up_later(uid)
         self._watchers.setdefault(uid, {})[watcher.uid] = watcher
@@ -64,8 +67,8 @@ class ProcWatchers:
     def forget_end_watchers(self) -> None:
         """Forget end watchers of procs that do not exist, because they will not be ordered any
         more."""
-        known = self._end_watchers.items()
-        self._end_watchers = {uid: told for uid, told in known if uid in self._procs}
+        by_proc = self._end_watchers.items()
+        self._end_watchers = {uid: watchers for uid, watchers in by_proc if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
         """Note a new proc of this host."""
@@ -93,26 +96,26 @@ class ProcWatchers:
         moment, and all are reported as one event.
         """
         self._remember_end(down)
-        told = self._with_owner(proc, self._take(proc.uid))
+        watchers = self._with_owner(proc, self._take(proc.uid))
         if is_shared:
             if not self._lost_together:
                 self._node.loop.call_soon(self._tell_lost)
-            self._lost_together.append((down, told))
+            self._lost_together.append((down, watchers))
             return
-        for address in told.values():
+        for address in watchers.values():
             self._node.send(address, down)
 
-    def _with_owner(self, proc: HostProc, others: _Told) -> _Told:
+    def _with_owner(self, proc: HostProc, others: _Addresses) -> _Addresses:
         return {proc.owner.uid: proc.owner, **others, self._node.uid: self._node.address}
 
-    def _take(self, uid: Uid) -> _Told:
+    def _take(self, uid: Uid) -> _Addresses:
         return {**self._watchers.pop(uid, {}), **self._end_watchers.pop(uid, {})}
 
     def _tell_lost(self) -> None:
         lost, self._lost_together = self._lost_together, []
         cause = f"template of {lost[0][0].uid}"
-        for uid, address in {uid: a for _, told in lost for uid, a in told.items()}.items():
-            downs = tuple(down for down, told in lost if uid in told)
+        for uid, address in {uid: a for _, watchers in lost for uid, a in watchers.items()}.items():
+            downs = tuple(down for down, watchers in lost if uid in watchers)
             self._node.send(address, ProcsDown(downs, cause))
 
     def _remember_end(self, down: ProcDown) -> None:
@@ -136,7 +139,7 @@ class ProcWatchers:
             self._node.send(watcher, unknown)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        # On the thread that noticed it.
+        # It runs on the thread that noticed the end.
         self._node.loop.call_soon(lambda: self._forget(uid))
 
     def _forget(self, gone: Uid) -> None:

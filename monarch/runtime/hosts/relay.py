@@ -77,45 +77,45 @@ class Relay:
         """Introduce the tree to a proc that has replaced another, because it knows no other process
         yet.
         """
-        found = place_of(again.uid)
-        for (_, mesh), known in self._trees.items() if found is not None else ():
-            if found is not None and mesh == found[0]:
-                self._node.send(ProcAddress(again.uid), Introduce(known.grow.sender))
+        mesh_of_proc, _ = place_of(again.uid) or ("", 0)
+        for (_, mesh), tree in self._trees.items():
+            if mesh == mesh_of_proc:
+                self._node.send(ProcAddress(again.uid), Introduce(tree.grow.sender))
 
     def _on_grow(self, grow: Grow) -> None:
         if grow.degree < 1 or grow.start < 0 or not 0 < grow.per_host <= _MAX_PER_HOST:
             raise ValueError(f"no tree: {grow.degree=}, {grow.start=}, {grow.per_host=}")
         self._node.address_book.introduce(grow.sender)
         key = grow.sender.uid, grow.mesh
-        before = self._trees.get(key)
-        self._trees[key] = _KnownTree(grow, before.last if before else 0)
+        earlier = self._trees.get(key)
+        self._trees[key] = _KnownTree(grow, earlier.last if earlier else 0)
         below = branches(grow.start + 1, grow.start + len(grow.hosts), grow.degree, grow.dead)
         for host, part in grow_branches(grow, below):
             self._node.send(host, part)
-        if before is None:
-            for place in range(grow.start * grow.per_host, (grow.start + 1) * grow.per_host):
-                proc = ProcAddress(proc_uid(grow.mesh, place))
+        if earlier is None:
+            for number in range(grow.start * grow.per_host, (grow.start + 1) * grow.per_host):
+                proc = ProcAddress(proc_uid(grow.mesh, number))
                 self._node.send(proc, Introduce(grow.sender))
                 self._agent.watchers.watch_end(proc.uid, grow.sender)
 
     def _on_wither(self, wither: Wither) -> None:
-        known = self._trees.pop((wither.sender, wither.mesh), None)
-        if known is not None:
-            grow = known.grow
+        tree = self._trees.pop((wither.sender, wither.mesh), None)
+        if tree is not None:
+            grow = tree.grow
             stop = grow.start + len(grow.hosts)
             for start, _ in branches(grow.start + 1, stop, grow.degree, wither.dead):
                 self._node.send(grow.hosts[start - grow.start], wither)
 
     def _on_cast(self, envelope: Envelope[Cast]) -> None:
         cast = envelope.message
-        known = self._trees.get((cast.sender, cast.mesh))
-        if known is None:
+        tree = self._trees.get((cast.sender, cast.mesh))
+        if tree is None:
             _log.warning("a cast along an unknown tree was dropped")
             return
-        if cast.number <= known.last:
-            return  # Overtaken on the way around a host that died; its caller was told.
-        known.last = cast.number
-        grow, members = known.grow, Members.from_wire(cast.members)
+        if cast.number <= tree.last:
+            return  # It came late, around a host that died; its caller has got an error.
+        tree.last = cast.number
+        grow, members = tree.grow, Members.from_wire(cast.members)
         if not grow.start <= cast.start < cast.stop <= grow.start + len(grow.hosts):
             raise ValueError(f"a cast to hosts {cast.start} to {cast.stop}, which the tree has not")
         self._note_dead(grow, cast.dead)
@@ -125,20 +125,20 @@ class Relay:
             if (count := members.count(branch.start * grow.per_host, branch.stop * grow.per_host))
         ]
         first = cast.start * grow.per_host
-        here = members.within(first, first + grow.per_host)
+        members_here = members.within(first, first + grow.per_host)
         if cast.port and cast.parent is not None:
-            missing = {proc_uid(grow.mesh, place): 1 for place, _ in here}
+            missing = {proc_uid(grow.mesh, number): 1 for number, _ in members_here}
             for branch, count in below:
                 missing[grow.hosts[branch.start - grow.start].uid] = count
             fold = Fold(self._node, cast.parent, cast.port, missing)
             port = self._node.open_port(fold, list(missing))
             cast = msgspec.structs.replace(cast, parent=self._node.address, port=port)
-        data = self._to_pass_on(envelope, len(below) + len(here))
+        data = self._to_pass_on(envelope, len(below) + len(members_here))
         for branch, _ in below:
             host = grow.hosts[branch.start - grow.start]
             part = msgspec.structs.replace(cast, start=branch.start, stop=branch.stop)
             self._node.send(host, part, *data)
-        self._hand_over(cast, grow, here, data)
+        self._hand_over(cast, grow, members_here, data)
 
     def _note_dead(self, grow: Grow, dead: tuple[int, ...]) -> None:
         """Stop waiting for answers from hosts that the sender knows to be lost."""
@@ -155,30 +155,29 @@ class Relay:
         data, buffers = envelope.payload, envelope.buffers
         why = self._node.bulk_sender.why_not(len(data) + sum(map(len, buffers)))
         if why:
-            # Its receivers say so in our stead: in its place, and to the caller.
+            # Its receivers get the reason as its contents, and report it to the caller.
             data, buffers = broken_payload(f"on the host {self._agent.name}, {why}"), ()
         borrowed = Borrowed([memoryview(buffer) for buffer in buffers])
         return Payload(data, borrowed).for_many(num_receivers)
 
     def _hand_over(
-        self, cast: Cast, grow: Grow, here: list[tuple[int, int]], data: Payload
+        self, cast: Cast, grow: Grow, members_here: list[tuple[int, int]], data: Payload
     ) -> None:
         """Deliver a message to its members on this host."""
         message = decode(cast.inner)
         if isinstance(message, SpawnProcs):
-            self._spawn(message, grow, [place for place, _ in here], data.data)
+            self._spawn(message, grow, [number for number, _ in members_here], data.data)
             return
         if isinstance(message, StopProcs):
             self._node.dispatch(Envelope(self._node.uid, message))
             return
-        for place, rank in here:
-            proc = ProcAddress(proc_uid(grow.mesh, place))
+        for number, rank in members_here:
+            proc = ProcAddress(proc_uid(grow.mesh, number))
             if isinstance(message, Call):
-                # Of one member alone the rank is given.
+                # A call to one member alone has its rank already.
                 self._call(proc, message, message.rank + rank, cast.port, data)
             else:
-                one = _for_rank(message, rank)
-                self._node.send(proc, one, *data)
+                self._node.send(proc, _for_rank(message, rank), *data)
 
     def _call(self, proc: ProcAddress, call: Call, rank: int, port: int, data: Payload) -> None:
         if port:
@@ -188,12 +187,12 @@ class Relay:
             call = msgspec.structs.replace(call, rank=rank)
         self._node.outboxes.hand(proc, call, *data)
 
-    def _spawn(self, spawn: SpawnProcs, grow: Grow, places: list[int], setup: Bytes) -> None:
+    def _spawn(self, spawn: SpawnProcs, grow: Grow, numbers: list[int], setup: Bytes) -> None:
         specs = tuple(
             msgspec.structs.replace(
-                spawn.procs[place % grow.per_host], uid=proc_uid(grow.mesh, place), rank=place
+                spawn.procs[number % grow.per_host], uid=proc_uid(grow.mesh, number), rank=number
             )
-            for place in places
+            for number in numbers
         )
         order = msgspec.structs.replace(spawn, procs=specs)
         self._node.dispatch(Envelope(self._node.uid, order, setup))
@@ -201,7 +200,7 @@ class Relay:
 
 def _for_rank(message: Message, rank: int) -> Message:
     if isinstance(message, SpawnActor):
-        # Of one member alone the rank is given.
+        # An order for one member alone has its rank already.
         return msgspec.structs.replace(message, rank=message.rank + rank)
     return message
 
@@ -229,7 +228,7 @@ class Fold:
         size = len(data) + sum(map(len, buffers))
         why = self._node.bulk_sender.why_not(size)
         if why:
-            # The caller is told: no other process knows that there was an answer.
+            # The caller gets the reason, as no other process knows that there was an answer.
             data, buffers = broken_payload(f"on a host that hands answers on, {why}"), ()
             size = len(data)
         elif self._node.bulk_sender.why_not(self._num_bytes + size):

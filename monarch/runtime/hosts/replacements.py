@@ -4,6 +4,7 @@ change."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from monarch.runtime.node import Node
 from monarch.wire.address import Uid
@@ -28,11 +29,11 @@ class Replacements:
         node.on(ReplaceProcs, self._on_order)
 
     def _on_order(self, order: ReplaceProcs) -> None:
-        there = [uid for uid in order.uids if uid in self._procs]
-        waiting = _Replacing(order, set(there), sorted(set(order.uids) - set(there)))
+        present = [uid for uid in order.uids if uid in self._procs]
+        waiting = _Replacing(order, set(present), sorted(set(order.uids) - set(present)))
         self._orders.append(waiting)
-        self._end(there, order)
-        self._wanted.update(there)
+        self._end(present, order)
+        self._wanted.update(present)
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
@@ -69,10 +70,9 @@ class Replacements:
             self._node.answer(order.message, error=error)
 
 
-class _Replacing:
-    """An order to replace procs, and its procs that are not up yet."""
+class _Replacing(NamedTuple):
+    """An order to replace procs, its procs that are not up yet, and why others will not be."""
 
-    def __init__(self, message: ReplaceProcs, missing: set[Uid], lost: list[str]) -> None:
-        self.message = message
-        self.missing = missing
-        self.lost = lost
+    message: ReplaceProcs
+    missing: set[Uid]
+    lost: list[str]

@@ -52,20 +52,18 @@ class _Failure(Exception):
     """An error for the user; it is sent back over the login."""
 
 
-def main(mark: str, version: str, kept: Sequence[str] = ()) -> None:
+def main(mark: str, version: str, early_lines: Sequence[str] = ()) -> None:
     """Carry out orders until there are no more; first those in ``kept``, which came early."""
     starter = _Starter()
     with contextlib.suppress(KeyboardInterrupt):
         if version != __version__:
-            _tell(
-                mark,
-                {
-                    "error": f"monarch is {__version__} there ({sys.executable}), and {version} "
-                    f"here: install the same on both"
-                },
+            error = (
+                f"monarch is {__version__} there ({sys.executable}), and {version} here: install "
+                "the same on both"
             )
+            _tell(mark, {"error": error})
             return
-        for line in chain(kept, iter(sys.stdin.readline, "")):
+        for line in chain(early_lines, iter(sys.stdin.readline, "")):
             order = json.loads(line)
             try:
                 answer = starter.orders[order.pop("do")](**order)
@@ -93,9 +91,16 @@ class _Starter:
         }  # fmt: skip
 
     def _start(
-        self, *, name: str, address: str, port: int, secret: str, allocation: str,
-        env: Mapping[str, str], workspace: str,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        *,
+        name: str,
+        address: str,
+        port: int,
+        secret: str,
+        allocation: str,
+        env: Mapping[str, str],
+        workspace: str,
+    ) -> dict[str, Any]:
         """Start a host agent that others find at ``address``; ``port`` 0 means any free port."""
         listener = _listener(port)
         ready, is_ready = os.pipe()
@@ -104,25 +109,28 @@ class _Starter:
         directory = make_job_directory(allocation, folder)
         log = os.path.join(directory, "host.log")
         workspace = workspace or env.get("WORKSPACE_DIR") or f"{directory}/workspace"
-        variables = {
-            **os.environ, **env, "WORKSPACE_DIR": workspace, ALLOCATION: directory,
-            "MONARCH_READY_FD": str(is_ready),
-        }  # fmt: skip
+        variables = {**os.environ, **env, "WORKSPACE_DIR": workspace, ALLOCATION: directory}
+        variables["MONARCH_READY_FD"] = str(is_ready)
         bundle = os.environ.get(BUNDLE)
         if bundle:
-            # Ahead of what the job's own variables say, too: it is what makes this a host.
+            # Ahead of the job's own PYTHONPATH too, as the agent is imported from the bundle.
             others = variables.get("PYTHONPATH", "").split(os.pathsep)
             paths = [bundle, *(path for path in others if path not in ("", bundle))]
             variables["PYTHONPATH"] = os.pathsep.join(paths)
         try:
             with open(log, "ab") as output:
                 self._child = start_agent(
-                    f"tcp://{address}:fd{listener.fileno()}", name, secret=secret,
-                    env=variables, pass_fds=[listener.fileno(), is_ready],
-                    # Its procs import from where it is started: a checkout there is not to hide
-                    # the bundle.
-                    cwd=directory if bundle else None, stdout=output, stderr=output,
-                )  # fmt: skip
+                    f"tcp://{address}:fd{listener.fileno()}",
+                    name,
+                    secret=secret,
+                    env=variables,
+                    pass_fds=[listener.fileno(), is_ready],
+                    # Its procs import from this folder first: a checkout there must not hide the
+                    # bundle.
+                    cwd=directory if bundle else None,
+                    stdout=output,
+                    stderr=output,
+                )
                 self._directory = directory
         finally:
             os.close(is_ready)
@@ -130,19 +138,22 @@ class _Starter:
             listener.close()
         pid = self._child.pid
         started = process_start(pid) or 0
-        with os.fdopen(ready, "rb") as said:
-            if not select.select([said], [], [], _READY_SECONDS)[0]:
+        with os.fdopen(ready, "rb") as pipe:
+            if not select.select([pipe], [], [], _READY_SECONDS)[0]:
                 raise _Failure(f"the host agent (pid {pid}) does not get ready; see {log}")
-            if not said.read(1):
+            if not pipe.read(1):
                 status = self._child.wait()
                 raise _Failure(
                     f"the host agent exited with status {status}; the last lines of its log:\n"
                     f"{_tail(log)}"
                 )
         return {
-            "url": f"tcp://{address}:{port}", "pid": pid, "started": started,
-            "directory": directory, "workspace": workspace,
-        }  # fmt: skip
+            "url": f"tcp://{address}:{port}",
+            "pid": pid,
+            "started": started,
+            "directory": directory,
+            "workspace": workspace,
+        }
 
     def _keep(self) -> dict[str, Any]:
         self._child = None
@@ -201,9 +212,9 @@ def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
         check_job_directory(directory)
     except NotOurs as error:
         raise _Failure(f"nothing was ended or removed: {error}") from None
-    left = _end_processes(pid, started, directory)
+    pids = _end_processes(pid, started, directory)
     _remove(directory)
-    return {"left": sorted(left)}
+    return {"left": sorted(pids)}
 
 
 def _end_processes(pid: int, started: int, directory: str) -> set[int]:
@@ -218,11 +229,11 @@ def _end_processes(pid: int, started: int, directory: str) -> set[int]:
         signal_process(pid, started, signal.SIGKILL)
     deadline = time.monotonic() + _KILL_SECONDS
     while True:
-        left = _processes_of(directory)
-        if not left or time.monotonic() > deadline:
-            return set(left)
-        for one, since in left.items():
-            signal_process(one, since, signal.SIGKILL)
+        starts = _processes_of(directory)
+        if not starts or time.monotonic() > deadline:
+            return set(starts)
+        for process_id, start in starts.items():
+            signal_process(process_id, start, signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)
 
 
@@ -230,14 +241,14 @@ def _processes_of(directory: str) -> dict[int, int]:
     """Return the start time of each process of an agent, by pid; all have inherited its
     variable."""
     sought = f"{ALLOCATION}={directory}".encode()
-    found = {}
+    starts = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if sought in file.read().split(b"\0") and (since := process_start(int(name))):
-                found[int(name)] = since
-    return found
+                starts[int(name)] = since
+    return starts
 
 
 def _remove(directory: str) -> None:

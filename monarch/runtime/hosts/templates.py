@@ -10,7 +10,7 @@ from monarch.runtime.hosts.launcher import MakesProcs
 from monarch.wire.message import Command
 
 _log = logging.getLogger("monarch.host")
-_MAX_LESSONS = 8  # Each takes a process, and seconds where torch is among it.
+_MAX_LESSONS = 8  # Each takes a process, and seconds if it imports torch.
 
 
 class Templates:
@@ -28,12 +28,19 @@ class Templates:
     def __init__(self, start: Callable[[Command | None], MakesProcs]) -> None:
         self._start = start
         self._by_modules: dict[frozenset[str], MakesProcs] = {}
+        #: The modules that the program has asked for in advance, for all procs.
         self._ahead: frozenset[str] = frozenset()
+        #: The learned template; None if there is none yet.
         self._learned: MakesProcs | None = None
+        #: The template that imports what was learned; None if none does.
         self._learning: MakesProcs | None = None
+        #: Former learned templates, which living procs may have come from.
         self._retired: list[MakesProcs] = []
+        #: The modules that procs were seen importing, in that order.
         self._seen: dict[str, None] = {}
+        #: The modules that spoil a template.
         self._refused: set[str] = set()
+        #: How many learned templates were started.
         self._num_lessons = 0
 
     def __len__(self) -> int:
@@ -41,8 +48,8 @@ class Templates:
 
     @property
     def all(self) -> list[MakesProcs]:
-        more = (self._learned, self._learning, *self._retired)
-        return [*self._by_modules.values(), *(one for one in more if one is not None)]
+        templates = [*self._by_modules.values(), self._learned, self._learning, *self._retired]
+        return [template for template in templates if template is not None]
 
     def maker(
         self,
@@ -68,9 +75,9 @@ class Templates:
         well."""
         if maker is not self._learned and maker is not self._by_modules.get(self._ahead):
             return
-        new = [one for one in modules if one not in self._seen and one not in self._refused]
-        self._seen.update(dict.fromkeys(new))
-        if new and self._learning is None:
+        unseen = [name for name in modules if name not in self._seen and name not in self._refused]
+        self._seen.update(dict.fromkeys(unseen))
+        if unseen and self._learning is None:
             self._study()
 
     def _study(self) -> None:
@@ -83,7 +90,7 @@ class Templates:
 
         def done(errors: dict[str, str]) -> None:
             if pupil is not self._learning:
-                return  # Its host closes.
+                return  # The host agent closes.
             self._learning = None
             if errors:
                 pupil.close()
@@ -104,7 +111,7 @@ class Templates:
         from."""
         if self._retired:
             used = set(map(id, in_use))
-            for maker in [one for one in self._retired if id(one) not in used]:
+            for maker in [template for template in self._retired if id(template) not in used]:
                 self._retired.remove(maker)
                 maker.close()
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from monarch.runtime.answers import Response
+from monarch.runtime.hosts.host_proc import HostProc
 from monarch.runtime.hosts.hosted_workspace import HostedWorkspace
 from monarch.runtime.node import Node
-from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import Bring, SpawnProcs
@@ -23,10 +23,8 @@ class SpawningHost(Protocol):
     """The parts of a host agent that waiting orders use."""
 
     node: Node
+    procs: dict[Uid, HostProc]
     workspace: HostedWorkspace
-
-    @property
-    def num_running(self) -> int: ...
 
     def start_procs(self, envelope: Envelope[SpawnProcs]) -> None: ...
 
@@ -39,7 +37,8 @@ class WaitingSpawns:
     def __init__(self, host: SpawningHost) -> None:
         self._host = host
         self._orders: list[Envelope[SpawnProcs]] = []
-        self._asked: str = ""
+        #: The digest of the state that the client was asked to bring; "" if nothing was asked.
+        self._asked = ""
 
     def holds(self, envelope: Envelope[SpawnProcs]) -> bool:
         """Return whether an order has to wait; later it is started or refused."""
@@ -56,12 +55,14 @@ class WaitingSpawns:
 
     def changed(self) -> None:
         """Start the orders that waited for the workspace, which has changed or is at rest."""
-        due = [e for e in self._orders if not self._is_early(e.message)]
-        self._orders = [e for e in self._orders if e not in due]
-        for envelope in due:
-            self._host.start_procs(envelope)
+        self._start([e for e in self._orders if not self._is_early(e.message)])
         if self._orders and not self._host.workspace.is_moving and not self._asked:
             self._ask(self._orders[0].message)
+
+    def _start(self, orders: list[Envelope[SpawnProcs]]) -> None:
+        self._orders = [e for e in self._orders if e not in orders]
+        for envelope in orders:
+            self._host.start_procs(envelope)
 
     def drop(self, uids: Iterable[Uid]) -> None:
         """Drop the orders for these procs."""
@@ -85,41 +86,31 @@ class WaitingSpawns:
         """Ask the client to bring the state that the spawn needs."""
         host, root = self._host, order.root or order.owner
         self._asked = order.digest
-        node = host.node
-        answer = node.ask(
-            root,
-            Bring(
-                host=node.address,
-                generation=host.workspace.generation,
-                digest=host.workspace.digest,
-                wanted=order.digest,
-                num_running=host.num_running,
-            ),
+        bring = Bring(
+            host=host.node.address,
+            generation=host.workspace.generation,
+            digest=host.workspace.digest,
+            wanted=order.digest,
+            num_running=len(host.procs),
         )
+        host.node.ask_on_loop(root, bring, self._answered)
 
-        def answered() -> None:
-            node.loop.call_soon(lambda: self._answered(answer))
-
-        answer.on_set(answered)
-
-    def _answered(self, answer: Promise[Response[str]]) -> None:
+    def _answered(self, response: Response[str]) -> None:
         wanted, self._asked = self._asked, ""
-        now = self._host.workspace.digest
-        outcome = answer.value
-        if outcome.or_else("") == now:
-            # This is what the others have, too: another author has pushed it.
-            wanted_now = [e for e in self._orders if e.message.digest == wanted]
-            self._orders = [e for e in self._orders if e not in wanted_now]
-            for envelope in wanted_now:
-                self._host.start_procs(envelope)
-        elif wanted != now:
-            why = outcome.error or "its workspace is not what the rest of the mesh runs"
+        digest = self._host.workspace.digest
+        if response.or_else("") == digest:
+            # The rest of the mesh has the state of this host too: another author has pushed it.
+            self._start([e for e in self._orders if e.message.digest == wanted])
+        elif wanted != digest:
+            why = response.error or "its workspace is not what the rest of the mesh runs"
             specs = {spec.uid for o in self._messages() if o.digest == wanted for spec in o.procs}
             self._refuse(lambda uid: uid in specs, why)
         self.changed()
 
     def _refuse(self, is_meant: Callable[[Uid], bool], why: str) -> None:
-        left = []
+        """Take the procs that ``is_meant`` returns true for out of the orders, and report why they
+        are not made."""
+        remaining = []
         for envelope in self._orders:
             order = envelope.message
             meant = [spec.uid for spec in order.procs if is_meant(spec.uid)]
@@ -127,5 +118,5 @@ class WaitingSpawns:
                 self._host.never_started(order.owner, uid, ValueError(why))
             order.procs = tuple(spec for spec in order.procs if spec.uid not in meant)
             if order.procs:
-                left.append(envelope)
-        self._orders = left
+                remaining.append(envelope)
+        self._orders = remaining

@@ -35,8 +35,9 @@ class PeerTable:
     def __init__(self, max_dead: int = _MAX_DEAD) -> None:
         self.max_dead = max_dead
         self._peers: dict[Uid, Peer] = {}
+        #: The dead ones among them, the oldest first; no hosts.
         self._dead: dict[Uid, Peer] = {}
-        # The living ones, as a host is lost with all of its own; a dictionary keeps their order.
+        #: The living procs by host, which is lost with all of them; a dictionary keeps their order.
         self._on_host: dict[Uid, dict[Uid, None]] = {}
         self._lock = threading.Lock()
         self.get: Callable[[Uid], Peer | None] = self._peers.get
@@ -48,11 +49,11 @@ class PeerTable:
         """Return a new peer, whatever was known of an earlier process of that uid."""
         with self._lock:
             self._dead.pop(address.uid, None)
-            before = self._peers.get(address.uid)
+            replaced = self._peers.get(address.uid)
             peer = self._add(address)
-        if before is not None:
-            # Nobody finds it any more: its connection would stay open for as long as we run.
-            before.down(MeshFailure(address.uid, (), "another process has taken its place"))
+        if replaced is not None:
+            # Else its connection would stay open, as nothing refers to it any more.
+            replaced.down(MeshFailure(address.uid, (), "another process has taken its place"))
         return peer
 
     def _add(self, address: ProcAddress) -> Peer:
@@ -124,14 +125,16 @@ class AddressBook:
         self, node: Network, detector: FailureDetector, connect: Callable[[str], Connection]
     ) -> None:
         self.peers = PeerTable()
-        # A caller may own what is here, and may be called back: its death matters.
+        #: Whether the ends of processes that call us are watched, as they may own actors here.
         self.watches_callers = False
-        # Called for each host whose procs this process speaks to.
+        #: Called for each host whose procs this process speaks to.
         self.on_host_met: list[Callable[[ProcAddress], None]] = []
         self._node = node
         self._detector = detector
         self._connect = connect
+        #: The addresses of processes that this one has not sent to yet.
         self._introduced: dict[Uid, ProcAddress] = {}
+        #: The procs whose ends their host agents were asked to report.
         self._watched: set[Uid] = set()
         self._lock = threading.Lock()
         node.on_gone.append(self._forget_gone)
@@ -191,7 +194,7 @@ class AddressBook:
             self._open(peer, address)
         node = self._node
         if address.host_uid == node.uid != address.uid:
-            # Told of its end as its host agent; but if that was long ago, we may have forgotten.
+            # We hear of its end as its host agent; but if that was long ago, we have forgotten it.
             node.send(node.address, Watch(address.uid, node.address))
         self._watch(address)
         return peer
@@ -241,8 +244,8 @@ class AddressBook:
         self._watched.add(address.uid)
         host = _host_of(address)
         if self.failure_of(host.uid) is not None:
-            # Lost once; the giver of a proc on it may know that it is back. If it is not, only
-            # silence tells of the proc's end.
+            # It was lost once. Whoever introduced the proc may know that it is back; if it is not,
+            # only its silence shows that the proc has ended.
             node.peer_left(host.uid)
             self._detector.expect(host.uid)
         node.send(host, Watch(address.uid, node.address))
@@ -264,15 +267,16 @@ class AddressBook:
     def _on_hello(self, hello: Hello) -> None:
         proc = hello.proc
         with self._lock:
-            # One that we have given up stays given up, however late its Hello comes.
-            known = self.peers.get(proc.uid)
-            if known is None:
-                # Met when we first send to it: we then also hear of its end, and hang up.
+            peer = self.peers.get(proc.uid)
+            if peer is None:
+                # Connect when we first send to it: from then on we also hear of its end.
                 self.introduce(proc)
                 return
-        if not known.is_up and known.failure is None:
-            self._open(known, proc)
-        if self.watches_callers and known.failure is None:
+        if peer.failure is not None:
+            return  # A process that was given up stays down, however late its Hello comes.
+        if not peer.is_up:
+            self._open(peer, proc)
+        if self.watches_callers:
             self._watch(proc)
 
     def met_other_version(self, error: OtherVersion) -> None:

@@ -63,14 +63,23 @@ class BulkReceiver:
 
     def __init__(self, node: Network, room: Callable[[int], memoryview]) -> None:
         self._node = node
+        #: Returns memory of that many bytes for a message.
         self._room = room
+        #: What receives segments, for each Unix socket at which this process listens.
         self._doors: list[SegmentDoor] = []
+        #: The segments that are mapped here, by sender and number.
         self._segments: dict[tuple[Uid, int], Segment] = {}
+        #: Why segments could not be mapped, by sender and number.
         self._missed: dict[tuple[Uid, int], str] = {}
+        #: The consignments that are not complete, by sender and number.
         self._inbound: dict[tuple[Uid, int], _Inbound] = {}
+        #: Those of them whose bulk has not been requested yet.
         self._queued: deque[_Inbound] = deque()
+        #: How many bytes were requested and have not all come.
         self._bytes_expected = 0
+        #: The most bytes that may be expected at a time; negative for no limit.
         self._limit = settings().max_message_bytes
+        #: Messages that wait for the bulk of an earlier message of their sender.
         self.order: SenderQueues[Envelope[Message]] = SenderQueues()
         node.on_gone.append(self._forget_gone)
         node.handle(Parcel, self.on_parcel)
@@ -241,7 +250,7 @@ class BulkReceiver:
     def on_retire(self, retire: Retire) -> None:
         self._take_in()
         for number in retire.segments:
-            # Memory of it that is still in use stays until it is not.
+            # Views of it that are still in use keep its memory.
             self._segments.pop((retire.sender, number), None)
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
@@ -258,7 +267,7 @@ class BulkReceiver:
             self._forget(inbound)
             sender = _ordered_sender(inbound.inner.message)
             if sender is not None and sender != uid:
-                # It was only handed on by the process that is gone; later ones come another way.
+                # The process that is gone only handed it on; later messages come another way.
                 free += self.order.skip(sender, (uid, inbound.note.number))
         self.order.drop(uid)
         for envelope in free:

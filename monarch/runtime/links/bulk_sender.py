@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import mmap
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from monarch.config import settings
 from monarch.core.reassembly import chunks_of
@@ -22,15 +23,7 @@ from monarch.runtime.links.shared_pool import Placed, SharedPool
 from monarch.wire import layout
 from monarch.wire.address import Uid
 from monarch.wire.codec import Bytes, Envelope, pack, pack_header
-from monarch.wire.message import (
-    BulkChunk,
-    Consignment,
-    Credit,
-    Message,
-    Parcel,
-    Retire,
-    Unmapped,
-)
+from monarch.wire.message import BulkChunk, Consignment, Credit, Message, Parcel, Retire, Unmapped
 from monarch.wire.payload import Borrowed
 
 BULK_BYTES = 64 * 1024
@@ -41,22 +34,21 @@ _MAX_ROOM_BYTES = 32 * 2**20
 _IDLE_SECONDS = 10.0
 
 
-class _Cargo:
-    """The bulk of a message, in shared memory."""
+class _Cargo(NamedTuple):
+    """The bulk of a message, in shared memory. ``is_shared``: several receivers may map it, so none
+    of them may write to it."""
 
-    def __init__(self, placed: Placed, sizes: Sequence[int], is_shared: bool) -> None:
-        self.placed = placed
-        self.sizes = tuple(sizes)
-        self.is_shared = is_shared
+    placed: Placed
+    sizes: tuple[int, ...]
+    is_shared: bool
 
 
-class _Outbound:
-    """A consignment that is still being sent."""
+class _Outbound(NamedTuple):
+    """A consignment that is still being sent to the process ``uid``."""
 
-    def __init__(self, peer: Peer, uid: Uid, pieces: Sequence[memoryview]) -> None:
-        self.peer = peer
-        self.uid = uid
-        self.chunks: Iterator[list[memoryview]] = chunks_of(pieces, _CHUNK_BYTES)
+    peer: Peer
+    uid: Uid
+    chunks: Iterator[list[memoryview]]
 
 
 class BulkSender:
@@ -66,12 +58,18 @@ class BulkSender:
     def __init__(self, node: Network) -> None:
         self._node = node
         self.pool = SharedPool(settings().shared_memory_bytes, clock=node.loop.time)
+        #: The size of the largest message, in bytes; negative for no limit.
         self._limit = settings().max_message_bytes
-        self._told: dict[int, set[Uid]] = {}
+        #: By segment: the processes that were given it.
+        self._receivers: dict[int, set[Uid]] = {}
+        #: By number: the consignments that are still being sent.
         self._outbound: dict[int, _Outbound] = {}
         self._numbers = itertools.count(1)
+        #: Whether a look for unused memory is due.
         self._is_trimming = False
-        self.idle_seconds = _IDLE_SECONDS  # until memory that nobody needs is given back
+        #: How long memory must be unused before it is released.
+        self.idle_seconds = _IDLE_SECONDS
+        #: How many bytes were sent in chunks so far.
         self.num_chunk_bytes = 0
         node.on_gone.append(self._forget_gone)
         node.on(Credit, self.on_credit)
@@ -102,7 +100,7 @@ class BulkSender:
         else:
             peer.send_when_up(lambda: self._frames(peer, small, has_payload, cargo, pieces))
         if peer.failure is not None:
-            # Regions may have been given to it after the sweep.
+            # It may have got regions after those of a dead process were freed.
             self.forget(uid)
 
     def check(self, size: int) -> None:
@@ -128,18 +126,18 @@ class BulkSender:
         if sum(map(len, buffers)) < BULK_BYTES:
             return [bytearray(view) for view in buffers]
         sizes = [len(view) for view in buffers]
-        places = layout.split(self.room(layout.total_size(sizes)), sizes)
+        copies = layout.split(self.room(layout.total_size(sizes)), sizes)
         for index, view in enumerate(buffers):
             if type(view.obj) is bytes:
-                places[index] = view  # It cannot change, so there is no need for a copy.
+                copies[index] = view  # It cannot change, so there is no need for a copy.
             else:
-                layout.copy(view, places[index])
-        return places
+                layout.copy(view, copies[index])
+        return copies
 
     def room(self, size: int) -> memoryview:
         """Return private memory of this process, preferably memory that was used before."""
         if size > _MAX_ROOM_BYTES:
-            # Filled as it is written to, and not here: the I/O loop has other things to do.
+            # The kernel makes its pages as they are written to, which takes the I/O loop no time.
             return memoryview(mmap.mmap(-1, size))
         placed = self._pooled(size)
         view = None if placed is None else placed.view()
@@ -150,9 +148,9 @@ class BulkSender:
         if peer.address.machine != self._node.address.machine:
             return None
         borrowed = buffers if isinstance(buffers, Borrowed) else None
-        known = None if borrowed is None else borrowed.taken
-        if isinstance(known, _Cargo) and known.is_shared:
-            return known
+        earlier = None if borrowed is None else borrowed.taken
+        if isinstance(earlier, _Cargo) and earlier.is_shared:
+            return earlier
         views = [memoryview(piece) for piece in ([] if data is None else [data])]
         views += [memoryview(piece) for piece in buffers]
         sizes = [len(view) for view in views]
@@ -160,8 +158,9 @@ class BulkSender:
         if placed is None:
             return None
         layout.write(views, placed.memory)
-        # Sent once already, to a receiver that may write to it: this copy may be for several.
-        cargo = _Cargo(placed, sizes, known is not None or (borrowed or _NOT_SHARED).is_shared)
+        # If it was sent before, to a receiver that may write to it, this copy is for all others.
+        is_shared = earlier is not None or bool(borrowed and borrowed.is_shared)
+        cargo = _Cargo(placed, tuple(sizes), is_shared)
         if borrowed is not None:
             borrowed.taken = cargo
         return cargo
@@ -188,7 +187,8 @@ class BulkSender:
         header = pack_header(small.message)
         if cargo is not None:
             placed = cargo.placed
-            hold = placed.hold(small.route) if self._tell(peer, small.route, placed) else None
+            has_segment = self._hand_over(peer, small.route, placed)
+            hold = placed.hold(small.route) if has_segment else None
             if hold is not None:
                 parcel = Parcel(
                     sender=ours,
@@ -203,15 +203,15 @@ class BulkSender:
             pieces = [bytes(piece) for piece in layout.split(placed.memory, cargo.sizes)]
         number = next(self._numbers)
         views = [memoryview(piece) for piece in pieces]
-        self._outbound[number] = _Outbound(peer, small.route, views)
+        self._outbound[number] = _Outbound(peer, small.route, chunks_of(views, _CHUNK_BYTES))
         sizes = tuple(map(len, views))
         consignment = Consignment(ours, number, has_payload, sizes)
         return pack(Envelope(small.route, consignment, header, (small.payload,)))
 
-    def _tell(self, peer: Peer, uid: Uid, placed: Placed) -> bool:
+    def _hand_over(self, peer: Peer, uid: Uid, placed: Placed) -> bool:
         """Make sure that a process has the segment; return false if it cannot be handed over."""
-        told = self._told.setdefault(placed.number, set())
-        if uid in told:
+        receivers = self._receivers.setdefault(placed.number, set())
+        if uid in receivers:
             return True
         urls = [url for url in peer.address.urls if url.startswith("ipc://")]
         name = f"{self._node.address.uid} {placed.number}"
@@ -219,7 +219,7 @@ class BulkSender:
             hand_over(door_path(urls[0]), name, placed.segment.fd)
         except (OSError, IndexError):
             return False
-        told.add(uid)
+        receivers.add(uid)
         return True
 
     def on_credit(self, credit: Credit) -> None:
@@ -241,12 +241,12 @@ class BulkSender:
 
     def on_unmapped(self, unmapped: Unmapped) -> None:
         """Note that a segment did not arrive: it is handed over again next time. On the loop."""
-        self._told.get(unmapped.segment, set()).discard(unmapped.sender)
+        self._receivers.get(unmapped.segment, set()).discard(unmapped.sender)
         self.pool.let_go(unmapped.segment, unmapped.hold, unmapped.sender)
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
         if how is Gone.LEFT:
-            self._node.loop.call_soon(lambda: self._drop(uid))  # Its regions stay its own.
+            self._node.loop.call_soon(lambda: self._drop(uid))  # It keeps its regions.
         elif how is not Gone.EXPECTED:
             self.forget(uid)
 
@@ -258,14 +258,14 @@ class BulkSender:
     def _drop(self, uid: Uid) -> None:
         for number in [n for n, out in dict(self._outbound).items() if out.uid == uid]:
             self._outbound.pop(number, None)
-        for told in list(self._told.values()):
-            told.discard(uid)
+        for receivers in list(self._receivers.values()):
+            receivers.discard(uid)
 
     def _trim(self) -> None:
         """Release memory that has not been needed for a while."""
         loop = self._node.loop
         for number in self.pool.trim(loop.time(), self.idle_seconds):
-            for uid in self._told.pop(number, ()):
+            for uid in self._receivers.pop(number, ()):
                 to = self._node.address_of(uid)
                 self._node.send(to, Retire(self._node.address.uid, (number,)))
         self._is_trimming = len(self.pool) > 0
@@ -276,9 +276,6 @@ class BulkSender:
         """Release everything. Receivers keep the memory that was sent to them."""
         self.pool.close()
         self._outbound.clear()
-
-
-_NOT_SHARED = Borrowed()
 
 
 def _kept(buffers: Sequence[Bytes]) -> Sequence[Bytes]:

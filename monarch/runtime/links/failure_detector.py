@@ -99,7 +99,7 @@ class FailureDetector:
         if self._liveness.is_expected(heartbeat.sender):
             self.heard(heartbeat.sender)
         else:
-            # It depends on hearing of us, though we know of it by other means.
+            # It expects heartbeats of us, though we do not depend on its own.
             self._send_heartbeat(heartbeat.sender)
 
     def _beat(self) -> None:

@@ -46,15 +46,19 @@ class Outbox:
         self._send_mark = send_mark
         self._soon = soon
         self._count = count
+        #: The messages that wait on disk; None if none wait.
         self._overflow: Overflow | None = None
+        #: What is called when the overflow comes to its stops, in their order.
         self._stops: deque[Callable[[], None]] = deque()
+        #: Whether nothing passes, until ``release``.
         self.is_held = False
-        """Whether nothing passes, until ``release``."""
+        #: How many marks were answered: this shows that the receiver makes progress.
         self._num_answered = 0
+        #: For how long a sender has waited in vain, so that the next one need not wait too.
         self._stood_still_seconds = 0.0
         self._is_closed = False
+        #: Whether a message would leave at once.
         self.is_open = True
-        """Whether a message would leave at once."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
@@ -77,7 +81,7 @@ class Outbox:
         try:
             self._deliver(envelope)
         finally:
-            # It is counted on, even if the message was dropped.
+            # Even if the message was dropped, as the lane counts on the mark.
             if is_mark_due:
                 self._send_mark(self)
 
@@ -146,13 +150,12 @@ class Outbox:
         end = math.inf if limit_seconds is None else now + limit_seconds
         with self._changed:
             while not self.is_open and self._stood_still_seconds < patience_seconds and now < end:
-                before = self._num_answered
+                num_answered = self._num_answered
                 self._changed.wait(min(moved + patience_seconds, end) - now)
                 now = time.monotonic()
-                if before != self._num_answered:
+                if num_answered != self._num_answered:
                     moved = now
                 elif now - moved >= patience_seconds:
-                    # The next one need not find out again.
                     self._stood_still_seconds = patience_seconds
 
     def answered(self) -> None:

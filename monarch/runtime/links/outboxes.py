@@ -56,11 +56,17 @@ class Outboxes:
         self._node = node
         self._trees = trees
         self._bulk_sender = bulk_sender
+        #: By process, or mesh that a tree leads to, and by actor or ``:port``.
         self._boxes: dict[Uid, dict[str, Outbox]] = {}
-        self.max_boxes = _MAX_BOXES  # of one process; beyond that an idle one is forgotten
+        #: How many outboxes to one process are kept; of more, an idle one is forgotten.
+        self.max_boxes = _MAX_BOXES
+        #: How many outboxes have messages on disk.
         self._num_spilling = 0
+        #: Fences that wait behind messages on disk.
         self._switches = WaitingSwitches()
+        #: Guards `_boxes` and `_num_spilling`.
         self._lock = threading.Lock()
+        #: Watches what is sent while a fence of this process is up.
         self.behind_fence = BehindFence()
         node.on_gone.append(self._forget_gone)
         trees.on_over.append(self.down)
@@ -195,7 +201,7 @@ class Outboxes:
             to.uid,
             message,
             list(boxes.values()),
-            lambda now: self._node.transmit(to, msgspec.structs.replace(envelope, message=now)),
+            lambda fence: self._node.transmit(to, msgspec.structs.replace(envelope, message=fence)),
         )
         return True
 
@@ -220,11 +226,11 @@ class Outboxes:
             return
         is_here = to == self._node.uid
         if _is_on_asyncio():
-            # All else on the loop waits with us.
+            # Everything else on the loop waits with us.
             if not is_here:
                 box.wait(_LOOP_PATIENCE_SECONDS, _LOOP_LIMIT_SECONDS)
         elif running.get() is not None:
-            # An actor may be what the receiver waits for; in one process, it may be itself.
+            # The receiver may wait for this actor, and in one process it may be this actor.
             if not is_here:
                 box.wait(_ACTOR_PATIENCE_SECONDS)
         else:
@@ -252,7 +258,7 @@ class Outboxes:
         soon = self._node.loop.call_soon
         box = Outbox(window, deliver=deliver, send_mark=send_mark, soon=soon, count=self._count)
         if self._num_spilling and not key.startswith(":"):
-            # Values for a channel pass: an actor in front of the switch may wait for them.
+            # Values for a channel pass, as an actor that has not reached the switch may need them.
             self._switches.begins(uid, box)
         with self._lock:
             boxes = self._boxes.setdefault(uid, {})

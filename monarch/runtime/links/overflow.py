@@ -97,7 +97,7 @@ class _Segment:
         view = memoryview(data)
         end = self.num_written
         while view:
-            # At a place of its own: what a full disk cut short is written over, not read.
+            # At an explicit offset, so that the next write replaces what a full disk cut short.
             count = os.pwrite(self._file.fileno(), view, end)
             end += count
             view = view[count:]

@@ -31,11 +31,16 @@ _NEXT = {
 class Peer:
     """Keeps the order of messages to one process through all its states.
 
-    ======== ================= ================= ================== ======= event coming up held
-    down ======== ================= ================= ================== ======= send kept sent kept
-    dropped up up: kept are sent stays stays stays hold stays held stays stays release stays stays
-    up: kept are sent stays again stays coming coming, with kept stays down down, kept go down down,
-    kept go stays ======== ================= ================= ================== =======
+    ======== ================= ======= ================== =======
+    event    coming            up      held               down
+    ======== ================= ======= ================== =======
+    send     kept              sent    kept               dropped
+    up       up: kept are sent stays   stays              stays
+    hold     stays             held    stays              stays
+    release  stays             stays   up: kept are sent  stays
+    again    stays             coming  coming, with kept  stays
+    down     down, kept go     down    down, kept go      stays
+    ======== ================= ======= ================== =======
 
     ``held``: the process may be replaced by a new one of its uid. Frames are kept for the new
     process; the connection to the old one stays open, for ``send_past``, until ``again`` or
@@ -45,20 +50,18 @@ class Peer:
 
     def __init__(self, address: ProcAddress) -> None:
         self.address = address
+        #: Why it is down; None as long as it is not.
         self.failure: MeshFailure | None = None
-        self._state = PeerState.COMING
+        self.state = PeerState.COMING
         self._connection: Connection | None = None  # while up
         self._old: Connection | None = None  # while held
+        #: The frames that wait, and functions that make such frames.
         self._kept: list[Frames | Callable[[], Frames]] = []
         self._lock = threading.Lock()
 
     @property
-    def state(self) -> PeerState:
-        return self._state
-
-    @property
     def is_up(self) -> bool:
-        return self._state is PeerState.UP
+        return self.state is PeerState.UP
 
     def send(self, frames: Frames) -> None:
         connection = self._connection
@@ -68,14 +71,14 @@ class Peer:
         with self._lock:
             if self._connection is not None:
                 self._connection.send(frames)
-            elif self._state is not PeerState.DOWN:
+            elif self.state is not PeerState.DOWN:
                 self._kept.append(frames)
 
     def send_when_up(self, make: Callable[[], Frames]) -> None:
         """Send frames that can be made only once the process's address is known."""
         with self._lock:
             if self._connection is None:
-                if self._state is not PeerState.DOWN:
+                if self.state is not PeerState.DOWN:
                     self._kept.append(make)
                 return
         self.send(make())
@@ -83,7 +86,7 @@ class Peer:
     def up(self, address: ProcAddress, connect: Callable[[], Connection], hello: Frames) -> None:
         """Note that the process listens: connect, introduce ourselves, and send the kept frames."""
         with self._lock:
-            if self._state is not PeerState.COMING:
+            if self.state is not PeerState.COMING:
                 return
             self.address = address
             connection = connect()
@@ -92,20 +95,20 @@ class Peer:
 
     def _send_kept(self, connection: Connection) -> None:
         """Send the kept frames through a connection. Call it under the lock."""
-        for kept in self._kept:
-            connection.send(kept() if callable(kept) else kept)
+        for frames in self._kept:
+            connection.send(frames() if callable(frames) else frames)
         self._kept.clear()
         self._enter(PeerState.UP, connection)
 
     def _enter(self, state: PeerState, connection: Connection | None = None) -> None:
         """Enter a state. Call it under the lock."""
-        assert state in _NEXT[self._state], f"a peer that is {self._state.value} was {state.value}"
-        self._state, self._connection = state, connection
+        assert state in _NEXT[self.state], f"a peer that is {self.state.value} was {state.value}"
+        self.state, self._connection = state, connection
 
     def hold(self) -> None:
         """Keep later frames for the process that will replace this one."""
         with self._lock:
-            if self._state is PeerState.UP:
+            if self.state is PeerState.UP:
                 self._old = self._connection
                 self._enter(PeerState.HELD)
 
@@ -127,7 +130,7 @@ class Peer:
     def again(self) -> None:
         """Note that the process has ended and its replacement is starting."""
         with self._lock:
-            if self._state is PeerState.DOWN:
+            if self.state is PeerState.DOWN:
                 return
             connection = self._close()
             self._enter(PeerState.COMING)
@@ -142,7 +145,7 @@ class Peer:
     def down(self, failure: MeshFailure) -> bool:
         """Note that the process is gone; return false if that was known."""
         with self._lock:
-            if self._state is PeerState.DOWN:
+            if self.state is PeerState.DOWN:
                 return False
             self.failure = failure
             self._kept.clear()

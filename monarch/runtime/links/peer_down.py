@@ -17,23 +17,39 @@ from monarch.wire.address import Uid
 from monarch.wire.message import ProcAgain, ProcDown, ProcsDown
 
 
+def failure_of(down: ProcDown) -> MeshFailure:
+    """Return the failure that a report of a process's end stands for."""
+    return MeshFailure(
+        down.name or down.uid,
+        (),
+        down.reason,
+        "proc",
+        host=down.host,
+        last_output=tuple(down.last_output),
+        expected=down.expected,
+        log_file=down.log_file,
+    )
+
+
 class PeerDown:
     """Ends every wait for a process that is gone, and tells the agents."""
 
     def __init__(self, node: Network, book: AddressBook, trees: Trees) -> None:
+        #: Called with each process that is down, on any thread.
         self.on_down: list[Callable[[Uid, ProcDown], None]] = [
             trees.host_down,
             lambda uid, down: trees.proc_down(uid),
         ]
-        # A process has given way to a new one of its uid.
+        #: Called when a process was replaced by a new one of its uid.
         self.on_again: list[Callable[[ProcAgain], None]] = []
-        # Deaths of one cause, together, before they are told one by one.
+        #: Called with all deaths of one cause, and the cause, before `on_down` gets each of them.
         self.on_deaths: list[Callable[[Sequence[ProcDown], str], None]] = []
-        # From which port on calls are kept for the process that comes after one that gives way.
+        #: By process that gives way: the first port whose call is kept for the process after it.
         self.held_from: dict[Uid, int] = {}
         self._node = node
         self._book = book
         self._trees = trees
+        #: The hosts that were asked to end.
         self._ending: set[Uid] = set()
         node.on_gone.append(self._forget_gone)
         node.on(ProcDown, self._on_proc_down)
@@ -59,8 +75,8 @@ class PeerDown:
     def report_all(self, downs: Sequence[ProcDown], cause: str = "") -> None:
         """Report the deaths of processes that have one cause; a host's death includes its procs."""
         node = self._node
-        # Before any wait ends: a thread that waited may attach to the host again at once.
-        told_one, told_all = list(self.on_down), list(self.on_deaths)
+        # Before any wait ends, as a thread that waited may attach to the host again at once.
+        on_down, on_deaths = list(self.on_down), list(self.on_deaths)
         marked = [(down, f) for down in downs if (f := self._mark_down(down)) is not None]
         lost = [down for down, _ in marked]
         with_them = [(d, f) for d in self._lost_with(lost) if (f := self._mark_down(d)) is not None]
@@ -72,10 +88,10 @@ class PeerDown:
         for down, failure in gone:
             node.calls.down(down.uid, failure)
         if gone:
-            for told in told_all:
-                told([down for down, _ in gone], cause or lost[0].uid)
+            for tell_all in on_deaths:
+                tell_all([down for down, _ in gone], cause or lost[0].uid)
         for down, _ in gone:
-            for tell in told_one:
+            for tell in on_down:
                 tell(down.uid, down)
 
     def left(self, uid: Uid) -> None:
@@ -88,37 +104,28 @@ class PeerDown:
 
     def _mark_down(self, down: ProcDown) -> MeshFailure | None:
         """Mark a process as down; return the failure, or None if it was known to be down."""
-        failure = MeshFailure(
-            down.name or down.uid,
-            (),
-            down.reason,
-            "proc",
-            host=down.host,
-            last_output=tuple(down.last_output),
-            expected=down.expected,
-            log_file=down.log_file,
-        )
+        failure = failure_of(down)
         return failure if self._book.mark_down(down.uid, failure) else None
 
     def _lost_with(self, hosts: Sequence[ProcDown]) -> list[ProcDown]:
         """Return the known procs of lost hosts, which are peers or members of a tree."""
         peers = self._book.peers
-        found = []
+        procs_down = []
         for down in hosts:
             if not down.uid:
-                continue  # A broken peer says so; to be on no host is not to be on that one.
+                continue  # From a broken peer: "" is the host of the processes without a host.
             host = peers.get(down.uid)
             urls = host.address.urls if host is not None else ()
             name = urls[0] if urls else down.host or down.uid
             reason = f"its host {name} was lost: {down.reason}"
             expected = down.expected or down.uid in self._ending
             procs = peers.on_host(down.uid)
-            found += [
+            procs_down += [
                 ProcDown(uid, reason, name, expected=expected)
                 for uid in dict.fromkeys(procs + self._trees.procs_on(down.uid))
                 if uid != down.uid
             ]
-        return found
+        return procs_down
 
     def _on_proc_down(self, down: ProcDown) -> None:
         self.report(down)
@@ -138,10 +145,11 @@ class PeerDown:
             peer.again()
         self._forget(uid, Gone.REPLACED if held_from is None else Gone.HANDED_OVER)
         if held_from is None or not again.is_clean:
-            failure = MeshFailure(
-                again.name or uid, (), f"{again.reason}; this message may or may not have been "
-                "handled before, later ones go to the new process", "proc", expected=True,
-            )  # fmt: skip
+            reason = (
+                f"{again.reason}; this message may or may not have been handled before, later ones "
+                "go to the new process"
+            )
+            failure = MeshFailure(again.name or uid, (), reason, "proc", expected=True)
             node.calls.down(uid, failure, held_from or node.calls.next_port())
         for tell in self.on_again:
             tell(again)

@@ -45,6 +45,6 @@ def _erase(name: str) -> None:
     leaves the text there."""
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
-    place = libc.getenv(name.encode())
-    if place:
-        ctypes.memset(place, ord("x"), len(ctypes.string_at(place)))
+    value = libc.getenv(name.encode())
+    if value:
+        ctypes.memset(value, ord("x"), len(ctypes.string_at(value)))

@@ -50,33 +50,17 @@ class _Room:
 class Placed:
     """A region of the sender, reserved for as long as this object lives."""
 
-    __slots__ = ("_pool", "_region")
+    __slots__ = ("_pool", "_region", "memory", "number", "offset", "segment", "size")
 
     def __init__(self, pool: SharedPool, region: _Region) -> None:
         self._pool = pool
         self._region = region
-
-    @property
-    def memory(self) -> memoryview:
-        region = self._region
-        return region.room.view[region.offset : region.offset + region.size]
-
-    @property
-    def number(self) -> int:
-        """The number of the region's segment."""
-        return self._region.room.number
-
-    @property
-    def segment(self) -> Segment:
-        return self._region.room.segment
-
-    @property
-    def offset(self) -> int:
-        return self._region.offset
-
-    @property
-    def size(self) -> int:
-        return self._region.size
+        #: The segment of the region, and its number.
+        self.segment = region.room.segment
+        self.number = region.room.number
+        self.offset = region.offset
+        self.size = region.size
+        self.memory = region.room.view[region.offset : region.offset + region.size]
 
     def hold(self, receiver: Uid) -> int | None:
         """Return a new hold for ``receiver``; ``None`` if the segment has too many."""
@@ -91,7 +75,7 @@ class Placed:
         return view_region(self.segment, self.offset, self.size, hold, private=False)
 
     def __del__(self) -> None:
-        # Anywhere, in the middle of anything: the pool notices when it looks.
+        # This may run in the middle of anything, so it takes no lock: the pool notices later.
         self._region.is_ours = False
 
 

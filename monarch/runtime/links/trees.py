@@ -42,14 +42,22 @@ class TreeRoute:
 
     def __init__(self, node: Network, tree: Tree, number: int, first_degree: int) -> None:
         self.tree = tree
-        self._first = first_degree or tree.degree
+        #: How many hosts this process itself sends to.
+        self._first_degree = first_degree or tree.degree
+        #: The number of the last message.
         self.number = number
+        #: The procs of the mesh that are gone, by their number in the tree.
         self.gone: set[int] = set()
         self._node = node
+        #: The hosts that are lost, by their number in the tree.
         self._dead = [i for i, host in enumerate(tree.hosts) if node.failure_of(host.uid)]
+        #: Whether the hosts know the tree as it is, without those that are lost.
         self._is_grown = False
+        #: The parts of the tree that this process sends to.
         self._branches: list[Branch] = []
+        #: The ports of calls that may still be answered.
         self._ports: list[int] = []
+        #: Whether a message was sent that expects no answer.
         self._has_told = False
 
     def send(
@@ -91,7 +99,7 @@ class TreeRoute:
     def _grow(self) -> None:
         self._is_grown = True
         node, tree = self._node, self.tree
-        self._branches = branches(0, len(tree.hosts), self._first, self._dead)
+        self._branches = branches(0, len(tree.hosts), self._first_degree, self._dead)
         grow = Grow(
             mesh=tree.mesh,
             sender=node.address,
@@ -109,7 +117,7 @@ class TreeRoute:
         node, tree = self._node, self.tree
         with node.casting:
             order = Wither(tree.mesh, node.uid, tuple(self._dead))
-            for start, _ in branches(0, len(tree.hosts), self._first, self._dead):
+            for start, _ in branches(0, len(tree.hosts), self._first_degree, self._dead):
                 host = tree.hosts[start]
                 node.transmit(host, Envelope(host.uid, order))
 
@@ -128,17 +136,18 @@ class TreeRoute:
         with self._node.casting:
             if number in self._dead:
                 return 0
-            below = self.tree.below(number, self._dead, self._first)
+            below = self.tree.below(number, self._dead, self._first_degree)
             self._dead.append(number)
             self._is_grown = False
             ports = list(self._ports)
         for host in below:
             for place in range(host * self.tree.per_host, (host + 1) * self.tree.per_host):
                 target = proc_uid(self.tree.mesh, place)
-                failure = MeshFailure(
-                    target, (), f"the host that hands its messages on was lost ({reason}); it may "
-                    "or may not have got this one, later ones go another way", "proc",
-                )  # fmt: skip
+                why = (
+                    f"the host that hands its messages on was lost ({reason}); it may or may not "
+                    "have got this one, later ones go another way"
+                )
+                failure = MeshFailure(target, (), why, "proc")
                 for port in ports:
                     sink = self._node.calls.sink(port)
                     if sink is not None and sink.down(target, failure):
@@ -157,12 +166,13 @@ class Trees:
         self._node = node
         self._book = book
         self.on_over: list[Callable[[Uid], None]] = []
-        # How many hosts this process itself sends to; 0: as many as each host does.
+        #: How many hosts this process itself sends to; 0 for as many as each host does.
         self.first_degree = 0
-        # A later route to a mesh goes on counting: hosts may remember what an earlier one sent.
+        #: The number of the last message along any route that was dropped. A later route to the
+        #: same mesh counts on from it, as hosts may remember the earlier route.
         self._number = node.life << LIFE_BITS
         self._routes: dict[Uid, TreeRoute] = {}
-        # The routes through each host, and its number there.
+        #: By host: the routes through it, and its number in each.
         self._through: dict[Uid, list[tuple[TreeRoute, int]]] = {}
         self._lock = threading.Lock()
 
@@ -185,25 +195,30 @@ class Trees:
         with self._lock:
             return list(self._through.get(host, ()))
 
+    def _route_to(self, uid: Uid) -> tuple[TreeRoute, int] | None:
+        """Return the route that leads to a proc, and the proc's number in the tree."""
+        mesh, number = place_of(uid) or ("", 0)
+        route = self._routes.get(mesh)
+        return None if route is None else (route, number)
+
     def leads_to(self, uid: Uid) -> bool:
         """Return whether messages to this proc go along a tree."""
-        found = place_of(uid)
-        return found is not None and found[0] in self._routes
+        return self._route_to(uid) is not None
 
     def send(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Send an agent's message along the tree that leads to a proc, if there is one.
+        """Send an agent's message along the tree that leads to a proc, so that it keeps its place
+        among the calls; return false if there is no tree.
 
-        So it keeps its place among the calls. Answers belong to no order, and go directly, as do
-        agreements about bulk that came directly.
+        Answers need no order and go directly, as do agreements about bulk that came directly.
         """
         if not self._routes or isinstance(envelope.message, _DIRECT):
             return False
-        found = place_of(to.uid)
-        route = self._routes.get(found[0]) if found is not None else None
-        if found is None or route is None:
+        found = self._route_to(to.uid)
+        if found is None:
             return False
-        one = Members([Slice(offset=found[1], sizes=[], strides=[])])
-        route.send(one, envelope.message, envelope.payload, envelope.buffers)
+        route, number = found
+        member = Members([Slice(offset=number, sizes=[], strides=[])])
+        route.send(member, envelope.message, envelope.payload, envelope.buffers)
         return True
 
     def procs_on(self, host: Uid) -> list[Uid]:
@@ -217,13 +232,13 @@ class Trees:
 
     def proc_down(self, uid: Uid) -> None:
         """Note that a proc is gone; with the last proc of a mesh its route is dropped."""
-        found = place_of(uid)
-        route = self._routes.get(found[0]) if found is not None else None
-        if found is None or route is None:
+        found = self._route_to(uid)
+        if found is None:
             return
+        route, member = found
         tree = route.tree
         with self._lock:
-            route.gone.add(found[1])
+            route.gone.add(member)
             is_over = len(route.gone) == len(tree.hosts) * tree.per_host
             if is_over and self._routes.pop(tree.mesh, None) is not None:
                 self._number = max(self._number, route.number)
@@ -251,8 +266,8 @@ class Trees:
 
 def grow_branches(grow: Grow, parts: Sequence[Branch]) -> list[tuple[ProcAddress, Grow]]:
     """Return the message to the first host of each branch, with its part of the tree."""
-    found = []
+    orders = []
     for start, stop in parts:
         hosts = grow.hosts[start - grow.start : stop - grow.start]
-        found.append((hosts[0], msgspec.structs.replace(grow, start=start, hosts=hosts)))
-    return found
+        orders.append((hosts[0], msgspec.structs.replace(grow, start=start, hosts=hosts)))
+    return orders

@@ -77,11 +77,11 @@ class _WaitingSwitch:
             is_last = len(self._clear) == len(self._boxes)
             is_withdrawn = self._is_withdrawn
             if is_last:
-                # Where it was withdrawn it is answered, and holds nothing.
+                # A fence that was withdrawn is sent too, to be answered, but holds back nothing.
                 gives_way = self._fence.gives_way and not is_withdrawn
                 self._send(msgspec.structs.replace(self._fence, gives_way=gives_way))
-        for one in [box] if is_withdrawn else self._boxes if is_last else ():
-            one.release()
+        for clear in [box] if is_withdrawn else self._boxes if is_last else ():
+            clear.release()
 
     def begins(self, box: Outbox) -> None:
         with self._lock:

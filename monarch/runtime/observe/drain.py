@@ -27,7 +27,7 @@ def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
     try:
         data = msgspec.msgpack.encode(rows)
     except UnicodeEncodeError:
-        data = msgspec.msgpack.encode([as_text(row) for row in rows])  # A name that is no text.
+        data = msgspec.msgpack.encode(as_text(rows))  # A name that is no text.
     return pack(data)
 
 
@@ -46,11 +46,11 @@ def row_objects(proc: str, rows: list[list[Any]]) -> list[dict[str, Any]]:
 
 def _object(proc: str, row: list[Any]) -> dict[str, Any]:
     kind = row[0]
-    found = dict(zip(COLUMNS[kind], row[1:], strict=False))
-    if isinstance(text := found.get("text"), str) and len(text) > _LONGEST_TEXT:
-        found["text"] = f"{text[:_LONGEST_TEXT]} ..."
-    found["k"], found["p"] = kind, proc
-    return found
+    fields = dict(zip(COLUMNS[kind], row[1:], strict=False))
+    if isinstance(text := fields.get("text"), str) and len(text) > _LONGEST_TEXT:
+        fields["text"] = f"{text[:_LONGEST_TEXT]} ..."
+    fields["k"], fields["p"] = kind, proc
+    return fields
 
 
 def pack_lines(objects: list[dict[str, Any]]) -> bytes:
@@ -61,7 +61,7 @@ def pack_lines(objects: list[dict[str, Any]]) -> bytes:
     try:
         lines = encoder.encode_lines(objects)
     except UnicodeEncodeError:
-        lines = encoder.encode_lines([as_text(one) for one in objects])  # A name that is no text.
+        lines = encoder.encode_lines(as_text(objects))  # A name that is no text.
     return pack(lines)
 
 

@@ -27,8 +27,8 @@ def flight_record(*, places: bool = True) -> dict[str, Any]:
         return {}
     c10d = torch._C._distributed_c10d
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
-    found = pickle.loads(dump(includeStackTraces=places)) if dump is not None else {}
-    entries = [read_entry(entry) for entry in found.get("entries", [])[-_NUM_ENTRIES:]]
+    record = pickle.loads(dump(includeStackTraces=places)) if dump is not None else {}
+    entries = [read_entry(entry) for entry in record.get("entries", [])[-_NUM_ENTRIES:]]
     return {"rank": distributed.get_rank(), "entries": entries}
 
 

@@ -85,28 +85,28 @@ _CALL: CodeType = ActorCell._call.__code__
 def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
     """Return the frames of the coroutines that a task waits in, the outermost first, from the call
     on."""
-    found: list[FrameType] = []
-    at: Any = task.get_coro()
-    while at is not None:
-        frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None)
+    frames: list[FrameType] = []
+    coroutine: Any = task.get_coro()
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
         if frame is not None:
-            found.append(frame)
-        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None)
-    calls = [index for index, frame in enumerate(found) if frame.f_code is _CALL]
-    return found[calls[-1] :] if calls else []
+            frames.append(frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    calls = [index for index, frame in enumerate(frames) if frame.f_code is _CALL]
+    return frames[calls[-1] :] if calls else []
 
 
 def users_frames(frame: FrameType | None) -> list[FrameType]:
     """Return the frames of the user's code among a frame and its callers, the innermost first. The
     caller of this function looks up the frames of a suspended coroutine."""
-    found = []
+    frames = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_OURS, "<frozen")):
-            found.append(frame)
+            frames.append(frame)
         if frame.f_code is _CALL:
             break
         frame = frame.f_back
-    return found
+    return frames
 
 
 def is_users(file: str) -> bool:
@@ -119,30 +119,30 @@ def _frames(
     frame: FrameType | None, with_locals: bool, *, users_only: bool = False
 ) -> list[dict[str, Any]]:
     chain = users_frames(frame) if users_only else _callers(frame)
-    return [_told(one, with_locals) for one in reversed(chain)]
+    return [_described(caller, with_locals) for caller in reversed(chain)]
 
 
 def _callers(frame: FrameType | None) -> list[FrameType]:
-    found = []
+    callers = []
     while frame is not None:
-        found.append(frame)
+        callers.append(frame)
         frame = frame.f_back
-    return found
+    return callers
 
 
-def _told(frame: FrameType, with_locals: bool) -> dict[str, Any]:
+def _described(frame: FrameType, with_locals: bool) -> dict[str, Any]:
     code = frame.f_code
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "file": code.co_filename,
         "line": frame.f_lineno,
         "function": getattr(code, "co_qualname", code.co_name),
         "text": linecache.getline(code.co_filename, frame.f_lineno).strip(),
         "is_users": is_users(code.co_filename),
     }
-    if with_locals and told["is_users"]:
+    if with_locals and described["is_users"]:
         values = list(frame.f_locals.items())[:_MOST_LOCALS]
-        told["locals"] = {name: shown_value(name, value) for name, value in values}
-    return told
+        described["locals"] = {name: shown_value(name, value) for name, value in values}
+    return described
 
 
 def shown_value(name: str, value: object) -> str:

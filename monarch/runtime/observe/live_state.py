@@ -55,8 +55,8 @@ def _actor(agent: ProcAgent, cell: ActorCell, now: int) -> dict[str, Any]:
         "owner": record.owner.uid,
         "status": _status(cell, is_waiting=wait is not None, is_running=bool(doing)),
         "doing": [
-            {"method": one.method or "__init__", "seconds": (now - one.since) / 1e9}
-            for one in doing[:_MOST_MISSING]
+            {"method": call.method or "__init__", "seconds": (now - call.since) / 1e9}
+            for call in doing[:_MOST_MISSING]
         ],
         "queue": cell.num_waiting,
         "num_ended": cell.in_hand.num_ended,
@@ -86,14 +86,14 @@ def _status(cell: ActorCell, *, is_waiting: bool, is_running: bool) -> str:
 
 def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
     """Return the calls of this process that are not answered, the oldest first."""
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     for sink in agent.node.calls.sinks():
         sent: SentCall | None = getattr(sink, "sent", None)
         if sent is None:
             continue
         _, since, mesh, rank, to_mesh, method, _, _ = sent
         missing = list(getattr(sink, "missing", ()))
-        found.append(
+        calls.append(
             {
                 "mesh": mesh,
                 "rank": rank,
@@ -107,7 +107,7 @@ def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return sorted(found, key=lambda call: -call["seconds"])[:_MOST_CALLS]
+    return sorted(calls, key=lambda call: -call["seconds"])[:_MOST_CALLS]
 
 
 def _gpu() -> Mapping[str, Any]:

@@ -34,9 +34,12 @@ def machine_state() -> dict[str, Any]:
     ``mem_total`` in bytes, ``gpus``, and ``num_gpus``, which is how many of them a program that
     starts here can use. Values that cannot be found are left out."""
     return {
-        "num_cpus": os.cpu_count() or 1, "gpus": _gpus(), "num_gpus": num_visible_gpus(os.environ),
-        **_cpu(), **_memory(),
-    }  # fmt: skip
+        "num_cpus": os.cpu_count() or 1,
+        "gpus": _gpus(),
+        "num_gpus": num_visible_gpus(os.environ),
+        **_cpu(),
+        **_memory(),
+    }
 
 
 def num_visible_gpus(environment: Mapping[str, str]) -> int:
@@ -57,15 +60,15 @@ def num_visible_gpus(environment: Mapping[str, str]) -> int:
     if names[0].startswith("MIG-"):
         return 1
     uuids = _uuids(nvml, num_there) if names[0].startswith("GPU-") else []
-    seen: set[int] = set()
+    numbers: set[int] = set()
     for name in names:
         number = _number_of(name, uuids, num_there)
         if number is None:
             break
-        if number in seen:
+        if number in numbers:
             return 0
-        seen.add(number)
-    return len(seen)
+        numbers.add(number)
+    return len(numbers)
 
 
 def _number_of(name: str, uuids: Sequence[str], num_there: int) -> int | None:
@@ -81,8 +84,8 @@ def _number_of(name: str, uuids: Sequence[str], num_there: int) -> int | None:
 
 
 def _uuids(nvml: Any, num_gpus: int) -> list[str]:
-    found = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(num_gpus)]
-    return [uuid.decode() if isinstance(uuid, bytes) else uuid for uuid in found]
+    uuids = [nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(num_gpus)]
+    return [uuid.decode() if isinstance(uuid, bytes) else uuid for uuid in uuids]
 
 
 def _cpu() -> dict[str, float]:
@@ -96,15 +99,15 @@ def _cpu() -> dict[str, float]:
 
 
 def _memory() -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
                 name, _, value = line.partition(":")
-                found[name] = int(value.split()[0]) * 1024
+                sizes[name] = int(value.split()[0]) * 1024
         return {
-            "mem_total": found["MemTotal"],
-            "mem_used": found["MemTotal"] - found["MemAvailable"],
+            "mem_total": sizes["MemTotal"],
+            "mem_used": sizes["MemTotal"] - sizes["MemAvailable"],
         }
     except (OSError, ValueError, KeyError):
         return {}
@@ -126,15 +129,15 @@ def _gpus() -> list[dict[str, Any]]:
     nvml = _nvml()
     if nvml is None:
         return []
-    found = []
+    gpus = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
             memory = nvml.nvmlDeviceGetMemoryInfo(gpu)
             busy = nvml.nvmlDeviceGetUtilizationRates(gpu).gpu
-            found.append(
+            gpus.append(
                 {"index": index, "busy": busy, "mem_used": memory.used, "mem_total": memory.total}
             )
         except Exception:
-            found.append({"index": index})
-    return found
+            gpus.append({"index": index})
+    return gpus

@@ -51,9 +51,9 @@ def rank_connections(urls: Iterable[str]) -> list[Connection]:
     ours = {urlsplit(url).port for url in urls if "tcp:" in url}
     ours.add(int(os.environ.get("MASTER_PORT") or 0))
     return [
-        (here, there)
-        for _, here, there in _tcp_connections()
-        if here[1] not in ours and there[1] not in ours
+        (near, far)
+        for _, near, far in _tcp_connections()
+        if near[1] not in ours and far[1] not in ours
     ]
 
 
@@ -64,9 +64,9 @@ def abort_groups(connections: Collection[Connection]) -> None:
     A rank that waits for this one in a collective gets an error at once: gloo watches only its
     connections.
     """
-    wanted = {tuple(map(tuple, one)) for one in connections}
-    for number, here, there in _tcp_connections():
-        if (here, there) in wanted:
+    wanted = {tuple(map(tuple, connection)) for connection in connections}
+    for number, near, far in _tcp_connections():
+        if (near, far) in wanted:
             with contextlib.suppress(OSError), _duplicate(number) as end:
                 end.shutdown(socket.SHUT_RDWR)
     distributed: Any = sys.modules.get("torch.distributed")
@@ -78,15 +78,15 @@ def abort_groups(connections: Collection[Connection]) -> None:
 def _backends() -> list[Any]:
     from torch.distributed import distributed_c10d
 
-    found = []
+    backends = []
     for group in list(distributed_c10d._world.pg_map):  # Other threads make and end groups.
         for device in group._device_types:
             backend = group._get_backend(device)
             # Those of torch's fake backend, as of a mesh's dimension of one rank, wait for no other
             # rank.
-            if backend.options is not None and backend not in found:
-                found.append(backend)
-    return found
+            if backend.options is not None and backend not in backends:
+                backends.append(backend)
+    return backends
 
 
 def _tcp_connections() -> Iterator[tuple[int, Address, Address]]:

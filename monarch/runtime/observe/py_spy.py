@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 _SECONDS = 20.0
 MISSING = "py-spy is not installed there: pip install 'monarch-loop[debug]'"
@@ -24,17 +25,15 @@ def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
     program = str(beside) if beside.exists() else which("py-spy")
     if program is None:
         return "", MISSING
-    options = ["--native"] if native else []
+    command = [program, "dump", "--json", *(["--native"] if native else []), "--pid", str(pid)]
+    quietly: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
     try:
-        done = subprocess.run(
-            [program, "dump", "--json", *options, "--pid", str(pid)],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False,
-        )  # fmt: skip
+        done = subprocess.run(command, timeout=_SECONDS, text=True, **quietly)
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"py-spy could not look: {error}"
     if done.returncode:
-        last = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
-        return "", f"py-spy could not look: {last[0]}"
+        errors = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        return "", f"py-spy could not look: {errors[0]}"
     return done.stdout, ""
 
 

@@ -40,11 +40,11 @@ class Labels:
         sys.stdout, sys.stderr = self._opened(out, sys.stdout), self._opened(err, sys.stderr)
         _remember_who_starts_threads()
 
-    def _opened(self, fd: int, before: Any) -> io.TextIOWrapper:
-        before.flush()
-        raw = _Labelled(self, fd, before.fileno())
+    def _opened(self, fd: int, stream: Any) -> io.TextIOWrapper:
+        stream.flush()
+        raw = _Labelled(self, fd, stream.fileno())
         return io.TextIOWrapper(
-            io.BufferedWriter(raw), before.encoding, before.errors, line_buffering=True
+            io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=True
         )
 
     def mark(self, label: str) -> None:
@@ -68,8 +68,8 @@ class Labels:
 
     def write(self, fd: int, to: int, data: Any) -> int:
         """Write to ``to``, with a mark before the data if another actor wrote last."""
-        now = running.get() or vars(threading.current_thread()).get(_STARTED_BY)
-        label = self._labels.get(now.record.uid) if now is not None else None
+        writer = running.get() or vars(threading.current_thread()).get(_STARTED_BY)
+        label = self._labels.get(writer.record.uid) if writer is not None else None
         if label is None or self._last.get(fd) == label:
             return os.write(to, data)
         with self._lock:

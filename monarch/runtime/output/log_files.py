@@ -27,6 +27,7 @@ _log = logging.getLogger("monarch.host")
 _KEPT_RUNS = 20
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _UNUSUAL = re.compile(r"[^\w.-]+")
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LogFiles:
@@ -34,15 +35,13 @@ class LogFiles:
     written."""
 
     def __init__(self) -> None:
-        self._directory = ""
+        #: The directory of this run; "" if nothing has been written yet.
+        self.directory = ""
+        #: The folder of each mesh.
         self._meshes: dict[Uid, str] = {}
+        #: By folder name: the last number that was added to it.
         self._taken: dict[str, int] = {}
         self._is_broken = False
-
-    @property
-    def directory(self) -> str:
-        """The directory of this run; "" if nothing has been written yet."""
-        return self._directory
 
     def file(self, mesh: Uid, name: str, rank: int) -> LogFile:
         """Return the file of one proc; ``mesh`` distinguishes meshes of one name."""
@@ -52,9 +51,9 @@ class LogFiles:
         """Return the folder with the files of a mesh; make it if it is missing. Raises
         ``OSError``."""
         if mesh not in self._meshes:
-            if not self._directory:
-                self._directory = _new_run()
-            path = os.path.join(self._directory, self._free_name(name))
+            if not self.directory:
+                self.directory = _new_run()
+            path = os.path.join(self.directory, self._free_name(name))
             os.makedirs(path, mode=0o700, exist_ok=True)
             self._meshes[mesh] = path
         return self._meshes[mesh]
@@ -109,8 +108,7 @@ class LogFile:
 
     def _mark(self, now: float) -> None:
         self._marked_at = now
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(f"{self.path}.times", flags, 0o600)
+        fd = os.open(f"{self.path}.times", _FLAGS, 0o600)
         try:
             os.write(fd, b"%.3f %d\n" % (now, os.fstat(self._fd).st_size))
         finally:
@@ -125,9 +123,7 @@ class LogFile:
             with contextlib.suppress(OSError):
                 os.replace(f"{self.path}.times", f"{self.path}.1.times")
             self._marked_at = 0.0
-        self._fd = os.open(
-            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        self._fd = os.open(self.path, _FLAGS, 0o600)
         self._num_bytes = 0
 
     def close(self) -> None:

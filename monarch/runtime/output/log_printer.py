@@ -43,17 +43,23 @@ class LogPrinter:
 
     def __init__(self, printed: Callable[[Uid, int], None] = lambda host, num_bytes: None) -> None:
         self._printed = printed
+        #: The windows of procs whose lines are aggregated.
         self._windows = LogWindows()
+        #: The work of the printing thread; None ends it.
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        #: The printing thread; None before the first line, and after `close`.
         self._thread: threading.Thread | None = None
+        #: Held while the thread is started.
         self._lock = threading.Lock()
+        #: How much of the queue was done: this shows that printing goes on.
         self._num_done = 0
         self.context: contextvars.Context | None = None
         self.tee: Callable[[Log, bytes], None] | None = None
         self.is_of_run = False
+        #: The similar lines of a run that wait for those of other ranks.
         self._burst = Burst()
         for file in (sys.stdout, sys.stderr):
-            # Not only with the first line of a proc: it may come between the two steps.
+            # Now, because the first line of a proc may come between the two steps of a print.
             if type(file) is io.TextIOWrapper and file.write_through:
                 _write_whole_lines(file)
 
@@ -86,11 +92,11 @@ class LogPrinter:
             done.set()
 
         self._queue.put(close_windows)
-        before = -1
+        num_done = -1
         while not done.wait(timeout):
-            if self._num_done == before or not thread.is_alive():
+            if self._num_done == num_done or not thread.is_alive():
                 return False
-            before = self._num_done
+            num_done = self._num_done
         return True
 
     def close(self) -> None:
@@ -109,7 +115,7 @@ class LogPrinter:
                     try:
                         thread.start()
                     except RuntimeError:
-                        # With Python 3.12, a program that ends gets no more threads.
+                        # From Python 3.12 on, a program that ends can start no threads.
                         job()
                         return
                     self._thread = thread
@@ -118,7 +124,7 @@ class LogPrinter:
     def _run(self) -> None:
         while True:
             deadlines = (self._windows.next_deadline, self._burst.deadline)
-            deadline = min((one for one in deadlines if one is not None), default=None)
+            deadline = min((moment for moment in deadlines if moment is not None), default=None)
             try:
                 wait = None if deadline is None else max(0.0, deadline - time.time())
                 job = self._queue.get(timeout=wait)
@@ -147,8 +153,8 @@ class LogPrinter:
         else:
             label = _label_of(log.label)
             # The label names the actor already.
-            said = "\n".join(map(without_actor, text.split("\n"))) if log.label else text
-            self._write(log.stream, lambda style: line_text(label, said, style))
+            shown = "\n".join(map(without_actor, text.split("\n"))) if log.label else text
+            self._write(log.stream, lambda style: line_text(label, shown, style))
         self._printed(log.host, len(lines))
 
     def _take_of_run(self, source: LineSource, stream: int, lines: list[str]) -> None:
@@ -160,9 +166,9 @@ class LogPrinter:
         self._write(1, lambda style: run_text(label, shown, style))
 
     def _show_burst(self) -> None:
-        for said in self._burst.take():
-            show = functools.partial(run_text, _label_of(said.label), said.text)
-            self._write(said.stream, show)
+        for burst in self._burst.take():
+            show = functools.partial(run_text, _label_of(burst.label), burst.text)
+            self._write(burst.stream, show)
 
     def _show_due(self, now: float) -> None:
         self._show(self._windows.due(now))
@@ -181,13 +187,13 @@ class LogPrinter:
 
     def _write(self, stream: int, make: Callable[[Style], str]) -> None:
         def write() -> None:
-            # Looked up each time: programs and notebooks replace them.
+            # Looked up each time, as programs and notebooks replace them.
             file = sys.stdout if stream == 1 else sys.stderr
             _write_lines(
                 file, make(Style(_has_colours(file), _width_of(file), is_of_run=self.is_of_run))
             )
 
-        # The program may have closed its streams; that is its business.
+        # The program may have closed its streams.
         with contextlib.suppress(Exception):
             if self.context is not None:
                 self.context.run(write)
@@ -209,8 +215,8 @@ def _write_lines(file: TextIO, text: str) -> None:
         file.flush()
         return
     _write_whole_lines(file)
-    # Past the file object, which holds unfinished lines of the program. The kernel keeps a text of
-    # this size together, on pipes too.
+    # To the descriptor, as the file object has unfinished lines of the program. The kernel writes a
+    # text of at most this size in one piece, to pipes too.
     fd, data = file.fileno(), text.encode(file.encoding, "backslashreplace")
     start = 0
     while start < len(data):

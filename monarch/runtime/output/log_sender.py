@@ -47,32 +47,43 @@ class _LogSource(msgspec.Struct):
 class LogSender:
     """The output of all procs of a host. It has a thread of its own as soon as there are procs.
 
-    A report of a death waits for ``patience_seconds`` for the proc's last lines, on a machine that
-    is short of time; but for no more than ``num_looks_at_disk`` looks at a write that does not end,
-    where the disk stands still. Looks, not seconds: where the machine has no time for them, it has
-    none for the write either.
+    The report of a proc's death waits for its last lines, for ``patience_seconds`` at most, as the
+    machine may be busy. It gives up sooner if the disk hangs: when ``num_looks_at_disk`` looks have
+    found the same write under way. Looks are counted, not seconds, because a machine that is too
+    busy to look is too busy to write.
     """
 
     def __init__(
-        self, node: Node, host_name: str, client: Callable[[], ProcAddress | None], *,
+        self,
+        node: Node,
+        host_name: str,
+        client: Callable[[], ProcAddress | None],
+        *,
         look_seconds: float = 0.02,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.patience_seconds = 2.0
         self.num_looks_at_disk = 10
         self._look_seconds = look_seconds
         self._node = node
         self._host_name = host_name
         self._client = client
+        #: The loop that reads the pipes; None before the first proc. It alone uses what follows.
         self._loop: IoLoop | None = None
         self._files = LogFiles()
+        #: The living procs. From any thread.
         self._sources: dict[Uid, _LogSource] = {}
+        #: The procs with lines that wait for room, the next one first.
         self._waiting: dict[Uid, _LogSource] = {}
+        #: The client to which `_room` belongs.
         self._reader: Uid = ""
+        #: How many more bytes may be on their way to the client.
         self._room = _WINDOW_BYTES
-        # The write under way, and one that was not worth the wait.
+        #: The write to a file that is under way, and one for whose end nobody waits any more.
         self._write: object | None = None
-        self._still: object | None = None
+        self._hanging_write: object | None = None
+        #: Whether the lines of later procs go to the client.
         self._streams_by_default = True
+        #: The level of Python's log records for later procs.
         self.level = logging.INFO
         node.on(LogRoom, self._on_room)
         node.on(LogOptions, self._on_options)
@@ -115,20 +126,21 @@ class LogSender:
         """Wait until the pipes of a dead proc are read. A log file write that hangs is waited for
         only a while, and only once even if many procs die."""
         deadline = time.monotonic() + self.patience_seconds
-        seen, num_looks = self._write, 0
+        last_write, num_looks = self._write, 0
         while not is_read.wait(self._look_seconds) and time.monotonic() <= deadline:
             write = self._write
-            num_looks = num_looks + 1 if write is seen else 1
-            seen = write
-            if write is not None and (write is self._still or num_looks > self.num_looks_at_disk):
-                self._still = write
+            num_looks = num_looks + 1 if write is last_write else 1
+            last_write = write
+            is_hanging = write is self._hanging_write or num_looks > self.num_looks_at_disk
+            if write is not None and is_hanging:
+                self._hanging_write = write
                 return
 
     def _end(self, source: _LogSource, is_read: threading.Event) -> None:
         source.stream.drain()
         source.file.close()
         self._waiting.pop(source.uid, None)
-        # It is little, and it is the last: it need not wait for room.
+        # The last lines are few, so they need not wait for room.
         while source.backlog:
             self._send(source)
         is_read.set()
@@ -157,7 +169,7 @@ class LogSender:
         while self._waiting and self._room > 0:
             uid, source = next(iter(self._waiting.items()))
             self._send(source)
-            # One block each, in turn: no proc keeps another from being heard.
+            # One block of each proc in turn, so that none keeps the others from being heard.
             del self._waiting[uid]
             if source.backlog:
                 self._waiting[uid] = source
@@ -200,7 +212,7 @@ class LogSender:
             source.is_streamed = options.stream_to_client
         client = self._client()
         if client is not None:
-            # In the order of the lines: it holds from the next one on.
+            # It is sent in the order of the lines, and counts from the next line on.
             uids = options.uids or (self._node.uid, *self._sources)
             window = LogWindow(uids, options.group, options.window_seconds)
             self._node.send(client, window)

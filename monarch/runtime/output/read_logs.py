@@ -58,15 +58,15 @@ def find(folder: str, pid: int, ranks: set[int], *, agents: bool) -> list[tuple[
             if os.path.isfile(path):
                 return [(_AGENT, path)]
         return []
-    found = []
+    files = []
     for mesh in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         with contextlib.suppress(OSError):
             for name in os.listdir(os.path.join(folder, mesh)):
                 match = _NAME.fullmatch(name)
                 if match and (not ranks or int(match[1]) in ranks):
                     key = mesh, int(match[1]), match[2] is None
-                    found.append((key, os.path.join(folder, mesh, name)))
-    return [(f"{key[0]} {key[1]}", path) for key, path in sorted(found)]
+                    files.append((key, os.path.join(folder, mesh, name)))
+    return [(f"{key[0]} {key[1]}", path) for key, path in sorted(files)]
 
 
 def start_of(path: str, since: float) -> int:
@@ -94,16 +94,16 @@ def main(arguments: list[str]) -> None:
     ranks = {int(value) for name, _, value in options if name == "--rank"}
     since = next((float(value) for name, _, value in options if name == "--since"), 0.0)
     tail = next((int(value) for name, _, value in options if name == "--tail"), None)
-    known: dict[str, LogText] = {}
+    texts: dict[str, LogText] = {}
     is_first = True
     while True:
         for who, path in find(folder, pid, ranks, agents="--agents" in names):
-            if path not in known:
+            if path not in texts:
                 if not is_first and path.endswith(".1"):
-                    known[path] = LogText(who, path, os.path.getsize(path))
+                    texts[path] = LogText(who, path, os.path.getsize(path))
                     continue
-                known[path] = LogText(who, path, start_of(path, since))
-            lines = known[path].take(is_over="--follow" not in names)
+                texts[path] = LogText(who, path, start_of(path, since))
+            lines = texts[path].take(is_over="--follow" not in names)
             if is_first and tail is not None:
                 lines = lines[len(lines) - min(tail, len(lines)) :]
             for line in lines:

@@ -38,8 +38,8 @@ def bind_process(options: Mapping[str, str]) -> None:
     for name in _CPU_OPTIONS:
         if name in options:
             named = _parse_cpu_list(options[name])
-            found = _cpus_of(named) if name == "cpunodebind" else named
-            cpus = found if cpus is None else cpus & found
+            chosen = _cpus_of(named) if name == "cpunodebind" else named
+            cpus = chosen if cpus is None else cpus & chosen
     if cpus is not None:
         try:
             os.sched_setaffinity(0, cpus)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from monarch.core.mailbox import Delivery, Fence, Halt, Lift, Reached, Resume
@@ -33,18 +34,21 @@ class Fenced(Protocol):
     def deliver(self, event: Delivery | Fence | Lift | Halt | Resume) -> None: ...
 
 
-class _Open:
-    """A raised fence and, once it was ordered, its halt: the missing actors, by uid."""
+@dataclass
+class _RaisedFence:
+    """A fence that was raised and not lifted and, once it was ordered, its halt."""
 
-    def __init__(self, sender: Uid, exempt: Collection[Uid], missing: dict[Uid, Fenced]) -> None:
-        self.sender = sender
-        self.exempt = set(exempt)
-        self.missing = missing
-        self.reached: Callable[[], None] = lambda: None
-        self.is_given_up = False
-        self.is_halted = False
-        self.moving: dict[Uid, Fenced] = {}
-        self.halted: Callable[[], None] = lambda: None
+    sender: Uid
+    #: The actors that wait for the switch itself.
+    exempt: set[Uid]
+    #: The actors that have not reached the fence, and what is called when all have.
+    missing: dict[Uid, Fenced]
+    reached: Callable[[], None]
+    is_given_up: bool = False
+    is_halted: bool = False
+    #: The actors that have not stopped for the halt, and what is called when all have.
+    moving: dict[Uid, Fenced] = field(default_factory=dict)
+    halted: Callable[[], None] = lambda: None
 
 
 class Fences:
@@ -56,7 +60,9 @@ class Fences:
     def __init__(self, cells: Callable[[], Iterable[Fenced]], lock: threading.Lock) -> None:
         self._cells = cells
         self._lock = lock
-        self._open: dict[int, _Open] = {}
+        #: By number: the fences that were raised and not lifted.
+        self._open: dict[int, _RaisedFence] = {}
+        #: The number of the last fence.
         self._last = 0
 
     def raise_for(
@@ -72,13 +78,12 @@ class Fences:
         the actors that wait for the switch. Returns the fence's number.
         """
         with self._lock:
-            # Actors that came past a fence that was given up are of no more interest.
+            # Fences that were given up can be forgotten.
             self._open = {n: fence for n, fence in self._open.items() if not fence.is_given_up}
             number = self._last = self._last + 1
             waiting = exempt()
             cells = {c.record.uid: c for c in self._cells() if c.record.uid not in waiting}
-            fence = self._open[number] = _Open(sender, waiting, dict(cells))
-            fence.reached = reached
+            self._open[number] = _RaisedFence(sender, set(waiting), dict(cells), reached)
         for cell in cells.values():
             cell.deliver(Fence(sender, number))
         if not cells:
@@ -138,7 +143,7 @@ class Fences:
         """Handle a new actor that ``sender`` makes and that is not among the cells yet. Call it
         under the lock."""
         for number, fence in self._open.items():
-            # Sent after the fence: it must wait behind it like everything of that sender.
+            # The order to make it was sent after the fence, so the actor waits behind the fence.
             if fence.sender == sender and not fence.is_given_up:
                 fence.missing[cell.record.uid] = cell
                 cell.deliver(Fence(sender, number))
@@ -185,7 +190,8 @@ class Fences:
         """Return whether an actor waits at a fence and has messages behind it."""
         return any(cell.is_holding for cell in self._cells())
 
-    def _strike(self, fence: _Open, actor: Uid, *, is_halt: bool) -> None:
+    def _strike(self, fence: _RaisedFence, actor: Uid, *, is_halt: bool) -> None:
+        """Take an actor off the list of those that a fence, or its halt, waits for."""
         with self._lock:
             missing = fence.moving if is_halt else fence.missing
             if missing.pop(actor, None) is None or missing:

@@ -68,7 +68,7 @@ class KeptSpawns:
         size = len(data.data) + sum(map(len, data.buffers))
         if size > KEPT_BYTES:
             why_not = f"{size} bytes, of which {KEPT_BYTES} at most are kept"
-        kept = KeptSpawn(
+        spawn = KeptSpawn(
             mesh=mesh,
             name=name,
             procs=procs,
@@ -78,7 +78,7 @@ class KeptSpawns:
             arguments=None if why_not or arguments is None else arguments(),
         )
         with self._lock:
-            self._spawns[mesh] = kept
+            self._spawns[mesh] = spawn
 
     def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
         """Note that the mesh has a new class: ``order`` makes the order with it from the
@@ -122,8 +122,8 @@ class KeptSpawns:
         """Yield the orders that make the actors of a replaced proc again, except those that could
         not be kept.
         """
-        held = self._held.pop(proc, None)
-        for spawn in self.on(proc) if held is None else held:
+        spawns = self._held.pop(proc, None)
+        for spawn in self.on(proc) if spawns is None else spawns:
             if spawn.data is not None and self._is_alive(spawn.mesh, proc):
                 yield spawn.make(spawn.procs.index(proc)), spawn.data
 

@@ -6,7 +6,6 @@ and controllers live there.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -30,6 +29,7 @@ from monarch.runtime.cells.ring_watch import RingWatch
 from monarch.runtime.cells.undelivered import Undelivered
 from monarch.runtime.code_states import CodeStates, WorkspaceStates
 from monarch.runtime.context import ActorRecord
+from monarch.runtime.links.peer_down import failure_of
 from monarch.runtime.node import Node
 from monarch.runtime.procs.fences import Fences
 from monarch.runtime.procs.keeps_all import KeepsAll
@@ -63,38 +63,61 @@ _log = logging.getLogger("monarch.proc")
 class ProcAgent:
     """Holds the actor cells of a process, and supervises what they own."""
 
+    #: Whether this is the client, which is the root of all owners.
+    is_root = False
+
     def __init__(self, node: Node, host: ProcAddress) -> None:
         self.node = node
+        #: The host agent of this process.
         self.host = host
+        #: What starts the templates of procs that are spawned from here; None for our own.
         self.command: Command | None = None
         self.gate = node.gate
+        #: Delays spawns while files of the workspace change.
         self.spawn_gate = SpawnGate()
+        #: The workspace state that each host should have.
         self.workspaces = WorkspaceStates()
+        #: The code that each host runs.
         self.code_states = CodeStates()
+        #: The loop that threads of actors poll for while they wait; None for no such polling.
         self.io_loop: IoLoop | None = None
+        #: The procs that each mesh of actors was spawned on here.
         self.spawned_on: dict[Uid, object] = {}
+        #: Why no actor can be made here, as the bootstrap has failed; "" if one can.
         self.spoiled = ""
-        # All that this process runs begins again with the next code that comes.
+        #: Whether this process starts again from the beginning with the next code that comes.
         self.begins_anew = False
+        #: The debugger's watch over the calls of actors; None as long as there is none.
         self.watch: CallWatch | None = None
+        #: The time for which clocks were stopped, because a debugger held a call.
         self.held_time = HeldTime()
+        #: Ends dropped meshes of procs; in the client only.
         self.collector = KeepsAll()
+        #: Called when the client leaves the network.
         self.at_close: list[Callable[[], None]] = []
+        #: Called before the actors of a proc are stopped.
         self.at_stop: list[Callable[[], None]] = []
         self.supervisor = Supervisor(node, self, self.forget_mesh)
+        #: The orders that made actors, for procs that are replaced.
         self.kept_spawns = KeptSpawns(self.supervisor.has_living)
         self._cells = CellTable(self)
         self.rings = RingWatch(node, self._cells, lambda: self.root)
+        #: Orders of other processes during `only_own_actors`; None outside of it.
         self._held: list[Envelope[SpawnActor]] | None = None
+        #: The client, if it is another process.
         self._root: ProcAddress | None = None
         self.on_demand = self._cells.on_demand
-        self._loops = ActorLoops()
+        #: The asyncio loops of async actors.
+        self.loops = ActorLoops()
+        #: Guards `_held`.
         self._lock = threading.Lock()
         self.fences = Fences(self._cells.all, self._cells.lock)
+        #: The living procs that were spawned here.
         self._owned_procs: dict[Uid, ProcAddress] = {}
         node.peer_down.on_down.append(self._forget_proc)
         node.peer_down.on_again.append(self._make_again)
         node.address_book.watches_callers = True
+        #: The other hosts that our host agent watches for us.
         self._hosts_watched: set[Uid] = set()
         if host.uid != node.uid:
             node.address_book.on_host_met.append(self._watch_host)
@@ -106,23 +129,9 @@ class ProcAgent:
         node.on_undelivered = self._on_undelivered
         node.on(AskOrigin, self._on_ask_origin)
 
-    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the asyncio loop of this process's main thread."""
-        self._loops.use_main(loop)
-
-    @property
-    def has_async_actor(self) -> bool:
-        """Whether an async actor runs on the loop of the main thread."""
-        return self._loops.is_main_taken
-
     def actor_loop(self, name: str) -> ActorLoop:
         """Return an asyncio loop for an actor of that name."""
-        return self._loops.take(name, self.io_loop)
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this is the client, which is the root of all owners."""
-        return False
+        return self.loops.take(name, self.io_loop)
 
     def remember_imports(self) -> None:
         """Remember the texts of imported modules. Call it before anything is made that new code may
@@ -172,7 +181,7 @@ class ProcAgent:
         self._owned_procs.update((proc.uid, proc) for proc in procs)
         for proc in procs:
             if self.node.failure_of(proc.uid) is not None:
-                # It died before it was entered here, and its end will not be reported again.
+                # It died before it was added here, and its end will not be reported again.
                 self._owned_procs.pop(proc.uid, None)
         if self.held_time.is_held:
             self.node.loop.call_soon(lambda: self._tell_newborn(procs))
@@ -186,7 +195,7 @@ class ProcAgent:
             self.node.send(proc, ClocksStand(is_held))
 
     def _tell_newborn(self, procs: Iterable[ProcAddress]) -> None:
-        """Tell new procs that clocks are stopped; they have not heard it."""
+        """Tell new procs that clocks are stopped."""
         if self.held_time.is_held:
             for proc in procs:
                 self.node.send(proc, ClocksStand(True))
@@ -201,7 +210,7 @@ class ProcAgent:
         if host.uid != self.host.uid and host.uid not in self._hosts_watched:
             self._hosts_watched.add(host.uid)
             if self.node.failure_of(host.uid) is not None:
-                # Lost once; what we were given on it may be of its second life.
+                # It was lost once, and may be back: the proc that we use may be of its second life.
                 self.node.peer_down.left(host.uid)
             self.node.send(self.host, WatchHost(host, self.node.address))
 
@@ -211,16 +220,8 @@ class ProcAgent:
         self.kept_spawns.release(uid)
         orphans = [cell for cell in self.cells if cell.record.owner.uid == uid]
         if orphans and not down.expected:
-            failure = MeshFailure(
-                down.name or uid,
-                (),
-                down.reason,
-                "proc",
-                host=down.host,
-                last_output=tuple(down.last_output),
-            )
             for cell in orphans:
-                cell.fail(Fail(failure, ""))
+                cell.fail(Fail(failure_of(down), ""))
 
     def _make_again(self, again: ProcAgain) -> None:
         """Make our actors again in a proc that was replaced; actors of other owners end."""
@@ -250,8 +251,8 @@ class ProcAgent:
             yield
         finally:
             with self._lock:
-                held, self._held = self._held, None
-            for envelope in held:
+                orders, self._held = self._held, None
+            for envelope in orders:
                 self.on_spawn(envelope)
 
     def on_spawn(self, envelope: Envelope[SpawnActor]) -> None:
@@ -272,7 +273,7 @@ class ProcAgent:
             ancestors=spawn.ancestors,
         )
         self.supervisor.actor_begins(record.uid)
-        cell = make_cell(record, spawn, self, self.actor_loop)
+        cell = make_cell(record, self, is_async=spawn.is_async)
         self._cells.enter(cell, envelope, lambda: self.fences.begins(cell, spawn.owner.uid))
 
     def _on_returned(self, returned: Returned) -> None:
@@ -351,11 +352,9 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Record that code outside of actors got these failures as the error of a call, as did
-        ``others``. Keys are those of ``core.supervision.UnhandledFailure``.
+        """Record that a call from outside of actors has raised these failures; the call was to
+        ``others`` too. Keys are those of ``core.supervision.UnhandledFailure``.
         """
-
-    # Switching all actors between the same two messages.
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:
         self.fences.reached(cell, item)

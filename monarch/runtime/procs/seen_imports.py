@@ -16,14 +16,14 @@ from monarch.net.loop import Loop
 _LOOKS = (0.3, 0.6, 1.0, 1.5, 2.2, 3.2, 5.0, 8.0, 13.0, 20.0, 30.0)
 _MAX_NAMES = 2000
 _OURS = ("monarch", "monarch_sync", "monarch_reload", "monarch_recipes")
-# Libraries read these when they are loaded: what was set before an import must be, here too.
+# Libraries read these when they are loaded, so a template needs the proc's values.
 _READ_AT_IMPORT = (
     "BLIS_", "CUBLAS_", "CUDA_", "GOMP_", "GOTO_", "HF_", "HIP_", "KMP_", "LD_", "MKL_", "NCCL_",
     "NUMBA_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "ROCM_", "TF_", "TORCH",
     "TRITON_", "VECLIB_", "XLA_",
 )  # fmt: skip
-# Torch and sklearn set these themselves, as they are imported or first used; but for the first one,
-# which libraries read when they open a GPU, and a template that has opened one is not used.
+# Libraries read the first one only when they open a GPU, which spoils a template. Torch and sklearn
+# set the others themselves, when they are imported or first used.
 _MAY_CHANGE = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MODULE_LOADING", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR",
@@ -52,8 +52,11 @@ class SeenImports:
 
     def __init__(self, tell: Callable[[tuple[str, ...]], object]) -> None:
         self._tell = tell
-        self._known = set(sys.modules)
-        self._environment = self._now_read()
+        #: The modules that were imported before the proc's own code ran.
+        self._inherited = set(sys.modules)
+        #: The variables that libraries read at import, as they were then.
+        self._environment = _read_at_import()
+        #: The names at the last look, and those that were reported last.
         self._last: tuple[str, ...] = ()
         self._told: tuple[str, ...] = ()
 
@@ -68,34 +71,35 @@ class SeenImports:
         is_still, self._last = names == self._last, names
         if not (names and (is_still or is_last)) or names == self._told:
             return
-        if self._now_read() == self._environment:
+        if _read_at_import() == self._environment:
             self._told = names
             self._tell(names)
 
     def _names(self) -> Iterable[str]:
-        found = 0
+        num_names = 0
         for name in list(sys.modules):
             top = name.partition(".")[0]
-            if name in self._known or top in _OURS:
+            if name in self._inherited or top in _OURS:
                 continue
             module = sys.modules.get(name)
             if not isinstance(module, ModuleType):
                 continue
-            # Not by its attributes, which a module may look up by importing more: a lazy one is
-            # imported by a look at its `__dict__`.
+            # Without attribute access, which makes a lazy module import itself.
             spec = object.__getattribute__(module, "__dict__").get("__spec__")
             if spec is None or spec.name != name or getattr(spec, "_initializing", False):
                 continue
-            if in_installed(spec.origin) and found < _MAX_NAMES:
-                found += 1
+            if in_installed(spec.origin) and num_names < _MAX_NAMES:
+                num_names += 1
                 yield name
 
-    def _now_read(self) -> dict[str, str]:
-        return {
-            name: value
-            for name, value in os.environ.items()
-            if is_read_at_import(name) and name not in _MAY_CHANGE
-        }
+
+def _read_at_import() -> dict[str, str]:
+    """Return the variables whose change would make an import ahead differ from the proc's own."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if is_read_at_import(name) and name not in _MAY_CHANGE
+    }
 
 
 def drop_hidden(learned: Iterable[str]) -> None:
@@ -108,5 +112,6 @@ def drop_hidden(learned: Iterable[str]) -> None:
             for folder in folders
             for ending in ("", ".py")
         ):
-            for name in [one for one in sys.modules if one == top or one.startswith(f"{top}.")]:
-                del sys.modules[name]
+            for name in list(sys.modules):
+                if name == top or name.startswith(f"{top}."):
+                    del sys.modules[name]

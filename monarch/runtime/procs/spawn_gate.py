@@ -23,10 +23,12 @@ class SpawnGate:
     def __init__(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._patience_seconds = patience_seconds
         self._changed = threading.Condition()
+        #: The generation that the gate is closed for; 0 while it is open.
         self._generation = 0
         self._num_inside = 0
+        #: Called once no spawn is inside; None if nobody waits for that.
         self._closed: Callable[[], None] | None = None
-        # One of the two has to wait.
+        #: Called when a spawn has to wait for the gate.
         self.on_held: Callable[[], None] = lambda: None
 
     @contextmanager

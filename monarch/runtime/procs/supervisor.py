@@ -15,6 +15,7 @@ from monarch.core.supervision import (
     UnhandledFailure,
 )
 from monarch.errors import MeshFailure
+from monarch.runtime.links.peer_down import failure_of
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.wire.address import Uid
@@ -104,19 +105,7 @@ class Supervisor:
         return self._carry_out(effects)
 
     def _on_deaths(self, downs: Sequence[ProcDown], cause: str) -> None:
-        deaths = {
-            down.uid: MeshFailure(
-                down.uid,
-                (),
-                down.reason,
-                "proc",
-                host=down.host,
-                last_output=tuple(down.last_output),
-                log_file=down.log_file,
-            )
-            for down in downs
-            if not down.expected
-        }
+        deaths = {down.uid: failure_of(down) for down in downs if not down.expected}
         if deaths:
             with self._lock:
                 effects = self._machine.procs_down(deaths, cause)

@@ -19,7 +19,7 @@ from monarch.wire.message import Command
 _SEND_BUFFER_BYTES = 1 << 20
 
 ZYGOTE_ARGUMENTS = tuple(module_arguments("monarch.runtime.entry.zygote"))
-"""With which a Python becomes a zygote."""
+"""The arguments that make a Python a zygote."""
 
 
 def require_linux() -> None:
@@ -89,9 +89,9 @@ class ZygoteProcess:
         """
         if not self._command.inherit_env:
             return {}
-        before, now = self._environment, dict(os.environ)
-        changed: dict[str, str | None] = {k: v for k, v in now.items() if before.get(k) != v}
-        changed.update({name: None for name in before if name not in now})
+        then, now = self._environment, dict(os.environ)
+        changed: dict[str, str | None] = {k: v for k, v in now.items() if then.get(k) != v}
+        changed.update({name: None for name in then if name not in now})
         return {k: v for k, v in changed.items() if k not in self._command.env}
 
     def kill(self) -> None:

@@ -3,8 +3,7 @@
 What to open:
 
     host_programs, running_program   the host's side: all programs; one of them
-    remote_program                   the client's side
-    stream_router                    routes messages to the host's or the client's side of a process
+    remote_program                   the client's side, and the streams of a process
     guard                            ends a program and all that it started, even if the agent
                                      dies
     port_forward, port_connections   a local port that leads to a host's; its connections at the

@@ -53,7 +53,7 @@ class ByteSource:
             data = os.read(self._fd, CHUNK_BYTES)
         except BlockingIOError:
             return False
-        except OSError:  # A terminal whose last user has gone.
+        except OSError:  # The last user of a terminal has gone.
             data = b""
         if not data:
             self.close()
@@ -94,7 +94,7 @@ class ByteSink:
         self._taken, self._finish = taken, finish
         self._waiting = bytearray()
         self._is_ending = self._is_writing = False
-        self.is_broken = False  # The reader of what is written is gone.
+        self.is_broken = False  # True once the reader of the descriptor is gone.
         os.set_blocking(fd, False)
 
     def put(self, data: bytes) -> None:

@@ -1,10 +1,10 @@
 """Runs one program, and leaves nothing of it: a script of its own, for a bare interpreter.
 
-``python -I -S guard.py FD TERMINAL DIRECTORY PROGRAM...``. The host agent holds the other end of
-the socket FD. Each byte that comes is a signal for the program's process group; the end of the
-socket, which comes with any end of the agent, ends everything. When the program
-ends, so does all that it has left behind, also what has moved to a session of its own: as a
-subreaper, this process becomes the parent of orphans. The exit status goes back as a line.
+``python -I -S guard.py FD TERMINAL DIRECTORY PROGRAM...``. The host agent has the other end of the
+socket FD. Each byte from there is a signal for the program's process group; the end of the socket,
+which comes with any end of the agent, ends everything. When the program ends, this process ends all
+that it has left behind, in other sessions too: as a subreaper it is the parent of orphans. It sends
+the exit status back as a line.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 3.0
 _LEFTOVER_SECONDS = 0.5
+_FOR_THE_PROGRAM = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
 def main() -> None:
@@ -32,8 +33,8 @@ def main() -> None:
     if has_terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # They are meant for the program.
+    for number in _FOR_THE_PROGRAM:
+        signal.signal(number, signal.SIG_IGN)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -58,75 +59,65 @@ def _become(program: "list[str]", directory: str, has_terminal: bool) -> None:
             os.tcsetpgrp(0, os.getpid())
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
-        for number in (
-            signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTTOU,
-            signal.SIGCHLD, signal.SIGPIPE,
-        ):  # fmt: skip
+        for number in (*_FOR_THE_PROGRAM, signal.SIGTTOU, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.chdir(directory)
         os.execvp(program[0], program)
     except OSError as error:
-        what = program[0] if error.filename is None else error.filename
-        os.write(2, f"monarch: {what}: {error.strerror}\n".encode(errors="replace"))
+        path = program[0] if error.filename is None else error.filename
+        os.write(2, f"monarch: {path}: {error.strerror}\n".encode(errors="replace"))
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
     """Wait until the program and all that it has started have ended; return its status."""
     while True:
-        found = select.select([lifeline.fileno(), woken], [], [])[0]
-        if woken in found:
+        readable = select.select([lifeline.fileno(), woken], [], [])[0]
+        if woken in readable:
             os.read(woken, 4096)
-            ended, status = _reap(child)
-            if ended:
+            status = _reap(child)
+            if status is not None:
                 _end_rest(_LEFTOVER_SECONDS)
                 return status
-        if lifeline.fileno() in found:
+        if lifeline.fileno() in readable:
             try:
-                told = lifeline.recv(64)
+                signals = lifeline.recv(64)
             except OSError:
-                told = b""
-            for number in told:
-                _signal_group(child, number)
-            if not told or signal.SIGKILL in told:
-                status = _end_rest(0.0 if told else _GRACE_SECONDS, child)
-                return status
+                signals = b""
+            for number in signals:
+                with contextlib.suppress(OSError):
+                    os.killpg(child, number)
+            if not signals or signal.SIGKILL in signals:
+                return _end_rest(0.0 if signals else _GRACE_SECONDS, child)
 
 
-def _reap(child: int) -> "tuple[bool, int]":
-    """Return whether the program is among the children that have ended, and its status."""
-    found = False, 0
+def _reap(child: int) -> "int | None":
+    """Collect the children that have ended; return the status of the program, as shells have it, if
+    it is among them, else ``None``."""
+    status = None
     with contextlib.suppress(ChildProcessError):
         while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, code = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == child:
-                found = True, _in_shell_words(status)
-    return found
-
-
-def _in_shell_words(status: int) -> int:
-    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                status = 128 + os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)
+    return status
 
 
 def _end_rest(grace_seconds: float, child: int = 0) -> int:
-    """End all that is left: asked first, then killed. The status of ``child``, if it is there."""
+    """Ask all remaining processes to end, and kill them after ``grace_seconds``; return the status
+    of ``child``, or that of a killed program if it has none."""
     status, deadline, is_asked = 128 + signal.SIGKILL, time.monotonic() + grace_seconds, False
     while True:
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, found = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
-                if pid == child:
-                    status = _in_shell_words(found)
-        left = _descendants()
-        if not left:
+        ended = _reap(child)
+        status = status if ended is None else ended
+        remaining = _descendants()
+        if not remaining:
             return status
         is_late = time.monotonic() > deadline
         if is_late or not is_asked:
-            for pid in left:
+            for pid in remaining:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
                     os.kill(pid, signal.SIGCONT)
@@ -142,17 +133,12 @@ def _descendants() -> "list[int]":
                 with open(f"/proc/{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
                 parents.setdefault(parent, []).append(int(name))
-    found, todo = [], [os.getpid()]
+    descendants, todo = [], [os.getpid()]
     while todo:
-        below = parents.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
-def _signal_group(child: int, number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(child, number)
+        children = parents.get(todo.pop(), [])
+        descendants += children
+        todo += children
+    return descendants
 
 
 def _prctl(option: int, value: int) -> None:

@@ -14,14 +14,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from monarch.net.io_loop import IoLoop
 from monarch.runtime.links.secret import SECRET_VARIABLES
 from monarch.runtime.node import Node
 from monarch.runtime.programs.port_connections import StreamedSocket
+from monarch.runtime.programs.remote_program import streams_of
 from monarch.runtime.programs.running_program import RunningProgram
-from monarch.runtime.programs.stream_router import stream_router
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
 from monarch.wire.message import (
@@ -39,6 +39,8 @@ from monarch.wire.message import (
     StreamRoom,
     ViewProgram,
 )
+
+M = TypeVar("M", bound=Message)
 
 _CONNECT_SECONDS = 10.0
 _MAX_OVER = 50  # kept programs that have ended, and can still be looked at
@@ -72,20 +74,24 @@ class HostPrograms:
 
     def __init__(self, agent: ProgramHost) -> None:
         self._agent, self._node = agent, agent.node
+        #: The loop of programs and connections; made for the first of them.
         self._loop: IoLoop | None = None
         self._lock = threading.Lock()
         self._programs: dict[Uid, RunningProgram] = {}
+        #: The connections to ports, each with the uid of the client that opened it.
         self._sockets: dict[Uid, tuple[Uid, StreamedSocket]] = {}
+        #: By client: what it started, views or has open here.
         self._owners: dict[Uid, set[Uid]] = {}
+        #: The files of programs that were sent as scripts.
         self._scripts: dict[Uid, str] = {}
         node = agent.node
         node.handle(RunProgram, self._on_run)
-        node.on(ViewProgram, self._on_view)
-        node.on(LeaveProgram, self._on_leave)
-        node.on(SignalProgram, self._on_signal)
-        node.on(ResizeTerminal, self._on_resize)
+        node.on(ViewProgram, self._on_own_loop(self._view))
+        node.on(LeaveProgram, self._on_own_loop(self._leave))
+        node.on(SignalProgram, self._on_own_loop(self._signal))
+        node.on(ResizeTerminal, self._on_own_loop(self._resize))
         node.on(OpenPort, self._on_open_port)
-        stream_router(node).at_host = self._on_stream
+        streams_of(node).at_host = self._on_stream
         node.peer_down.on_down.append(self._on_peer_down)
 
     def describe(self) -> list[dict[str, Any]]:
@@ -104,6 +110,10 @@ class HostPrograms:
                 self._loop = IoLoop("monarch-programs")
                 self._loop.start()
         self._loop.call_soon(action)
+
+    def _on_own_loop(self, handler: Callable[[M], None]) -> Callable[[M], None]:
+        """Return a function that runs ``handler`` on the loop of programs."""
+        return lambda message: self._soon(lambda: handler(message))
 
     def _send(self, to: ProcAddress, message: Message, payload: bytes) -> None:
         with contextlib.suppress(Exception):  # It is about to leave the network.
@@ -130,9 +140,14 @@ class HostPrograms:
         try:
             command = self._command(order, script)
             program = RunningProgram(
-                loop, order, command, self._environment(order), directory, send=self._send,
+                loop,
+                order,
+                command,
+                self._environment(order),
+                directory,
+                send=self._send,
                 over=lambda: self._over(order),
-            )  # fmt: skip
+            )
         except (OSError, ValueError) as error:
             self._remove_script(order.uid)
             answer(order, error=f"cannot start it: {error}")
@@ -150,8 +165,8 @@ class HostPrograms:
         command = [sys.executable] if order.is_python else []
         command += order.arguments[: 0 if script is not None else None]
         if script is not None:
-            # The arguments are the script's; what is to run it stands in front, or in its first
-            # line.
+            # The arguments are the script's. In front of them is its interpreter, unless its first
+            # line names that.
             fd, path = tempfile.mkstemp(prefix="script-", dir=self._agent.directory)
             with os.fdopen(fd, "wb") as file:
                 file.write(script)
@@ -170,7 +185,7 @@ class HostPrograms:
 
     def _environment(self, order: RunProgram) -> dict[str, str]:
         env = dict(os.environ)
-        # As procs have it: the workspace's code is found first.
+        # As in procs, the workspace's code is found first.
         folders = [*self._agent.workspace.import_folders(), env.get("PYTHONPATH", "")]
         env["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
         if not env["PYTHONPATH"]:
@@ -192,7 +207,7 @@ class HostPrograms:
             del self._programs[order.uid]
             self._forget(order.owner.uid, order.uid)
             return
-        over = [uid for uid, one in self._programs.items() if one.status is not None]
+        over = [uid for uid, kept in self._programs.items() if kept.status is not None]
         for uid in over[:-_MAX_OVER]:
             del self._programs[uid]
 
@@ -233,12 +248,9 @@ class HostPrograms:
         for program in list(self._programs.values()):
             if program.is_seen_by(owner):
                 program.leave(owner)
-        for by, one in list(self._sockets.values()):
-            if by == owner:
-                one.close()
-
-    def _on_view(self, order: ViewProgram) -> None:
-        self._soon(lambda: self._view(order))
+        for client, connection in list(self._sockets.values()):
+            if client == owner:
+                connection.close()
 
     def _view(self, order: ViewProgram) -> None:
         program = self._programs.get(order.uid)
@@ -249,45 +261,36 @@ class HostPrograms:
         self._answer(order)
         program.view(order.viewer, order.rows, order.columns)
 
-    def _on_leave(self, order: LeaveProgram) -> None:
+    def _leave(self, order: LeaveProgram) -> None:
+        if order.uid in self._programs:
+            self._programs[order.uid].leave(order.viewer)
+            if self._programs[order.uid].order.is_kept:
+                self._forget(order.viewer, order.uid)
+        elif order.uid in self._sockets:
+            self._sockets[order.uid][1].close()
 
-        def leave() -> None:
-            if order.uid in self._programs:
-                self._programs[order.uid].leave(order.viewer)
-                if self._programs[order.uid].order.is_kept:
-                    self._forget(order.viewer, order.uid)
-            elif order.uid in self._sockets:
-                self._sockets[order.uid][1].close()
+    def _signal(self, order: SignalProgram) -> None:
+        if order.uid in self._programs:
+            self._programs[order.uid].signal(order.number)
 
-        self._soon(leave)
-
-    def _on_signal(self, order: SignalProgram) -> None:
-        self._with(order.uid, lambda program: program.signal(order.number))
-
-    def _on_resize(self, order: ResizeTerminal) -> None:
-        self._with(order.uid, lambda program: program.resize(order.rows, order.columns))
-
-    def _with(self, uid: Uid, action: Callable[[RunningProgram], object]) -> None:
-        def act() -> None:
-            if uid in self._programs:
-                action(self._programs[uid])
-
-        self._soon(act)
+    def _resize(self, order: ResizeTerminal) -> None:
+        if order.uid in self._programs:
+            self._programs[order.uid].resize(order.rows, order.columns)
 
     def _on_open_port(self, order: OpenPort) -> None:
-        # To connect may take a while.
+        # On a thread, because connecting may take a while.
         threading.Thread(
             target=self._connect, args=(order,), name="monarch-connect", daemon=True
         ).start()
 
     def _connect(self, order: OpenPort) -> None:
-        where = order.host, order.port_number
+        address = order.host, order.port_number
         try:
-            connection = socket.create_connection(where, _CONNECT_SECONDS)
+            connection = socket.create_connection(address, _CONNECT_SECONDS)
         except OSError as error:
             words = error.strerror or str(error)
-            told = f"cannot connect to port {order.port_number} of {order.host} there: {words}"
-            self._node.answer(order, error=told)
+            why = f"cannot connect to port {order.port_number} of {order.host} there: {words}"
+            self._node.answer(order, error=why)
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._soon(lambda: self._serve(order, connection))
@@ -300,14 +303,19 @@ class HostPrograms:
             self._sockets.pop(uid, None)
             self._forget(owner.uid, uid)
 
-        one = StreamedSocket(
-            loop=self._loop, connection=connection, uid=uid, sends=1, receives=0,
-            send=lambda message, payload: self._send(owner, message, payload), over=over,
-        )  # fmt: skip
-        self._sockets[uid] = owner.uid, one
+        streamed = StreamedSocket(
+            loop=self._loop,
+            connection=connection,
+            uid=uid,
+            sends=1,
+            receives=0,
+            send=lambda message, payload: self._send(owner, message, payload),
+            over=over,
+        )
+        self._sockets[uid] = owner.uid, streamed
         self._watch(owner, order.pid, uid)
         self._answer(order)
-        one.start()
+        streamed.start()
 
     def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message, data = envelope.message, bytes(envelope.payload)
@@ -315,13 +323,13 @@ class HostPrograms:
         def pass_on() -> None:
             program = self._programs.get(message.uid)
             _, connection = self._sockets.get(message.uid, ("", None))
-            one = program or connection
-            if one is None:
+            receiver = program or connection
+            if receiver is None:
                 return
             if isinstance(message, StreamData):
-                one.put(data)
+                receiver.put(data)
             elif isinstance(message, StreamEnd):
-                one.end()
+                receiver.end()
             elif program is not None:
                 program.taken(message.stream, message.num_bytes, message.sender)
             elif connection is not None:
@@ -338,8 +346,8 @@ class HostPrograms:
         def end() -> None:
             for program in self._programs.values():
                 program.close()
-            for _, one in list(self._sockets.values()):
-                one.close()
+            for _, connection in list(self._sockets.values()):
+                connection.close()
 
         with contextlib.suppress(Exception):
             loop.run_on_loop(end, timeout=1.0)

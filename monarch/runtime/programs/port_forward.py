@@ -95,7 +95,7 @@ class PortForward:
             self._open.pop(uid, None)
             send(LeaveProgram(uid, node.uid), b"")
 
-        one = StreamedSocket(
+        streamed = StreamedSocket(
             loop=self._loop,
             connection=connection,
             uid=uid,
@@ -104,8 +104,8 @@ class PortForward:
             send=send,
             over=over,
         )
-        self._open[uid] = one
-        streams.add(uid, _Forwarded(self._loop, self._host, one))
+        self._open[uid] = streamed
+        streams.add(uid, _Forwarded(self._loop, self._host, streamed))
         to, number = self._to
         answer = node.ask(
             self._host,
@@ -119,10 +119,10 @@ class PortForward:
             late.cancel()
             if answer.value.error:
                 self._tell(answer.value.error)
-                self._loop.call_soon(one.close)
+                self._loop.call_soon(streamed.close)
             else:
                 streams.watch(self._host, answer.value.answer)
-                self._loop.call_soon(one.start)
+                self._loop.call_soon(streamed.start)
 
         answer.on_set(answered)
 
@@ -136,8 +136,8 @@ class PortForward:
         self._loop.stop()
 
     def _close_all(self) -> None:
-        for one in list(self._open.values()):
-            one.close()
+        for streamed in list(self._open.values()):
+            streamed.close()
 
 
 def agent_of(proc: ProcAddress) -> ProcAddress:

@@ -12,7 +12,6 @@ from monarch.net.identifiers import new_uid
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.programs.byte_flows import CHUNK_BYTES, WINDOW_BYTES
-from monarch.runtime.programs.stream_router import stream_router
 from monarch.runtime.promise import Promise
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.codec import Envelope
@@ -30,7 +29,10 @@ from monarch.wire.message import (
     ViewProgram,
 )
 
-LOST = 255  # the status of what was lost with its host, as ssh has it
+LOST = 255
+"""The status of a program that was lost with its host, as for ssh."""
+
+Handle = Callable[[Envelope[StreamData | StreamEnd | StreamRoom]], None]
 
 
 class Stream(Protocol):
@@ -48,12 +50,19 @@ class Stream(Protocol):
 
 
 class Streams:
-    """The streams of a client, by uid. Use ``streams_of``."""
+    """The streams of a process, by uid. Use ``streams_of``.
+
+    A client has the far ends of its programs here. ``at_host`` gets the messages for programs and
+    connections of the host, if this process has a host agent; a client with `this_host()` has both.
+    """
 
     def __init__(self, node: Node) -> None:
+        self.at_host: Handle | None = None
         self._node = weakref.ref(node)
         self._streams: dict[Uid, Stream] = {}
-        stream_router(node).at_client = self._on_stream
+        node.handle(StreamData, self._on_stream)
+        node.handle(StreamEnd, self._on_stream)
+        node.handle(StreamRoom, self._on_stream)
         node.on(ProgramEnded, self._on_program_ended)
         node.peer_down.on_down.append(self._on_peer_down)
 
@@ -69,12 +78,17 @@ class Streams:
         node = self._node()
         if node is None:
             return
-        there = ProcAddress(host.uid, host.urls, begun.machine)
+        address = ProcAddress(host.uid, host.urls, begun.machine)
         down = ProcDown(host.uid, "the host agent's process ended", expected=True)
-        node.failure_detector.watch(there, begun.pid, lambda: node.peer_down.report(down))
+        node.failure_detector.watch(address, begun.pid, lambda: node.peer_down.report(down))
 
     def _on_stream(self, envelope: Envelope[StreamData | StreamRoom | StreamEnd]) -> None:
         message = envelope.message
+        # Stream 0 leads to a host; messages about its room lead back to the client.
+        if (message.stream == 0) != isinstance(message, StreamRoom):
+            if self.at_host is not None:
+                self.at_host(envelope)
+            return
         stream = self._streams.get(message.uid)
         if stream is None:
             return
@@ -91,9 +105,9 @@ class Streams:
             stream.on_over(message.status, message.reason)
 
     def _on_peer_down(self, uid: Uid, down: ProcDown) -> None:
-        for known, stream in list(self._streams.items()):
+        for stream_uid, stream in list(self._streams.items()):
             if stream.host.uid == uid:
-                self._streams.pop(known, None)
+                self._streams.pop(stream_uid, None)
                 stream.on_over(LOST, f"its host was lost: {down.reason}")
 
 
@@ -102,7 +116,7 @@ _making = threading.Lock()
 
 
 def streams_of(node: Node) -> Streams:
-    """Return the streams of a process that is no host agent."""
+    """Return the streams of the process that has this node."""
     with _making:
         if node not in _streams:
             _streams[node] = Streams(node)
@@ -110,8 +124,8 @@ def streams_of(node: Node) -> Streams:
 
 
 class ProgramEnd(NamedTuple):
-    """The end of a program. ``status`` is as shells have it; ``reason`` says why there is no better
-    one."""
+    """The end of a program: its exit status, as shells have it, and the reason if the status is not
+    the program's own."""
 
     status: int
     reason: str = ""

@@ -7,6 +7,7 @@ import fcntl
 import functools
 import os
 import pty
+import signal
 import socket
 import struct
 import subprocess
@@ -56,16 +57,24 @@ class RunningProgram:
         over: Callable[[], object],
     ) -> None:
         self.order = order
+        #: When it was started, in seconds since 1970.
         self.began = time.time()
+        #: Its exit status, as shells have it; None while it runs.
         self.status: int | None = None
         self._loop, self._send, self._over = loop, send, over
+        #: The clients that see it; of a program that is not kept, its owner.
         self._viewers: dict[Uid, ProcAddress] = {}
+        #: By viewer of a kept program: the bytes that were sent and not yet shown.
         self._lags: dict[Uid, int] = {}
+        #: The last output of a kept program, for viewers that come later.
         self._last = bytearray()
+        #: What the guard has written so far of its last line, which is the exit status.
         self._line = b""
         if not order.is_kept:
             self._viewers[order.owner.uid] = order.owner
+        #: Our end of the guard's socket: signals go through it, and its end ends the program.
         self._lifeline, far = socket.socketpair()
+        #: Our end of the program's terminal; -1 if it has none.
         self._terminal = -1
         try:
             with far:
@@ -85,16 +94,19 @@ class RunningProgram:
         if has_terminal:
             self._terminal, slave = pty.openpty()
             self.resize(order.rows, order.columns)
-        stdin, stdout = (slave, slave) if has_terminal else (subprocess.PIPE, subprocess.PIPE)
+        streams = slave if has_terminal else subprocess.PIPE
         try:
+            arguments = str(far.fileno()), str(int(has_terminal)), directory
             process = subprocess.Popen(
-                [
-                    sys.executable, "-I", "-S", guard.__file__, str(far.fileno()),
-                    "1" if has_terminal else "0", directory, *command,
-                ],
-                stdin=stdin, stdout=stdout, stderr=stdout, pass_fds=[far.fileno()], env=dict(env),
-                start_new_session=True, bufsize=0,
-            )  # fmt: skip
+                [sys.executable, "-I", "-S", guard.__file__, *arguments, *command],
+                stdin=streams,
+                stdout=streams,
+                stderr=streams,
+                pass_fds=[far.fileno()],
+                env=dict(env),
+                start_new_session=True,
+                bufsize=0,
+            )
         except BaseException:
             if has_terminal:
                 os.close(self._terminal)
@@ -132,10 +144,14 @@ class RunningProgram:
     def describe(self) -> dict[str, Any]:
         """Return a short description of the program, for the host's state."""
         return {
-            "uid": self.order.uid, "title": self.order.title, "pid": self.pid,
-            "began": self.began, "is_kept": self.order.is_kept, "status": self.status,
+            "uid": self.order.uid,
+            "title": self.order.title,
+            "pid": self.pid,
+            "began": self.began,
+            "is_kept": self.order.is_kept,
+            "status": self.status,
             "num_viewers": len(self._viewers) if self.order.is_kept else 0,
-        }  # fmt: skip
+        }
 
     def _tell(self, message: Message, payload: bytes = b"") -> None:
         for viewer in self._viewers.values():
@@ -230,8 +246,8 @@ class RunningProgram:
             return
         self._loop.remove_reader(self._lifeline.fileno())
         self._lifeline.close()
-        told = self._line.strip()
-        # The last bytes first: all of its processes are gone.
+        status = self._line.strip()
+        # First the last bytes of output: all processes of the program are gone.
         for source in self._sources.values():
             source.drain()
             source.close()
@@ -243,7 +259,7 @@ class RunningProgram:
         if self._terminal >= 0:
             os.close(self._terminal)
             self._terminal = -1
-        self.status = int(told) if told.isdigit() else 128 + 9
-        reason = "" if told.isdigit() else f"its guard was ended on the host (status {code})"
+        self.status = int(status) if status.isdigit() else 128 + signal.SIGKILL
+        reason = "" if status.isdigit() else f"its guard was ended on the host (status {code})"
         self._tell(ProgramEnded(self.order.uid, self.status, reason))
         self._over()
