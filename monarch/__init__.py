@@ -2,10 +2,10 @@
 
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
-imports torch. ``errors`` has every error that users meet, ``ours`` proves what may be removed,
-``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below,
-``whole_file`` writes files whole or not at all, ``version`` is that of the package;
-ARCHITECTURE.md tells which folder holds what.
+imports torch. ``errors`` has every error that users meet, ``ours`` proves that a folder may be
+removed, ``python_start`` has the arguments of each Python that we start, ``offers`` lets lower
+layers use things of higher ones, ``whole_file`` writes files whole or not at all, ``version`` is
+the package's version. ARCHITECTURE.md says what each folder is for.
 """
 
 from monarch.compat.finder import install
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     """Upstream's other name for it."""
     Stream = TensorStream
 
-# First of all, so that whatever this program imports next finds Monarch's addresses.
+# First of all, so that later imports of this program find Monarch's addresses.
 install()
 
 
@@ -78,7 +78,7 @@ __all__ = [
 
 _MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
 
-# Of the tensor engine, which imports torch: each where it is.
+# Names of the tensor engine, which imports torch, by the module that has them.
 _TENSORS = {
     name.partition("=")[0]: (home, name.rpartition("=")[2])
     for home, names in {
@@ -97,7 +97,7 @@ _TENSORS = {
 }
 
 
-# What layers above the actors make of them.
+# Names that `offers` imports, and the modules that have them.
 _OFFERS = {
     "MeshView": "view.mesh_view",
     "debug_controller": "compat.debug_controller",
@@ -106,7 +106,7 @@ _OFFERS = {
 }
 
 
-# What users of Ray type first.
+# Names that users of Ray may type, and our names for the same.
 _OF_RAY = {
     "get": "the future of a call has it, `foo.add.call(1).get()`",
     "init": "nothing is to be started: `from monarch.actor import this_host`",
@@ -127,7 +127,7 @@ def _offered(name: str) -> "Any":
 
 
 def __getattr__(name: str) -> object:
-    # Imported when asked for: the command is to be ready for Ctrl-C before all that is there.
+    # Imported when asked for, so that the command is soon ready for Ctrl-C.
     from importlib import import_module
 
     if name in _MODULES:

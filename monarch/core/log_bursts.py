@@ -143,7 +143,8 @@ def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))
     for source, numbered in by_source.items():
-        for (_, stream), group in itertools.groupby(numbered, lambda pair: _kind(pair[1])):
+        alike = itertools.groupby(numbered, lambda pair: (_shape(pair[1].text), pair[1].stream))
+        for (_, stream), group in alike:
             run = [(number, line.text) for number, line in group]
             if len(run) < _LEAST_ALIKE or stream == 1:
                 for number, text in run:
@@ -152,10 +153,6 @@ def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
             number, text = run[0]
             yield _Condensed((number, 0), [source], text, stream)
             yield _Condensed((number, 1), [source], f"{len(run) - 1} more like it", stream)
-
-
-def _kind(line: PrintedLine) -> tuple[str, int]:
-    return _shape(line.text), line.stream
 
 
 def _shape(text: str) -> str:

@@ -100,17 +100,13 @@ def parse_set(text: str) -> RanksType:
     if "=" not in text:
         return _loose(text, text)
     ranks_by_dim: dict[str, range | list[int] | int] = {}
-    for part in _split_dims(text):
+    # Split by dimensions: "a=0-3,7,b=1" into "a=0-3,7" and "b=1".
+    for part in re.split(r",\s*(?=[A-Za-z_]\w*\s*=)", text):
         name, _, value = part.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name.strip()):
             raise BadRanks(_expected(text))
         ranks_by_dim[name.strip()] = _loose(value.strip().removeprefix("(").removesuffix(")"), text)
     return ranks_by_dim
-
-
-def _split_dims(text: str) -> list[str]:
-    """Split a text by dimensions: ``a=0-3,7,b=1`` into ``a=0-3,7`` and ``b=1``."""
-    return re.split(r",\s*(?=[A-Za-z_]\w*\s*=)", text)
 
 
 def _loose(text: str, whole: str) -> int | list[int] | range:

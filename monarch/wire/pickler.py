@@ -14,29 +14,21 @@ import importlib
 import io
 import pickle
 import sys
+import types
 import weakref
 from collections.abc import Iterator
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    CodeType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as rules
 
-# Its place among the arguments of CodeType, in every Python since 3.8.
+# Its place among the arguments of types.CodeType, in every Python since 3.8.
 _CO_FILENAME = 10
 
-_reduce_without_file = cloudpickle.Pickler.dispatch_table[CodeType]
+_reduce_without_file = cloudpickle.Pickler.dispatch_table[types.CodeType]
 
 
-def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+def _reduce_code(code: types.CodeType) -> tuple[Any, tuple[Any, ...]]:
     made_by, arguments = _reduce_without_file(code)
     # A string of its own, as for the other names: equal code has equal pickles, interned or not.
     name = "".join(code.co_filename)
@@ -46,7 +38,7 @@ def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles like cloudpickle, but code keeps its ``co_filename``."""
 
-    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduce_code})
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: _reduce_code})
 
     def reducer_override(self, value: Any) -> Any:
         place = place_of_stray(value) if issubclass(type(value), type) else None
@@ -95,7 +87,7 @@ def _class_at(module: str, name: str) -> Any:
 def _places_of(cls: type) -> Iterator[tuple[str, str]]:
     for name, module in sys.modules.copy().items():
         # By its type, and past its `__getattr__`: a lazy one would load itself.
-        if name in ("__main__", "__mp_main__") or not issubclass(type(module), ModuleType):
+        if name in ("__main__", "__mp_main__") or not issubclass(type(module), types.ModuleType):
             continue
         if rules._is_registered_pickle_by_value(module):
             continue
@@ -124,14 +116,14 @@ def _is_of_extension(cls: type) -> bool:
         if isinstance(value, _NATIVE):
             if value.__objclass__ is cls and name not in ("__dict__", "__weakref__"):
                 return True
-        elif isinstance(value, BuiltinFunctionType) and value.__self__ is cls:
+        elif isinstance(value, types.BuiltinFunctionType) and value.__self__ is cls:
             return True
     return False
 
 
 _NATIVE = (
-    ClassMethodDescriptorType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
 )

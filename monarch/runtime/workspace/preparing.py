@@ -39,24 +39,28 @@ from monarch_reload import (
 
 
 class Preparation(msgspec.Struct):
-    """One change of code. ``modules`` existed when it was prepared.
-
-    ``report`` is set once it was switched to, ``round`` notifies the actors, ``said`` is the
-    outcome. ``warnings``: errors that its code will raise. ``stale``: old code here, which ends
-    with the process.
-    """
+    """One change of code in this process."""
 
     plan: ReloadPlan
+    #: The new code, which can be committed or aborted.
     ready: Prepared | ClassUpgrade
     files: list[str]
+    #: The modules that existed when it was prepared.
     modules: set[str] = msgspec.field(default_factory=set)
+    #: Whether a new process replaces this one.
     is_replaced: bool = False
+    #: What ran before the switch: here, and on all hosts.
     generation_before: int = 0
     codes_before: dict[Uid, HostCode] = msgspec.field(default_factory=dict)
+    #: Set by the switch.
     report: ReloadReport | None = None
+    #: Notifies the actors of the switch.
     round: ReloadRound | None = None
-    said: Promise[ReloadOutcome] = msgspec.field(default_factory=Promise)
+    #: Set when all actors have been notified.
+    outcome: Promise[ReloadOutcome] = msgspec.field(default_factory=Promise)
+    #: Errors that the new code will raise.
     warnings: list[str] = msgspec.field(default_factory=list)
+    #: Old code of this process, which ends with the process.
     stale: list[str] = msgspec.field(default_factory=list)
 
 
@@ -108,7 +112,13 @@ class Preparing:
 
     def step(self, plan: ReloadPlan) -> Preparation | None:
         """Return the step that a plan means for this process; None if nothing changes here."""
-        return self._upgrade(plan, plan.upgrade) if plan.upgrade else self._of_files(plan)
+        if plan.upgrade is None:
+            return self._of_files(plan)
+        cells = [cell for cell in self._agent.cells if cell.record.uid == plan.upgrade.mesh]
+        live = next((cell.cls for cell in cells if cell.cls is not None), None)
+        if live is None:
+            return None  # No actor of the mesh lives here.
+        return self.of_class(plan, live, plan.upgrade, adds_globals=True)
 
     def has_missed(self, step: Preparation) -> bool:
         """Return whether a module that the step changes was imported after it was prepared."""
@@ -197,12 +207,6 @@ class Preparing:
             for change in changes
             if change.path.endswith(CONFIG_SUFFIXES) or os.path.realpath(change.path) in loaded
         }
-
-    def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> Preparation | None:
-        """Prepare an upgrade; ``None`` if no actor of the mesh lives here."""
-        cells = [cell for cell in self._agent.cells if cell.record.uid == upgrade.mesh]
-        live = next((cell.cls for cell in cells if cell.cls is not None), None)
-        return None if live is None else self.of_class(plan, live, upgrade, adds_globals=True)
 
     def of_class(
         self, plan: ReloadPlan, live: type, upgrade: Upgrade, *, adds_globals: bool

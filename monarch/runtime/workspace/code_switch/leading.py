@@ -19,15 +19,10 @@ from monarch.wire.message import Order, SwitchOrder
 from monarch_sync.progress import progress
 
 _NAMES = {
-    **dict.fromkeys(
-        (
-            CoordinatorState.FENCING,
-            CoordinatorState.LIFTING,
-            CoordinatorState.PAUSING,
-            CoordinatorState.HALTING,
-        ),
-        "wait",
-    ),
+    CoordinatorState.FENCING: "wait",
+    CoordinatorState.LIFTING: "wait",
+    CoordinatorState.PAUSING: "wait",
+    CoordinatorState.HALTING: "wait",
     CoordinatorState.SHOWING: "commit",
     CoordinatorState.PATCHING: "switch",
     CoordinatorState.RELEASING: "switch",

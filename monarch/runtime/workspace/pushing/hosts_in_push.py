@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -102,14 +103,12 @@ class HostsInPush:
             memory.digests[address.uid] = state.digest
             memory.sharing.met(address.uid, state)
             self.clients[address.uid] = state.client_address
-            self._watch(address, state.pid)
+            # Once it is restarted, its state is unknown.
+            down = ProcDown(address.uid, "the host agent's process ended")
+            report = functools.partial(self.node.peer_down.report, down)
+            self.node.failure_detector.watch(address, state.pid, report)
         generations = [view.generation for view in memory.views.values()]
         memory.generation = max([memory.generation, *generations])
-
-    def _watch(self, host: ProcAddress, pid: int) -> None:
-        """Watch for the end of a host: once restarted, its state is unknown."""
-        down = ProcDown(host.uid, "the host agent's process ended")
-        self.node.failure_detector.watch(host, pid, lambda: self.node.peer_down.report(down))
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
         """Return a push to each host whose state is known."""
