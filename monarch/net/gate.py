@@ -107,7 +107,7 @@ class Gate:
             self._judge()
 
     def _judge(self) -> None:
-        # Until there is none: the descriptor tells of changes only.
+        # Until there is no request left: the descriptor reports only changes.
         while self._answerer is not None:
             try:
                 request = self._answerer.recv_multipart(zmq.NOBLOCK)
@@ -192,7 +192,7 @@ class _ListenerWatch:
             if len(self._knocking) > min(self._limits.max_knocking, num_files // 8):
                 self._send_away()
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            # One of them, we are not told which: better to miss a stranger than to accuse a peer.
+            # ZeroMQ does not say which peer: better to miss a stranger than to accuse a member.
             self._knocking.clear()
             self._lets_peers_in, self._first_failure = True, None
         elif value in self._knocking:

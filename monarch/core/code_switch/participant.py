@@ -109,7 +109,7 @@ class Participant:
             return self._prepare(order, sender, token, now)
         is_known = self._knows(sender, order.generation)
         if kind is SwitchOrder.FENCE and is_known and order.attempt <= self.num_lifted:
-            return answer_to(token)  # The word that it is lifted has overtaken it.
+            return answer_to(token)  # The order to lift it has overtaken the fence.
         if kind is SwitchOrder.LIFT and is_known:
             return self._lift(order, token, now)
         if not is_known and kind in _NOT_FOR_STRANGERS:

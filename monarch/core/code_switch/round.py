@@ -78,7 +78,7 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
             proc = self.asked.pop(number)
             self.add(vote)
             if gives_way and self.order is SwitchOrder.HALT and proc not in replaced:
-                # It has taken what was sent behind the fence, which is for the one after it.
+                # It has taken messages from behind the fence, which are for the new proc.
                 replaced.add(proc)
                 self.add(Vote.LATE)
                 self.reasons.append((Reason.GIVES_WAY, proc))
@@ -110,7 +110,7 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
         if silent and self.order is not SwitchOrder.REVERT:
             self.add(Vote.NO)
             self.reasons += [(Reason.SILENT, proc) for proc in silent]
-        self.ends_at = math.inf  # Own work comes to an end of its own.
+        self.ends_at = math.inf  # Our own work always ends by itself.
         return effects
 
     def _patch(self) -> Effect:

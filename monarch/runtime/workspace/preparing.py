@@ -82,7 +82,7 @@ class Breaks:
         self._began = time.thread_time()
 
     def __call__(self) -> None:
-        # Of this thread alone: on a machine with much to do, its turn is long in coming.
+        # The time of this thread alone: on a busy machine it may wait long for a processor.
         worked = time.thread_time() - self._began
         if self._seconds_left > 0.0:
             began = time.monotonic()
@@ -158,9 +158,9 @@ class Preparing:
         for folder in folders:
             self._reloader.add_root(folder)
         is_root = self._agent.is_root
-        # New code is tried here in any case, so that code that does not run ends no process.
+        # New code is tried here in any case: code that does not run must not end a process.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
-        # A module in the middle of its import counts as one that is yet to come.
+        # A module that is being imported now counts as not imported yet.
         modules = set(sys.modules) - being_imported()
         texts = self._sources(changes)
         self._trial.push = plan.attempt
@@ -183,7 +183,7 @@ class Preparing:
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
         step = Preparation(plan, ready, [change.path for change in changes], modules)
-        # Those for a process that a new one takes the place of, in which all starts anew.
+        # Without the warnings about the next start: a replaced process makes it at once.
         for_next = ready.report.for_next_start
         step.warnings = [text for text in ready.report.warnings if text not in for_next]
         step.is_replaced = (
@@ -216,7 +216,7 @@ class Preparing:
             staged, number = load_afresh(upgrade.pickled)
         except Exception as error:
             raise ReloadError.of_exception(error, "run") from error
-        # An actor that is sent the new class from now on is to find the live one in its place.
+        # If the new class is sent to an actor here later, it arrives as the live class.
         also = (Action(lambda: stand_for(number, live)),) if adds_globals else ()
         return Preparation(
             plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), []

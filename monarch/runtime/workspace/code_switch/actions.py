@@ -134,7 +134,7 @@ class Actions:
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
         """Report the actors that the switch has waited for, and how long, here and to the process
         that asked."""
-        # That may be a process of ours, which is told by us, and tells us.
+        # The process that asked may be a proc of ours, which would report the same to us again.
         untold = [actor for actor in busy if (actor, seconds) not in switch.reported]
         if not untold:
             return
@@ -244,7 +244,7 @@ class Actions:
             self._on_replacing(switch.plan, len(replaced))
         self.fencing.keep(uid for _, uid in effect.asked if uid in replaced)
         answers = []
-        # One cast: nothing that we send comes between the procs' fences.
+        # In one cast, so that no other message of ours comes between the procs' fences.
         with self._node.casting:
             for number, uid in sorted(effect.asked, key=lambda one: one[1] in replaced):
                 sent = going if uid in replaced else order
@@ -274,7 +274,7 @@ class Actions:
             why = f"its process ended as it tried the new code: {response.error}"
             outcome.refused.append(RefusedFile(name, why))
         elif response.is_down:
-            # It has no code to switch; its owner hears of its end elsewhere.
+            # It has no code to switch; its owner is told of its end elsewhere.
             _log.info("a proc has ended during a push: %s", response.error)
         elif response.error:
             outcome.refused.append(RefusedFile(uid, response.error))
@@ -352,7 +352,7 @@ def _replace_procs(
     with texts about problems.
 
     ``codes`` are the states of hosts that run different code. A proc that is not up within two
-    minutes goes on starting, and the switch does not wait for it.
+    minutes continues to start, and the switch does not wait for it.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}
@@ -386,7 +386,7 @@ class BusyActors:
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop = loop
         self._tell = tell
-        # Each process counts from when the fence came to it: they do not say it all at once.
+        # Each process counts from the time at which it got the fence, so reports differ a little.
         self.gather_seconds = 0.3
         self._gathered: dict[tuple[int, float], list[BusyActor]] = {}
         self._lock = threading.Lock()

@@ -138,8 +138,8 @@ class CodeSwitch:
                 self._pushing.append(uid)
                 if self._actions.switch is not None:
                     self._actions.switch.exempt |= {uid}
-            # A fence that is up already would wait for it, while it waits for the push that came
-            # before it.
+            # A fence that is already raised would wait for the actor, and the actor for the push of
+            # that fence.
             self._agent.fences.exempt(uid)
         try:
             with self._at_work():
@@ -364,7 +364,7 @@ class CodeSwitch:
         def event(now: float) -> Sequence[Effect]:
             effects, switch = self.machine.author_gone(uid, now), self._actions.switch
             if effects and switch is not None and switch.plan.staged is not None:
-                # Before the next push can come: what that stages has the same number.
+                # Before the next push comes, whose staged files have the same number.
                 files = HostFiles(self.node, switch.plan, self.uid, author=uid)
                 files.drop(waits=False)
                 _log.warning(

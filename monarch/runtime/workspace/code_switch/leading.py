@@ -35,11 +35,10 @@ class CalledOff(Exception):
 
 
 class Leading:
-    """Drives one switch, from when all have prepared to its end. Blocks.
+    """Drives one switch to its end, after all have prepared. Blocks.
 
-    ``ask`` has this process and its procs carry out an order; its work is done at the given desk.
-    ``error`` is an exception that was raised meanwhile: the switch was brought to an end in spite
-    of it.
+    ``ask`` has this process and its procs carry out an order; the order's work is done at the given
+    desk. ``error`` is an exception that was raised meanwhile. The switch is finished all the same.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Leading:
         if not self._machine.is_decided:
             return self._machine.interrupted()
         if isinstance(effect, Order) and effect.kind not in HOST_ORDERS:
-            # It may not have been told, and must be.
+            # The participants may not have got the order, and must get it.
             self._give(effect)
         return self._machine.voted(Vote.YES)
 

@@ -81,8 +81,8 @@ class Purpose(FilesHere):
 class Proposing:
     """One push. The owners are asked one after the other, on the calling thread.
 
-    ``error`` is an exception that was raised meanwhile: the push was brought to an end in spite of
-    it. ``outcome`` is the owners' combined answer to preparing, or the last refusal.
+    ``error`` is an exception that was raised meanwhile. The push is finished all the same.
+    ``outcome`` is the owners' combined answer to preparing, or the last refusal.
     """
 
     def __init__(self, owners: Sequence[Owner], plan: ReloadPlan, purpose: Purpose) -> None:

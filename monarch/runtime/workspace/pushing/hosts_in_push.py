@@ -125,12 +125,12 @@ class HostsInPush:
             if address.uid in self.failed:
                 continue
             if view is None:
-                # All were met; the view of a lost host is forgotten on another thread.
+                # All hosts were asked before, but another thread forgets a host that is lost.
                 self._fail(address.uid, "it was lost as the push began")
                 continue
             writer = memory.sharing.writer_for(address.uid, own_folder)
             if writer != HERE and writer not in uids:
-                # It writes itself, or the one that did is not there: it may take over.
+                # The host writes its folder itself, or takes it over from a host that is gone.
                 writer = memory.sharing.takes_over(address.uid)
             contents = memory.scanner.contents
             push = Push(memory.workspace, manifest, view, generation, contents)
@@ -174,7 +174,7 @@ class HostsInPush:
                 answer = spread.answers[number]
                 body = self.body(host.address, answer, num_bytes, len(manifest))
                 if body is None:
-                    # The content that it had to pass on may not have got there.
+                    # The hosts behind it may not have got the content from it.
                     for other in spread.behind(number):
                         if not spread.answers[other].is_set:
                             spread.send_directly(other)

@@ -281,7 +281,7 @@ class WorkspacePush(Purpose):
         is_new = outcome.modules or outcome.respawn or any(map(self._is_new_on, self._hosts))
         if is_new or not self.report.generation:
             return SwitchEvent.ALL
-        # All hosts and processes have this state, though we did not know: no new generation.
+        # All hosts and processes have this state already, which we did not know.
         self.report.changed_files = []
         self.report.deleted_files = []
         self._came_to(self._hosts, self._scan.manifest)
@@ -342,7 +342,7 @@ class WorkspacePush(Purpose):
             self._was_shown = True
         elif not self._unowned.has_shown:
             self._ordered.discard("")
-        # Owners that were told to switch have seen to theirs.
+        # Owners that were told to switch have restored the files of their hosts.
         self._in_push.abort(
             [host for host in self._all_hosts if self.owner_of(host.uid) not in self._ordered]
         )
@@ -391,7 +391,7 @@ class WorkspacePush(Purpose):
         memory, last = self._memory, self._memory.last
         memory.last = manifest
         if self._mode == "off":
-            # The programs there go on with what they have, until a push reloads.
+            # The programs there keep their old code until a push reloads it.
             for host in hosts:
                 had = last if host.push is None else host.push.base
                 memory.outdated.setdefault(host.uid, had or Manifest(()))
