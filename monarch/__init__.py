@@ -78,20 +78,26 @@ __all__ = [
 
 _MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
 
-# Names of the tensor engine, which imports torch, by the module that has them.
-_TENSORS = {
-    name.partition("=")[0]: (home, name.rpartition("=")[2])
-    for home, names in {
-        "api.trees": "fetch_shard inspect reduce reduce_ show slice_mesh to_mesh",
-        "api.functions": "function_resolvers",
-        "api.gradients": "grad_function grad_generator",
-        "api.opaque": "OpaqueRef",
-        "api.recordings": "coalescing compile explain",
-        "api.remote": "call_on_shard_and_fetch remote",
-        "client.ambient": "Stream=TensorStream get_active_mesh get_active_stream no_mesh",
-        "client.device_mesh": "DeviceMesh RemoteProcessGroup",
-        "client.remote_exception": "RemoteException",
-        "client.tensor": "Tensor",
+# The public names, by the module that has them; "A=B" is B there. The tensor engine imports torch.
+_NAMES = {
+    name.partition("=")[0]: (module, name.rpartition("=")[2])
+    for module, names in {
+        "actor": "Future ActorFuture=Future",
+        "compat.commands": "mast_reserve",
+        "compat.words": "Selection",
+        "config": "clear_runtime_config configure configured get_global_config get_runtime_config",
+        "mesh": "Extent MeshTrait NDSlice=Slice Point Region Shape Slice ValueMesh",
+        "spmd.steps": "step",
+        "tensors.api.trees": "fetch_shard inspect reduce reduce_ show slice_mesh to_mesh",
+        "tensors.api.functions": "function_resolvers",
+        "tensors.api.gradients": "grad_function grad_generator",
+        "tensors.api.opaque": "OpaqueRef",
+        "tensors.api.recordings": "coalescing compile explain",
+        "tensors.api.remote": "call_on_shard_and_fetch remote",
+        "tensors.client.ambient": "Stream=TensorStream get_active_mesh get_active_stream no_mesh",
+        "tensors.client.device_mesh": "DeviceMesh RemoteProcessGroup",
+        "tensors.client.remote_exception": "RemoteException",
+        "tensors.client.tensor": "Tensor",
     }.items()
     for name in names.split()
 }
@@ -115,10 +121,10 @@ _OF_RAY = {
 }
 
 
-def _from(room: str, name: str) -> "Any":
+def _from(module: str, name: str) -> "Any":
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{room}"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)
 
 
 @offer
@@ -132,38 +138,21 @@ def __getattr__(name: str) -> object:
 
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    if name in _TENSORS:
-        room, attribute = _TENSORS[name]
-        return globals().setdefault(name, _from(f"tensors.{room}", attribute))
-    if name in ("ActorFuture", "Future"):
-        return import_module(f"{__name__}.actor").Future
-    if name == "mast_reserve":
-        return import_module(f"{__name__}.compat.commands").mast_reserve
-    if name == "Selection":
-        return import_module(f"{__name__}.compat.words").Selection
-    if name == "step":
-        return globals().setdefault(name, import_module(f"{__name__}.spmd.steps").step)
-    if name not in __all__:
-        hint = f": {_OF_RAY[name]}" if name in _OF_RAY else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-    home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")
-    value = globals()[name] = getattr(home, "Slice" if name == "NDSlice" else name)
-    return value
+    if name in _NAMES:
+        return globals().setdefault(name, _from(*_NAMES[name]))
+    hint = f": {_OF_RAY[name]}" if name in _OF_RAY else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext monarch` in a notebook."""
-    from importlib import import_module
-
-    import_module(f"{__name__}.view.notebook").load(shell)
+    _from("view.notebook", "load")(shell)
 
 
 def unload_ipython_extension(shell: object) -> None:
     """`%unload_ext monarch`."""
-    from importlib import import_module
-
-    import_module(f"{__name__}.view.notebook").unload(shell)
+    _from("view.notebook", "unload")(shell)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES, *_TENSORS, "Future"})
+    return sorted({*globals(), *_MODULES, *_NAMES})

@@ -324,11 +324,7 @@ class Participant:
 
     def _begin(self, order: SwitchOrder, token: int, now: float, seconds: float) -> Round:
         self._round = Round(
-            order=order,
-            token=token,
-            ends_at=now + seconds,
-            seconds=seconds,
-            next_number=self._next,
+            order=order, token=token, ends_at=now + seconds, seconds=seconds, next_number=self._next
         )
         return self._round
 

@@ -164,21 +164,16 @@ class Preparing:
         modules = set(sys.modules) - being_imported()
         texts = self._sources(changes)
         self._trial.push = plan.attempt
+        not_loaded = [
+            change for change in changes if change.path not in texts and change.path.endswith(".py")
+        ]
         ready = self._reloader.prepare(
             texts,
             mode=mode,  # type: ignore[arg-type]
             as_far_as_possible=is_root,
-            arriving={
-                change.path: change.source
-                for change in changes
-                if change.source and change.path not in texts and change.path.endswith(".py")
-            },
+            arriving={change.path: change.source for change in not_loaded if change.source},
             folders=folders,
-            deleted=[
-                change.path
-                for change in changes
-                if not change.source and change.path not in texts and change.path.endswith(".py")
-            ],
+            deleted=[change.path for change in not_loaded if not change.source],
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}

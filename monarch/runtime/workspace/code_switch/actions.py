@@ -86,9 +86,7 @@ class Actions:
     ) -> None:
         self.machine = Participant(self._members, is_root=agent.is_root, uid=agent.node.uid)
         self.fencing = Fencing(
-            agent,
-            lambda: self.machine.fence,
-            lambda: feed(lambda now: self.machine.held(0, now)),
+            agent, lambda: self.machine.fence, lambda: feed(lambda now: self.machine.held(0, now))
         )
         #: The switch in progress; None between switches.
         self.switch: SwitchUnderWay | None = None

@@ -345,13 +345,9 @@ class HostsInPush:
         num_files: int = 0,
     ) -> A | None:
         """Return a host's answer; ``None``, and mark it as failed, if there is none."""
-        why = self._wait.why_given_up(host, answer, num_bytes, num_files)
-        if not why and answer.value.error:
-            why = f"it did not answer a push: {answer.value.error}"
-        if not why:
-            return answer.value.answer
-        where = host.urls[0] if host.urls else host.uid
-        self._memory.host_names.setdefault(host.uid, where)
-        self._memory.views.pop(host.uid, None)
-        self._fail(host.uid, why)
-        return None
+        body, why = self._wait.answer_of(host, answer, num_bytes, num_files)
+        if why:
+            self._memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
+            self._memory.views.pop(host.uid, None)
+            self._fail(host.uid, why)
+        return body
