@@ -45,7 +45,7 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """Return the promise of what still runs old code after the switch; does not wait."""
+        """Return a promise of the old code that still runs after the switch; do not wait."""
         ...
 
 
