@@ -221,8 +221,8 @@ class IoLoop:
         self._handle(events)
         return bool(events)
 
-    def _handle(self, found: list[tuple[int, int]]) -> None:
-        for fd, events in found:
+    def _handle(self, ready_fds: list[tuple[int, int]]) -> None:
+        for fd, events in ready_fds:
             if fd == self._wake_fd:
                 self._wake.clear()
                 continue

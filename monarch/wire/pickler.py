@@ -41,8 +41,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: _reduce_code})
 
     def reducer_override(self, value: Any) -> Any:
-        place = place_of_stray(value) if issubclass(type(value), type) else None
-        return super().reducer_override(value) if place is None else (_class_at, place)
+        address = place_of_stray(value) if issubclass(type(value), type) else None
+        return super().reducer_override(value) if address is None else (_class_at, address)
 
 
 def dumps(value: Any) -> bytes:
@@ -63,15 +63,15 @@ def place_of_stray(cls: type) -> tuple[str, str] | None:
         return _strays[cls]
     if cls.__module__ == "__main__" or rules._should_pickle_by_reference(cls):
         return None
-    place = min(_places_of(cls), key=_by_simplicity, default=None)
-    if place is None and _is_of_extension(cls):
+    address = min(_places_of(cls), key=_by_simplicity, default=None)
+    if address is None and _is_of_extension(cls):
         raise pickle.PicklingError(
             f"{cls.__qualname__} cannot be sent: an extension defines it, says that it is in "
             f"{cls.__module__!r}, and no imported module has it"
         )
-    if place is not None:
-        _strays[cls] = place
-    return place
+    if address is not None:
+        _strays[cls] = address
+    return address
 
 
 _strays: weakref.WeakKeyDictionary[type, tuple[str, str]] = weakref.WeakKeyDictionary()
@@ -104,9 +104,9 @@ def _places_of(cls: type) -> Iterator[tuple[str, str]]:
                 yield name, f"{key}.{cls.__name__}"
 
 
-def _by_simplicity(place: tuple[str, str]) -> tuple[int, int, str]:
+def _by_simplicity(address: tuple[str, str]) -> tuple[int, int, str]:
     """Return a sort key that puts public and short names first."""
-    whole = ".".join(place)
+    whole = ".".join(address)
     return sum(part.startswith("_") for part in whole.split(".")), len(whole), whole
 
 

@@ -112,9 +112,9 @@ class LocalReload:
         try:
             report = step.ready.commit()
         except Exception as error:
-            known = isinstance(error, ReloadError)
-            reload_error = error if known else ReloadError.of_exception(error, "commit")
-            refusal = self._words.refusal(reload_error)  # type: ignore[arg-type]
+            if not isinstance(error, ReloadError):
+                error = ReloadError.of_exception(error, "commit")
+            refusal = self._words.refusal(error)
             step.outcome.set(ReloadOutcome(num_procs=1, refused=[refusal]))
             return
         report.files = step.files

@@ -155,8 +155,8 @@ class WorkspaceSession:
             surroundings = self._surroundings.get(workspace)
             if surroundings is not None:
                 return surroundings, []
-            made = self._surroundings[workspace] = Surroundings(workspace)
-            return made, made.arrivals()
+            new = self._surroundings[workspace] = Surroundings(workspace)
+            return new, new.arrivals()
 
     def _author(self, workspace: Workspace) -> Author:
         # Few processes ever push.

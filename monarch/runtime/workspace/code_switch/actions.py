@@ -244,7 +244,7 @@ class Actions:
         answers = []
         # In one cast, so that no other message of ours comes between the procs' fences.
         with self._node.casting:
-            for number, uid in sorted(effect.asked, key=lambda one: one[1] in replaced):
+            for number, uid in sorted(effect.asked, key=lambda asked: asked[1] in replaced):
                 sent = going if uid in replaced else order
                 answers.append((number, uid, self._node.ask(self._procs[uid], sent, data)))
         for number, uid, answer in answers:

@@ -133,8 +133,8 @@ class Leading:
             switched.outcome.problems = outcome.problems
         elif effect.kind is SwitchOrder.PATCH:
             switched.outcome = outcome
-        before, following = machine.state, machine.voted(outcome.vote)
-        if machine.state is CoordinatorState.UNDOING and before is not machine.state:
+        earlier, following = machine.state, machine.voted(outcome.vote)
+        if machine.state is CoordinatorState.UNDOING and earlier is not machine.state:
             outcome.refused = outcome.refused or outcome.late
             switched.outcome = outcome
         return following

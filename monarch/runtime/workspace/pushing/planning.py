@@ -107,21 +107,21 @@ def _seen_from(path: str, folders: Mapping[str, str], root: str) -> str:
 
 def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
     """Return the changes of files that are in place below ``root``, or that no longer exist."""
-    places = [(os.path.join(root, path), is_there) for path, is_there in paths.items()]
-    return [FileChange(place, place if is_there else "") for place, is_there in places]
+    files = [(os.path.join(root, relative), is_there) for relative, is_there in paths.items()]
+    return [FileChange(path, path if is_there else "") for path, is_there in files]
 
 
 def _changes_since(state: Manifest | None, manifest: Manifest) -> dict[str, bool]:
     """Return the files that have changed since ``state``, and whether they exist now."""
     if state is None:
         return {}
-    changes = ((before, now or before) for _, before, now in manifest.changes(state))
+    changes = ((old, new or old) for _, old, new in manifest.changes(state))
     return {
         entry.path: entry.path in manifest
-        for before, entry in changes
+        for old, entry in changes
         if entry is not None
         and entry.is_file
-        and (before is entry or before is None or before.digest != entry.digest)
+        and (old is entry or old is None or old.digest != entry.digest)
     }
 
 
