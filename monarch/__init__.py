@@ -2,10 +2,10 @@
 
 Import what you use from its homes: ``monarch.actor`` (actors and meshes), ``monarch.job``
 (allocations of machines), ``monarch.spmd`` (torch.distributed environments). Nothing here
-imports torch. ``errors`` has every error that users meet, ``ours`` proves what may be removed,
-``python_start`` starts each Python of ours, ``offers`` has what layers offer to those below,
-``whole_file`` writes files whole or not at all, ``version`` is that of the package;
-ARCHITECTURE.md tells which folder holds what.
+imports torch. ``errors`` has every error that users meet, ``ours`` proves that a folder may be
+removed, ``python_start`` has the arguments of each Python that we start, ``offers`` lets lower
+layers use things of higher ones, ``whole_file`` writes files whole or not at all, ``version`` is
+the package's version. ARCHITECTURE.md says what each folder is for.
 """
 
 from monarch.compat.finder import install
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     """Upstream's other name for it."""
     Stream = TensorStream
 
-# First of all, so that whatever this program imports next finds Monarch's addresses.
+# First of all, so that later imports of this program find Monarch's addresses.
 install()
 
 
@@ -78,26 +78,32 @@ __all__ = [
 
 _MODULES = ("builtins", "common", "config", "gradient", "mesh", "random")
 
-# Of the tensor engine, which imports torch: each where it is.
-_TENSORS = {
-    name.partition("=")[0]: (home, name.rpartition("=")[2])
-    for home, names in {
-        "api.trees": "fetch_shard inspect reduce reduce_ show slice_mesh to_mesh",
-        "api.functions": "function_resolvers",
-        "api.gradients": "grad_function grad_generator",
-        "api.opaque": "OpaqueRef",
-        "api.recordings": "coalescing compile explain",
-        "api.remote": "call_on_shard_and_fetch remote",
-        "client.ambient": "Stream=TensorStream get_active_mesh get_active_stream no_mesh",
-        "client.device_mesh": "DeviceMesh RemoteProcessGroup",
-        "client.remote_exception": "RemoteException",
-        "client.tensor": "Tensor",
+# The public names, by the module that has them; "A=B" is B there. The tensor engine imports torch.
+_NAMES = {
+    name.partition("=")[0]: (module, name.rpartition("=")[2])
+    for module, names in {
+        "actor": "Future ActorFuture=Future",
+        "compat.commands": "mast_reserve",
+        "compat.words": "Selection",
+        "config": "clear_runtime_config configure configured get_global_config get_runtime_config",
+        "mesh": "Extent MeshTrait NDSlice=Slice Point Region Shape Slice ValueMesh",
+        "spmd.steps": "step",
+        "tensors.api.trees": "fetch_shard inspect reduce reduce_ show slice_mesh to_mesh",
+        "tensors.api.functions": "function_resolvers",
+        "tensors.api.gradients": "grad_function grad_generator",
+        "tensors.api.opaque": "OpaqueRef",
+        "tensors.api.recordings": "coalescing compile explain",
+        "tensors.api.remote": "call_on_shard_and_fetch remote",
+        "tensors.client.ambient": "Stream=TensorStream get_active_mesh get_active_stream no_mesh",
+        "tensors.client.device_mesh": "DeviceMesh RemoteProcessGroup",
+        "tensors.client.remote_exception": "RemoteException",
+        "tensors.client.tensor": "Tensor",
     }.items()
     for name in names.split()
 }
 
 
-# What layers above the actors make of them.
+# Names that `offers` imports, and the modules that have them.
 _OFFERS = {
     "MeshView": "view.mesh_view",
     "debug_controller": "compat.debug_controller",
@@ -106,7 +112,7 @@ _OFFERS = {
 }
 
 
-# What users of Ray type first.
+# Names that users of Ray may type, and our names for the same.
 _OF_RAY = {
     "get": "the future of a call has it, `foo.add.call(1).get()`",
     "init": "nothing is to be started: `from monarch.actor import this_host`",
@@ -115,10 +121,10 @@ _OF_RAY = {
 }
 
 
-def _from(room: str, name: str) -> "Any":
+def _from(module: str, name: str) -> "Any":
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{room}"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)
 
 
 @offer
@@ -127,43 +133,26 @@ def _offered(name: str) -> "Any":
 
 
 def __getattr__(name: str) -> object:
-    # Imported when asked for: the command is to be ready for Ctrl-C before all that is there.
+    # Imported when asked for, so that the command is soon ready for Ctrl-C.
     from importlib import import_module
 
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    if name in _TENSORS:
-        room, attribute = _TENSORS[name]
-        return globals().setdefault(name, _from(f"tensors.{room}", attribute))
-    if name in ("ActorFuture", "Future"):
-        return import_module(f"{__name__}.actor").Future
-    if name == "mast_reserve":
-        return import_module(f"{__name__}.compat.commands").mast_reserve
-    if name == "Selection":
-        return import_module(f"{__name__}.compat.words").Selection
-    if name == "step":
-        return globals().setdefault(name, import_module(f"{__name__}.spmd.steps").step)
-    if name not in __all__:
-        hint = f": {_OF_RAY[name]}" if name in _OF_RAY else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
-    home = import_module(f"{__name__}.{'config' if 'config' in name else 'mesh'}")
-    value = globals()[name] = getattr(home, "Slice" if name == "NDSlice" else name)
-    return value
+    if name in _NAMES:
+        return globals().setdefault(name, _from(*_NAMES[name]))
+    hint = f": {_OF_RAY[name]}" if name in _OF_RAY else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext monarch` in a notebook."""
-    from importlib import import_module
-
-    import_module(f"{__name__}.view.notebook").load(shell)
+    _from("view.notebook", "load")(shell)
 
 
 def unload_ipython_extension(shell: object) -> None:
     """`%unload_ext monarch`."""
-    from importlib import import_module
-
-    import_module(f"{__name__}.view.notebook").unload(shell)
+    _from("view.notebook", "unload")(shell)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES, *_TENSORS, "Future"})
+    return sorted({*globals(), *_MODULES, *_NAMES})

@@ -48,7 +48,7 @@ class ActorError(Exception):
 
     ``exception`` is the original exception; ``str()`` shows its traceback as it was on the
     remote side. ``rank`` is the member of its mesh that raised, counted from 0 in the mesh as
-    spawned; ``None`` where it is not known.
+    spawned; ``None`` if it is not known.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ActorError(Exception):
 
 
 def format_remote(exception: BaseException) -> str:
-    """The traceback of ``exception``, headed by the words that mark it as a remote one."""
+    """Return the traceback of an exception, with a heading that marks it as a remote one."""
     text = "".join(traceback.format_exception(exception))
     return text.replace("Traceback (most recent call last):", _REMOTE_TRACEBACK, 1)
 

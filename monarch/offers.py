@@ -1,7 +1,8 @@
-"""What layers above make of what a lower one has: tensors, views.
+"""Lets a lower layer use something that a higher layer makes, such as tensors and views.
 
-A proc mesh can be activated, and shown in a notebook; what does that lies above the actors. The
-package itself, ``monarch``, which is above all layers, knows where: so no lower one names a higher.
+A proc mesh can be activated, or shown in a notebook, by code of layers above the actors. The
+package ``monarch`` itself, which is above all layers, knows where that code is. So no layer names a
+higher one.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ _load: list[Callable[[str], Any]] = []
 
 
 def offer(load: Callable[[str], Any]) -> None:
-    """``load`` imports what has a name; not before it is asked for."""
+    """Use ``load`` to import things by name, when they are asked for."""
     _load[:] = [load]
 
 
 def offered(name: str) -> Any:
-    """What makes ``name``."""
+    """Return the thing that a higher layer offers under ``name``; imports it."""
     return _load[0](name)

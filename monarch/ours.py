@@ -1,8 +1,8 @@
-"""Folders that are ours to remove.
+"""Removes folders, after a proof that they are ours.
 
 A path that was read from a file proves nothing: the file may be damaged, or a stranger's. A folder
-is removed only below a folder that we keep for that, where no symlink leads to it, where it is this
-user's, and where it carries a mark: a file that we put there, or a name that only we give.
+is removed only if it lies below a folder that we keep for that, if no symlink leads to it, if it
+belongs to this user, and if it has a mark: a file that we put there, or a name that only we give.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ MARK = ".made-by-monarch"
 
 
 class NotOurs(OSError):
-    """A folder that is not proved to be ours; nothing of it was touched."""
+    """A folder is not proved to be ours. It was not touched."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def make_folder(path: str) -> None:
-    """Make a folder of mode 0700 that ``remove_folder`` knows by its mark; those above it, too."""
+    """Make a folder of mode 0700, and its parents, with the mark by which ``remove_folder`` knows
+    it."""
     os.makedirs(path, 0o700, exist_ok=True)
     fd = os.open(os.path.join(path, MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     os.close(fd)
@@ -38,10 +39,11 @@ def check_folder(
     mark: str = "",
     name: str = "",
 ) -> str:
-    """The real path of one of our folders below ``below``. Raises ``NotOurs`` for any other folder,
-    and ``FileNotFoundError`` for one that is not there.
+    """Return the real path of one of our folders below ``below``.
 
-    It carries the file ``mark``, or its name fits the pattern ``name``; with both, both hold.
+    The folder must contain the file ``mark``, if given, and its name must match the pattern
+    ``name``, if given. Raises ``NotOurs`` for any other folder, and ``FileNotFoundError`` for a
+    missing one.
     """
     assert mark or name, "a folder without a mark could be anybody's"
     root, whole = os.path.abspath(below), os.path.abspath(path)
@@ -76,10 +78,10 @@ def remove_folder(
     name: str = "",
     ignore_errors: bool = True,
 ) -> None:
-    """Remove a folder with all that is in it; nothing where it is not there.
+    """Remove a folder and its contents; do nothing if it does not exist.
 
-    Raises ``NotOurs`` as ``check_folder`` does. What the system does not let us remove stays, and
-    raises ``OSError`` only without ``ignore_errors``.
+    Raises ``NotOurs`` as ``check_folder`` does. Files that the system does not let us remove stay;
+    without ``ignore_errors`` they raise ``OSError``.
     """
     try:
         folder = check_folder(path, below, mark=mark, name=name)

@@ -1,14 +1,14 @@
-"""The arguments of each Python that we start: it imports nothing from the folder that it starts in.
+"""The arguments of each Python that we start, so that it imports nothing from its current folder.
 
-Python looks there before it looks anywhere else, with ``-m`` and with ``-c``, so that a ``json.py``
-of a stranger's checkout would run in place of Python's own. ``-I`` would also take away PYTHONPATH,
-by which a host may find monarch; Python 3.10 has no ``-P``.
+With ``-m`` and with ``-c``, Python searches the current folder first, so a ``json.py`` of a
+stranger's checkout would run in place of Python's own. ``-I`` would also ignore PYTHONPATH, by
+which a host may find monarch, and Python 3.10 has no ``-P``.
 """
 
 from __future__ import annotations
 
 ALONE = "import sys;sys.path[:]=[p for p in sys.path if p];"
-"""What each program that is a text begins with. Any Python can read it; ``sys`` is built in."""
+"""The beginning of each program that is passed as text. Any Python can read it."""
 
 _MODULE = (
     f"{ALONE}import runpy;del sys.argv[0];"
@@ -17,10 +17,10 @@ _MODULE = (
 
 
 def text_arguments(text: str, *arguments: str) -> list[str]:
-    """As ``-c text``; the arguments are ``sys.argv[1:]``."""
+    """Return arguments that run a text, as ``-c`` does; ``arguments`` become ``sys.argv[1:]``."""
     return ["-c", f"{ALONE}\n{text}", *arguments]
 
 
 def module_arguments(module: str, *arguments: str) -> list[str]:
-    """As ``-m module``."""
+    """Return arguments that run a module, as ``-m`` does."""
     return ["-c", _MODULE, module, *arguments]

@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OF_PEOPLE = 0o666
-"""The mode of a file that belongs to a person's project or run: as their umask has it."""
+"""The mode of a file that belongs to a person's project or run; their umask applies."""
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
-    """As ``replacing``, for content that is in memory."""
+    """Write a file whole or not at all, as ``replacing`` does."""
     if isinstance(content, str):
         content = content.encode("utf-8", "backslashreplace")
     with replacing(path, mode=mode) as file:
@@ -26,12 +26,12 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o600) -> None:
 def replacing(
     path: Path, *, mode: int = 0o600, is_durable: bool = False, beside: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A file to write into, which takes the place of ``path`` where the block ends well.
+    """Yield a file to write into. It replaces ``path`` at the end of the block, unless that raises.
 
-    Until then the old content stays. With ``is_durable`` the new one is on the disk before it takes
-    that place, as what must outlive the machine's end needs (`sync_folder` then does the same for
-    its name); without, it outlives that of the process. ``beside`` is the new file's name until
-    then; else no other program can have prepared it. An ``OSError`` names ``path``.
+    The content then survives the end of the process. With ``is_durable`` it is on the disk before
+    it replaces the old content, so that it also survives a crash of the machine; `sync_folder` does
+    the same for the file's name. ``beside`` is the new file's name until then, by default a random
+    one, which no other program can have prepared. An ``OSError`` names ``path``.
     """
     unfinished = beside or path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -48,13 +48,13 @@ def replacing(
                 os.unlink(unfinished)
             raise
     except OSError as error:
-        if error.filename in (None, str(unfinished)):  # That of a full disk names no file.
+        if error.filename in (None, str(unfinished)):  # The error of a full disk names no file.
             error.filename, error.filename2 = str(path), None
         raise
 
 
 def sync_folder(folder: Path) -> None:
-    """Have names that were changed in a folder on the disk."""
+    """Write the changed names of a folder's files to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

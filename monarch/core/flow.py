@@ -30,8 +30,8 @@ class Lane:
     """The sender's record of one lane: its messages under way. The caller's lock guards it."""
 
     __slots__ = (
-        "_marked", "_num_bytes", "_num_messages", "_open_bytes", "_open_messages", "_part",
-        "_window",
+        "_marked", "_num_bytes", "_open_bytes", "_open_messages", "_part", "_window",
+        "num_messages",
     )  # fmt: skip
 
     def __init__(self, window: Window) -> None:
@@ -40,7 +40,8 @@ class Lane:
             max(1, window.num_messages // _MARKS_IN_MESSAGES),
             max(1, window.num_bytes // _MARKS_IN_BYTES),
         )
-        self._num_messages = 0
+        #: How many messages are not known to be taken.
+        self.num_messages = 0
         self._num_bytes = 0
         self._open_messages = 0
         self._open_bytes = 0
@@ -51,18 +52,13 @@ class Lane:
         """Whether another message may be sent. Its size does not matter, because no message may be
         too big to send."""
         return (
-            self._num_messages < self._window.num_messages
+            self.num_messages < self._window.num_messages
             and self._num_bytes < self._window.num_bytes
         )
 
-    @property
-    def num_under_way(self) -> int:
-        """The number of messages that are not known to be taken."""
-        return self._num_messages
-
     def sent(self, num_bytes: int) -> bool:
         """Count a sent message; return true if a mark must follow it."""
-        self._num_messages += 1
+        self.num_messages += 1
         self._num_bytes += num_bytes
         self._open_messages += 1
         self._open_bytes += num_bytes
@@ -77,5 +73,5 @@ class Lane:
         """Note that the oldest mark was answered: the receiver has taken all messages sent before
         it."""
         taken = self._marked.popleft()
-        self._num_messages -= taken.num_messages
+        self.num_messages -= taken.num_messages
         self._num_bytes -= taken.num_bytes

@@ -38,7 +38,8 @@ class Backlog:
         if len(lines) > self._max_bytes:
             cut = lines.index(b"\n", len(lines) - self._max_bytes - 1) + 1
             if cut < len(lines):
-                self._drop_all()
+                while self._blocks:
+                    self._drop_first()
                 self._num_dropped += lines.count(b"\n", 0, cut)
                 lines = lines[cut:]
         self._blocks.append((stream, lines, label))
@@ -57,7 +58,3 @@ class Backlog:
         _, lines, _ = self._blocks.popleft()
         self.num_bytes -= len(lines)
         self._num_dropped += lines.count(b"\n")
-
-    def _drop_all(self) -> None:
-        while self._blocks:
-            self._drop_first()

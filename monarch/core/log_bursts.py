@@ -20,7 +20,7 @@ from monarch.core.log_aggregation import LineSource
 from monarch.mesh.ranges import ranges_of
 
 _LEAST_ALIKE = 4
-"""Fewer lines in a row that differ only in numbers may be worth their room."""
+"""So many lines in a row that differ only in numbers are condensed."""
 
 _HOLD_SECONDS = 0.3
 _ALARM_SECONDS = 0.8  # Ranks import the same library at about the same time.
@@ -72,7 +72,7 @@ class Burst:
     def __init__(self) -> None:
         self._lines: list[PrintedLine] = []
         self.deadline: float | None = None
-        """When they are to be shown."""
+        """When they must be shown; None if there are none."""
 
     def wants(self, source: LineSource, stream: int) -> bool:
         """Return whether the burst takes lines of this source: all of stderr, and stdout that
@@ -113,7 +113,7 @@ def condensed(lines: Iterable[PrintedLine]) -> list[SharedLines]:
         (source,), text = entry.sources, entry.text
         shape = _shape(text) if is_alarm(text) else text
         seen[source, shape] += 1
-        # The second time that one prints it is told with the second time of the others.
+        # A rank's second copy of a line is merged with the second copies of the others.
         key = (source.name, shape, seen[source, shape]) if entry.stream == 2 else entry.at
         if key in entries:
             entries[key].sources.append(source)
@@ -143,7 +143,8 @@ def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))
     for source, numbered in by_source.items():
-        for (_, stream), group in itertools.groupby(numbered, lambda pair: _kind(pair[1])):
+        alike = itertools.groupby(numbered, lambda pair: (_shape(pair[1].text), pair[1].stream))
+        for (_, stream), group in alike:
             run = [(number, line.text) for number, line in group]
             if len(run) < _LEAST_ALIKE or stream == 1:
                 for number, text in run:
@@ -152,10 +153,6 @@ def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
             number, text = run[0]
             yield _Condensed((number, 0), [source], text, stream)
             yield _Condensed((number, 1), [source], f"{len(run) - 1} more like it", stream)
-
-
-def _kind(line: PrintedLine) -> tuple[str, int]:
-    return _shape(line.text), line.stream
 
 
 def _shape(text: str) -> str:

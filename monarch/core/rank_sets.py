@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from monarch.mesh.ranges import ranges_of
 
-RanksType = int | list[int] | range | dict[str, range | list[int] | int]
+_OneDim = int | list[int] | range
+RanksType = _OneDim | dict[str, _OneDim]
 
 
 class BadRanks(ValueError):
@@ -26,64 +27,16 @@ class BadRanks(ValueError):
 
 _RANGE = re.compile(r"(\d*)\s*:\s*(\d*)\s*(?::\s*(\d*))?")
 _LIST = re.compile(r"\d+(?:\s*,\s*\d+)+")
-_DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\((?P<list>[^()]*)\)|[^,()]*)\s*", re.ASCII)
 
 
 def parse_ranks(text: str) -> RanksType:
     """Parse the text inside upstream's ``ranks(...)``. Raises ``BadRanks``."""
     text = text.strip()
-    if "=" in text:
-        return _dims(text)
-    ranks = _plain(text)
-    if ranks is None:
+    if "=" not in text:
+        return _plain(text, text)
+    if not text.isascii():
         raise BadRanks(_expected(text))
-    return ranks
-
-
-def _expected(text: str) -> str:
-    shown = repr(text) if text else "nothing"
-    return (
-        f"{shown} names no ranks: write 3, or 0,1,2, or 0:8:2, or dim=0:4,other=(1,2), "
-        "without negative numbers and without a comma at the end"
-    )
-
-
-def _plain(text: str) -> int | list[int] | range | None:
-    if re.fullmatch(r"[0-9]+", text):
-        return int(text)
-    if _LIST.fullmatch(text):
-        return [int(number) for number in text.split(",")]
-    return _range(text)
-
-
-def _range(text: str) -> range | None:
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        return None
-    start, stop, step = match.groups()
-    if step and int(step) == 0:
-        raise BadRanks(f"{text!r} has a step of 0")
-    return range(int(start or 0), int(stop) if stop else sys.maxsize, int(step or 1))
-
-
-def _dims(text: str) -> dict[str, range | list[int] | int]:
-    ranks_by_dim: dict[str, range | list[int] | int] = {}
-    position = 0
-    while True:
-        match = _DIM.match(text, position)
-        if match is None:
-            raise BadRanks(_expected(text))
-        listed = match["list"]
-        value = _plain((match[2] if listed is None else listed).strip())
-        if value is None or isinstance(value, list) != (listed is not None):
-            raise BadRanks(_expected(text))
-        ranks_by_dim[match[1]] = value
-        position = match.end()
-        if position == len(text):
-            return ranks_by_dim
-        if text[position] != ",":
-            raise BadRanks(_expected(text))
-        position = re.compile(r"\s*").match(text, position + 1).end()  # type: ignore[union-attr]
+    return _dims(text, _strict)
 
 
 def parse_set(text: str) -> RanksType:
@@ -97,28 +50,66 @@ def parse_set(text: str) -> RanksType:
         return parse_ranks(text[len("ranks(") : -1])
     if text in ("all", "*"):
         return range(0, sys.maxsize)
-    if "=" not in text:
-        return _loose(text, text)
-    ranks_by_dim: dict[str, range | list[int] | int] = {}
-    for part in _split_dims(text):
+    return _dims(text, _loose_in_brackets) if "=" in text else _loose(text, text)
+
+
+def _expected(text: str) -> str:
+    shown = repr(text) if text else "nothing"
+    return (
+        f"{shown} names no ranks: write 3, or 0,1,2, or 0:8:2, or dim=0:4,other=(1,2), "
+        "without negative numbers and without a comma at the end"
+    )
+
+
+def _dims(text: str, parse: Callable[[str, str], _OneDim]) -> dict[str, _OneDim]:
+    """Parse sets by dimension, such as ``a=0-3,7,b=1``.
+
+    ``parse`` gets the set of one dimension, and the whole text for its error.
+    """
+    ranks_by_dim = {}
+    for part in re.split(r",\s*(?=[A-Za-z_]\w*\s*=)", text):
         name, _, value = part.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name.strip()):
             raise BadRanks(_expected(text))
-        ranks_by_dim[name.strip()] = _loose(value.strip().removeprefix("(").removesuffix(")"), text)
+        ranks_by_dim[name.strip()] = parse(value.strip(), text)
     return ranks_by_dim
 
 
-def _split_dims(text: str) -> list[str]:
-    """Split a text by dimensions: ``a=0-3,7,b=1`` into ``a=0-3,7`` and ``b=1``."""
-    return re.split(r",\s*(?=[A-Za-z_]\w*\s*=)", text)
+def _strict(text: str, whole: str) -> _OneDim:
+    """Parse the set of a dimension in upstream's grammar, where a list, and only that, has
+    brackets."""
+    is_list = text.startswith("(") and text.endswith(")")
+    ranks = _plain(text[1:-1].strip() if is_list else text, whole)
+    if isinstance(ranks, list) != is_list:
+        raise BadRanks(_expected(whole))
+    return ranks
 
 
-def _loose(text: str, whole: str) -> int | list[int] | range:
+def _plain(text: str, whole: str) -> _OneDim:
+    if re.fullmatch(r"[0-9]+", text):
+        return int(text)
+    if _LIST.fullmatch(text):
+        return [int(number) for number in text.split(",")]
+    return _range(text, whole)
+
+
+def _range(text: str, whole: str) -> range:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise BadRanks(_expected(whole))
+    start, stop, step = match.groups()
+    if step and int(step) == 0:
+        raise BadRanks(f"{text!r} has a step of 0")
+    return range(int(start or 0), int(stop) if stop else sys.maxsize, int(step or 1))
+
+
+def _loose_in_brackets(text: str, whole: str) -> _OneDim:
+    return _loose(text.removeprefix("(").removesuffix(")"), whole)
+
+
+def _loose(text: str, whole: str) -> _OneDim:
     if ":" in text:
-        found = _range(text)
-        if found is None:
-            raise BadRanks(_expected(whole))
-        return found
+        return _range(text, whole)
     ranks: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)

@@ -51,12 +51,12 @@ class Assembly:
             if not len(part) or not self._places:
                 return False
             end = self._filled + len(part)
-            place = self._places[0]
-            if end > len(place):
+            region = self._places[0]
+            if end > len(region):
                 return False
-            place[self._filled : end] = part
+            region[self._filled : end] = part
             self._filled = end
-            if end == len(place):
+            if end == len(region):
                 self._places.popleft()
                 self._filled = 0
         return True

@@ -118,24 +118,12 @@ def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
     it.
     """
     *others, last = path
-    path = (*others, _asking(last, asked.method))
+    path = (*others, msgspec.structs.replace(last, asks=asked.method))
     if waiter.key == path[0].key:
         return path, True
     if len(path) >= _LONGEST or any(waiter.key == member.key for member in path):
         return (), False
     return (*path, waiter), False
-
-
-def _asking(waiter: Waiter, method: str) -> Waiter:
-    return Waiter(
-        proc=waiter.proc,
-        actor=waiter.actor,
-        number=waiter.number,
-        name=waiter.name,
-        rank=waiter.rank,
-        endpoint=waiter.endpoint,
-        asks=method,
-    )
 
 
 class RingsTold:

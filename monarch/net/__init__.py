@@ -19,7 +19,7 @@ What to open:
     put_off                          signal handlers that wait for the loop's callbacks
     segment, segment_door            shared memory; where segments of others arrive
     gateway                          a cluster behind one reachable host
-    tunnel, tunnel_far_end           many connections over one stream; its end at the gateway
+    tunnel                           many connections over one stream; the end at the gateway
     resumed_stream                   a stream that outlives its connection
     machine, identifiers             which machine this is; new uids and job secrets
     rare_log                         rate-limited warnings

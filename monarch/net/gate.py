@@ -107,7 +107,7 @@ class Gate:
             self._judge()
 
     def _judge(self) -> None:
-        # Until there is none: the descriptor tells of changes only.
+        # Until there is no request left: the descriptor reports only changes.
         while self._answerer is not None:
             try:
                 request = self._answerer.recv_multipart(zmq.NOBLOCK)
@@ -187,10 +187,12 @@ class _ListenerWatch:
         if event == zmq.EVENT_ACCEPTED:
             self._knocking.pop(value, None)
             self._knocking[value] = _caller(value)
-            if len(self._knocking) > _max_knocking(self._limits.max_knocking):
+            # Each takes a descriptor.
+            num_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if len(self._knocking) > min(self._limits.max_knocking, num_files // 8):
                 self._send_away()
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            # One of them, we are not told which: better to miss a stranger than to accuse a peer.
+            # ZeroMQ does not say which peer: better to miss a stranger than to accuse a member.
             self._knocking.clear()
             self._lets_peers_in, self._first_failure = True, None
         elif value in self._knocking:
@@ -246,11 +248,6 @@ def _caller(fd: int) -> tuple[str, int]:
         return "somebody", 0
     finally:
         borrowed.detach()
-
-
-def _max_knocking(limit: int) -> int:
-    """Return how many peers may be connected before their handshake: each takes a descriptor."""
-    return min(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
 
 
 def _hang_up(fd: int, address: str, port: int) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from monarch.net import resumed_stream, tunnel, tunnel_far_end
+from monarch.net import resumed_stream, tunnel
 from monarch.net.rare_log import RareLog
 from monarch.net.tunnel import TunnelEnd
 from monarch.python_start import ALONE
@@ -248,7 +248,7 @@ def _first_line(mark: str, session: str) -> str:
     """Return the text of the far end's program, as a Python literal."""
     texts = {
         module.__name__: Path(str(module.__file__)).read_text(encoding="utf-8")
-        for module in (resumed_stream, tunnel, tunnel_far_end)
+        for module in (resumed_stream, tunnel)
     }
     return ascii(
         "import sys, types\n"

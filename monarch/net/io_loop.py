@@ -196,7 +196,7 @@ class IoLoop:
             self._has_ended = True
             self._wake.close()
             self._poll.close()
-        # A thread that handed something over at the last moment may wait for it.
+        # A thread may wait for an action that it added at the last moment.
         self._run_soon()
         self._turn.end()
 
@@ -221,12 +221,12 @@ class IoLoop:
         self._handle(events)
         return bool(events)
 
-    def _handle(self, found: list[tuple[int, int]]) -> None:
-        for fd, events in found:
+    def _handle(self, ready_fds: list[tuple[int, int]]) -> None:
+        for fd, events in ready_fds:
             if fd == self._wake_fd:
                 self._wake.clear()
                 continue
-            # Any of the two also hears of errors. One may remove the other, or itself.
+            # Both callbacks are also told of errors. One may remove the other, or itself.
             if events & ~WRITE and (ready := self._readers.get(fd)) is not None:
                 self._guard(ready)
             if events & ~READ and (ready := self._writers.get(fd)) is not None:
@@ -323,7 +323,7 @@ class IoLoop:
             return 0.0
         if not self._timers:
             return None
-        # The poll counts in milliseconds: one too few, and it would spin until time is up.
+        # The poll counts in milliseconds: with one too few, it would spin until the time is up.
         return max(0.0, self._timers[0][0] - self.time()) + 0.001
 
     def _run_soon(self) -> None:
@@ -349,7 +349,7 @@ class IoLoop:
             self._rare.exception((type(error), position), "an I/O callback failed")
 
 
-# A connection each way, to which a host's agent adds what its proc prints, on two streams.
+# A connection in each direction; a host's agent also reads two streams of each proc's output.
 _FILES_HERE, _FILES_ELSEWHERE = 4, 2
 _MANY = (65_536, 10_240)  # macOS allows no more than the second, whatever it says
 

@@ -90,9 +90,9 @@ class PollTurn:
             return False
         if not self._turn.acquire(blocking=False):
             self.is_wanted = True
-            # A callback that blocks is a fault, but must not take the guest with it.
+            # A callback that blocks is a fault, but must not block the guest as well.
             has_turn = wake() and self._turn.acquire(timeout=_TAKEOVER_SECONDS)
-            # Also where it was free for a moment, and not lent: it would be lent in vain later.
+            # Also if the turn was free by chance: otherwise it would be lent later for nothing.
             self.is_wanted = False
             if not has_turn:
                 self._guest.release()
@@ -111,7 +111,7 @@ class PollTurn:
         self.holder = 0
         self._left_at = 0.0 if at_once else time.monotonic()
         self._turn.release()
-        # After that: an alarm that goes off while the turn is still held is not heard.
+        # Only now: an alarm that goes off while the turn is held would have no effect.
         if at_once or not self._is_set:
             self._is_set = True
             self._alarm.set(0.0 if at_once else _AWAY_SECONDS)

@@ -17,10 +17,10 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 _NUMBERS = tuple(range(1, _signal.NSIG))
 _handlers: dict[int, Handler] = {}
-"""The signals that were put off."""
+"""The handlers of the signals that are put off, by number."""
 _seen: list[Any] = []
 _callable: dict[int, Handler] = {}
-"""The members of ``_seen`` that are Python's to call: to look at each takes longer than to ask."""
+"""The Python handlers among ``_seen``, by number. Finding them takes longer than comparing."""
 
 
 class PutOff:
@@ -50,14 +50,14 @@ class PutOff:
         try:
             for number in replaced:
                 _signal.signal(number, self._note)
-        except BaseException:  # of the handler of one that is still to be put off
+        except BaseException:  # from the handler of a signal that is not put off yet
             self._restore()
             raise
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._is_over:
-            # Left behind, as another handler raised while we restored.
+            # Still installed, because another handler raised while we restored.
             self._replaced[number](number, frame)
             return
         self.noted.append((number, frame))

@@ -28,7 +28,7 @@ NUM_HOLDS = 4 * PAGE_BYTES
 _MADV_POPULATE_WRITE = 23
 
 _STRIDE = 16 * 2**20
-"""No other thread runs Python code while so much memory is being found."""
+"""How much memory is allocated at once. No other thread runs Python code meanwhile."""
 
 
 class Segment:
@@ -40,7 +40,7 @@ class Segment:
         self.shared = mmap.mmap(fd, self.size)
         self._private: mmap.mmap | None = None
         self._backed = 0
-        # Last: where this fails, the descriptor is still the caller's to close, and only theirs.
+        # Last: if something above fails, the caller still closes the descriptor.
         self.fd = fd
 
     @classmethod
@@ -142,10 +142,10 @@ _leases: dict[int, _Lease] = {}
 
 
 def _returned(lease: Any) -> None:
-    # Runs wherever garbage is collected, in the middle of anything: no locks, no logging.
+    # Runs wherever garbage is collected, so it takes no lock and logs nothing.
     _leases.pop(id(lease), None)
     if lease.pid != os.getpid():
-        return  # A forked copy of ourselves: the region is still the original's.
+        return  # In a forked copy of this process: the original still uses the region.
     if lease.pages is not None:
         memory, offset, size = lease.pages
         # Drop our own version of the pages, or the next message in them would not be seen.

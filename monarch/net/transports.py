@@ -59,9 +59,9 @@ class Transports:
         address."""
         self._way_to = way_to
 
-    def reach_at(self, url: str, here: str) -> None:
-        """Connect to ``here`` whenever ``url`` is asked for, from now on."""
-        self._replaced_urls[url] = here
+    def reach_at(self, url: str, replacement: str) -> None:
+        """Connect to ``replacement`` whenever ``url`` is asked for, from now on."""
+        self._replaced_urls[url] = replacement
 
     def listen(self, url: str) -> str:
         return self._of(url).listen(url)

@@ -97,7 +97,7 @@ class UnixConnection:
         """Connect to the listener, or try again later. Call it under the lock."""
         connecting: socket.socket | None = None
         try:
-            # Out of descriptors, too, is for a moment only.
+            # Also a lack of descriptors passes.
             connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connecting.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             connecting.setblocking(False)
@@ -135,8 +135,8 @@ class UnixConnection:
             self._drop()
             self._retry()
         except BaseException:
-            # Interrupted, so that it is unknown how much has left: the receiver must not take
-            # what follows for the rest of it.
+            # It was interrupted, and how much was written is unknown: the receiver must not take
+            # the next message for the rest of this one.
             self._queue.clear()
             self._drop()
             self._retry()

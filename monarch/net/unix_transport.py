@@ -94,7 +94,7 @@ class UnixTransport:
                 return
             except OSError as error:
                 self._rare.warning(error.errno, "a connection could not be accepted: %s", error)
-                # It would be offered again at once, and for ever.
+                # The same connection would be offered again at once, forever.
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(_PAUSE_SECONDS, lambda: self._watch(listener))
                 return

@@ -121,7 +121,7 @@ class ZmqTransport:
         self._has_begun = True
 
     def _watch(self, socket: zmq.Socket[bytes]) -> None:
-        # Its descriptor tells of changes only: what came before is asked for once.
+        # The descriptor reports only changes, so earlier messages are read once now.
         self._loop.add_reader(socket.getsockopt(zmq.FD), lambda: self._drain(socket))  # type: ignore[arg-type]
         self._drain(socket)
 
@@ -189,7 +189,7 @@ class ZmqTransport:
             return
         self._is_closed = True
         if close_all(self._loop, self._connections, self._close_listeners):
-            # Not where the loop is stuck: this would wait for its sockets for ever.
+            # Not if the loop is stuck: this would wait for its sockets forever.
             self._context.term()
 
     def _close_listeners(self) -> None:

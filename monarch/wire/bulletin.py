@@ -12,9 +12,9 @@ class Bulletin(msgspec.Struct, frozen=True):
 
     ``key`` names the subject, as ``run /home/me/runs/ddp-1`` or ``workspace``, and ``kind`` says
     what happened to it: ``held``, ``mended``, ``committed``. ``text`` is for people, ``data`` for
-    programs: values that JSON can represent. If it ``stands``, it is sent to later listeners, too,
-    until there is another bulletin with its key or its sender has left. The host assigns ``number``
-    and ``time``, in seconds since the epoch.
+    programs: values that JSON can represent. If ``stands`` is true, it is also sent to later
+    listeners, until there is another bulletin with its key or its sender has left. The host assigns
+    ``number`` and ``time``, in seconds since the epoch.
     """
 
     key: str

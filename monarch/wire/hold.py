@@ -8,32 +8,31 @@ from monarch.wire.address import Uid
 
 
 class HoldNote(msgspec.Struct, frozen=True):
-    """One held call.
-
-    ``actor`` is the name of the actor's mesh, and ``rank`` its rank there, with ``labels`` and
-    ``sizes`` of the mesh; ``mesh`` is the uid of the procs' mesh, ``proc`` the uid of the proc.
-    ``reason`` is ``breakpoint()``, ``train.py:42``, ``error`` or ``stopped by anna``. ``function``
-    and ``line`` are those of the innermost frame when it last stopped. ``is_waiting``: the debugger
-    waits for a line; otherwise the call runs on, and may stop again. ``since`` is in seconds since
-    the epoch.
-    """
+    """One held call."""
 
     id: str
+    #: The name of the actor's mesh, the actor's rank in it, and the mesh's dimensions.
     actor: str
     rank: int
     labels: tuple[str, ...]
     sizes: tuple[int, ...]
+    #: The uids of the mesh of procs, and of the proc.
     mesh: Uid
     proc: Uid
     host: str
     pid: int
     method: str
+    #: Why it is held: ``breakpoint()``, ``train.py:42``, ``error`` or ``stopped by anna``.
     reason: str
+    #: The innermost frame when the call last stopped.
     file: str
     function: str
     line: int
+    #: In seconds since the epoch.
     since: float
+    #: Whether the debugger waits for a line; otherwise the call runs, and may stop again.
     is_waiting: bool = True
+    #: The error at which the call is held; "" for other reasons.
     error: str = ""
     generation: int = 0
 

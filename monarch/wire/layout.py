@@ -26,8 +26,8 @@ def split(memory: memoryview, sizes: Sequence[int]) -> list[memoryview]:
 
 def write(pieces: Sequence[memoryview], memory: memoryview) -> None:
     """Copy ``pieces`` to their places in ``memory``."""
-    for piece, place in zip(pieces, split(memory, [len(p) for p in pieces]), strict=True):
-        copy(piece, place)
+    for piece, region in zip(pieces, split(memory, [len(p) for p in pieces]), strict=True):
+        copy(piece, region)
 
 
 def copy(piece: memoryview, place: memoryview) -> None:

@@ -192,7 +192,7 @@ def _with_bytes(kind: type[_Pickler]) -> type[_Pickler]:
             return entry[0]
 
         def buffers(self) -> Borrowed:
-            # Counted from the end: the others are asked for in order of the pickle.
+            # At the end, and counted from there: the others are read in the order of the pickle.
             borrowed: Borrowed = super().buffers()
             borrowed += [view for _, view in reversed(self._large.values())]
             return borrowed

@@ -14,29 +14,21 @@ import importlib
 import io
 import pickle
 import sys
+import types
 import weakref
 from collections.abc import Iterator
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    CodeType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 import cloudpickle
 from cloudpickle import cloudpickle as rules
 
-# Its place among the arguments of CodeType, in every Python since 3.8.
+# Its place among the arguments of types.CodeType, in every Python since 3.8.
 _CO_FILENAME = 10
 
-_reduce_without_file = cloudpickle.Pickler.dispatch_table[CodeType]
+_reduce_without_file = cloudpickle.Pickler.dispatch_table[types.CodeType]
 
 
-def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+def _reduce_code(code: types.CodeType) -> tuple[Any, tuple[Any, ...]]:
     made_by, arguments = _reduce_without_file(code)
     # A string of its own, as for the other names: equal code has equal pickles, interned or not.
     name = "".join(code.co_filename)
@@ -46,11 +38,11 @@ def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles like cloudpickle, but code keeps its ``co_filename``."""
 
-    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduce_code})
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: _reduce_code})
 
     def reducer_override(self, value: Any) -> Any:
-        place = place_of_stray(value) if issubclass(type(value), type) else None
-        return super().reducer_override(value) if place is None else (_class_at, place)
+        address = place_of_stray(value) if issubclass(type(value), type) else None
+        return super().reducer_override(value) if address is None else (_class_at, address)
 
 
 def dumps(value: Any) -> bytes:
@@ -71,15 +63,15 @@ def place_of_stray(cls: type) -> tuple[str, str] | None:
         return _strays[cls]
     if cls.__module__ == "__main__" or rules._should_pickle_by_reference(cls):
         return None
-    place = min(_places_of(cls), key=_by_simplicity, default=None)
-    if place is None and _is_of_extension(cls):
+    address = min(_places_of(cls), key=_by_simplicity, default=None)
+    if address is None and _is_of_extension(cls):
         raise pickle.PicklingError(
             f"{cls.__qualname__} cannot be sent: an extension defines it, says that it is in "
             f"{cls.__module__!r}, and no imported module has it"
         )
-    if place is not None:
-        _strays[cls] = place
-    return place
+    if address is not None:
+        _strays[cls] = address
+    return address
 
 
 _strays: weakref.WeakKeyDictionary[type, tuple[str, str]] = weakref.WeakKeyDictionary()
@@ -95,7 +87,7 @@ def _class_at(module: str, name: str) -> Any:
 def _places_of(cls: type) -> Iterator[tuple[str, str]]:
     for name, module in sys.modules.copy().items():
         # By its type, and past its `__getattr__`: a lazy one would load itself.
-        if name in ("__main__", "__mp_main__") or not issubclass(type(module), ModuleType):
+        if name in ("__main__", "__mp_main__") or not issubclass(type(module), types.ModuleType):
             continue
         if rules._is_registered_pickle_by_value(module):
             continue
@@ -112,9 +104,9 @@ def _places_of(cls: type) -> Iterator[tuple[str, str]]:
                 yield name, f"{key}.{cls.__name__}"
 
 
-def _by_simplicity(place: tuple[str, str]) -> tuple[int, int, str]:
+def _by_simplicity(address: tuple[str, str]) -> tuple[int, int, str]:
     """Return a sort key that puts public and short names first."""
-    whole = ".".join(place)
+    whole = ".".join(address)
     return sum(part.startswith("_") for part in whole.split(".")), len(whole), whole
 
 
@@ -124,14 +116,14 @@ def _is_of_extension(cls: type) -> bool:
         if isinstance(value, _NATIVE):
             if value.__objclass__ is cls and name not in ("__dict__", "__weakref__"):
                 return True
-        elif isinstance(value, BuiltinFunctionType) and value.__self__ is cls:
+        elif isinstance(value, types.BuiltinFunctionType) and value.__self__ is cls:
             return True
     return False
 
 
 _NATIVE = (
-    ClassMethodDescriptorType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
 )

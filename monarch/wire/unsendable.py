@@ -67,13 +67,13 @@ def _named(
 def _culprit(values: Any) -> str | None:
     for name, value in values:
         if _fails(value):
-            place, inner = _deepest(name, value)
+            position, inner = _deepest(name, value)
             kind = f"{type(inner).__module__}.{type(inner).__qualname__}".removeprefix("builtins.")
             if not name:
-                return f"its {place.lstrip('.')} is a {kind}" if place else f"a {kind}"
-            if place == name:
+                return f"its {position.lstrip('.')} is a {kind}" if position else f"a {kind}"
+            if position == name:
                 return f"argument {name!r} cannot be sent, it is a {kind}"
-            return f"argument {name!r} cannot be sent: {place} is a {kind}"
+            return f"argument {name!r} cannot be sent: {position} is a {kind}"
     return None
 
 
@@ -89,9 +89,9 @@ def _deepest(name: str, value: Any) -> tuple[str, Any]:
     """Return the innermost part of ``value`` that cannot be pickled by itself, and its name, such
     as ``data[0].lock``."""
     for _ in range(_MOST_STEPS):
-        for place, part in itertools.islice(_parts(name, value), _MOST_LOOKED_AT):
+        for position, part in itertools.islice(_parts(name, value), _MOST_LOOKED_AT):
             if part is not value and _fails(part):
-                name, value = place, part
+                name, value = position, part
                 break
         else:
             break

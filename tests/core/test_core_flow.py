@@ -32,7 +32,7 @@ def test_a_full_lane_always_has_a_mark_under_way_and_never_holds_more_than_its_w
                 pass
             lane.answered()
         messages = [item for item in there if item is not None]
-        assert len(messages) <= lane.num_under_way <= window.num_messages
+        assert len(messages) <= lane.num_messages <= window.num_messages
         if not lane.has_room:
             assert None in there, "nothing would ever tell that there is room again"
 

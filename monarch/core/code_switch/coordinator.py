@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import COORDINATOR, CoordinatorState, Said, Vote, next_of
+from monarch.core.code_switch.table import COORDINATOR, CoordinatorState, SwitchEvent, Vote, next_of
 from monarch.wire.message import Order, SwitchOrder
 
 HOST_ORDERS = (SwitchOrder.SHOW_FILES, SwitchOrder.TAKE_BACK_FILES, SwitchOrder.DROP_FILES)
@@ -77,7 +77,7 @@ class Coordinator:
         return self.state in _TOLERANT or self.is_over
 
     def begin(self) -> Effect | None:
-        return self._move(Said.BEGIN)
+        return self._move(SwitchEvent.BEGIN)
 
     def releases(self) -> None:
         """Note that the first order to go is sent: from now on, a proc may run the new code."""
@@ -86,20 +86,20 @@ class Coordinator:
     def voted(self, vote: Vote) -> Effect | None:
         """Handle the vote of all parties on the last order; return what to do next."""
         if self.state in _TOLERANT or vote is Vote.YES:
-            return self._move(Said.ALL)
+            return self._move(SwitchEvent.ALL)
         is_last = self.state is CoordinatorState.HALTING and not self._halts
-        return self._move(Said.LATE if vote is Vote.LATE and not is_last else Said.NO)
+        return self._move(SwitchEvent.LATE if vote is Vote.LATE and not is_last else SwitchEvent.NO)
 
     def interrupted(self) -> Effect | None:
         """Handle an interrupt of the author (Ctrl-C). Not to be called once it ``is_decided``."""
-        return self._move(Said.LOST)
+        return self._move(SwitchEvent.LOST)
 
     def woke(self) -> Effect | None:
-        return self._move(Said.WOKE)
+        return self._move(SwitchEvent.WOKE)
 
-    def _move(self, event: Said) -> Effect | None:
+    def _move(self, event: SwitchEvent) -> Effect | None:
         earlier, self.state = self.state, next_of(COORDINATOR, self.state, event)
-        if earlier is CoordinatorState.LIFTING and event is Said.LATE:
+        if earlier is CoordinatorState.LIFTING and event is SwitchEvent.LATE:
             self._seconds = self._longer()
         state = self.state
         if state is CoordinatorState.FENCING:

@@ -28,7 +28,7 @@ from monarch.core.code_switch.table import (
     PARTICIPANT,
     IllegalEvent,
     ParticipantState,
-    Said,
+    SwitchEvent,
     Vote,
     next_of,
 )
@@ -109,7 +109,7 @@ class Participant:
             return self._prepare(order, sender, token, now)
         is_known = self._knows(sender, order.generation)
         if kind is SwitchOrder.FENCE and is_known and order.attempt <= self.num_lifted:
-            return answer_to(token)  # The word that it is lifted has overtaken it.
+            return answer_to(token)  # The order to lift it has overtaken the fence.
         if kind is SwitchOrder.LIFT and is_known:
             return self._lift(order, token, now)
         if not is_known and kind in _NOT_FOR_STRANGERS:
@@ -319,12 +319,13 @@ class Participant:
         """Return whether this sender may give orders for the generation."""
         return not self.is_idle and (sender, generation) == (self.coordinator, self.generation)
 
-    def _go_to(self, event: SwitchOrder | Said) -> None:
+    def _go_to(self, event: SwitchOrder | SwitchEvent) -> None:
         self.state = next_of(PARTICIPANT, self.state, event)
 
     def _begin(self, order: SwitchOrder, token: int, now: float, seconds: float) -> Round:
-        ends_at = now + seconds
-        self._round = Round(order, token, ends_at=ends_at, seconds=seconds, next_number=self._next)
+        self._round = Round(
+            order=order, token=token, ends_at=now + seconds, seconds=seconds, next_number=self._next
+        )
         return self._round
 
     def _fenced(self) -> list[str]:
@@ -388,7 +389,7 @@ class Participant:
             return effects
         if not fence.is_gate_closed:
             return [*effects, *fence.close_gate(self._next)]
-        self._go_to(Said.ALL)
+        self._go_to(SwitchEvent.ALL)
         return [*effects, *fence.answer()]
 
     def _awaited(self) -> SwitchBarrier | None:
@@ -414,7 +415,7 @@ class Participant:
             return []
         self._round = None
         if votes.vote is Vote.YES or votes.order in (SwitchOrder.REVERT, SwitchOrder.PREPARE):
-            self._go_to(Said.ALL)
+            self._go_to(SwitchEvent.ALL)
         return votes.answer()
 
     def _drop_orders(self) -> list[Effect]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from monarch.core.code_switch.table import PROPOSAL, ProposalState, Said, Vote, next_of
+from monarch.core.code_switch.table import PROPOSAL, ProposalState, SwitchEvent, Vote, next_of
 from monarch.wire.message import SwitchOrder
 
 NOBODY = -1
@@ -74,7 +74,7 @@ class Proposal:
         return request.owner if is_switch and request is not None else None
 
     def begin(self) -> Request | None:
-        return self._move(Said.BEGIN)
+        return self._move(SwitchEvent.BEGIN)
 
     @property
     def is_last(self) -> bool:
@@ -98,22 +98,22 @@ class Proposal:
                 if vote is Vote.YES:
                     self._switched.append(request.owner)
         if vote is Vote.GONE:
-            return self._move(Said.LOST)
+            return self._move(SwitchEvent.LOST)
         if vote is not Vote.YES:
             self._is_refused = True
         if self._is_refused and not (self.state is ProposalState.PREPARING and self._todo):
-            return self._move(Said.NO)  # All say why they cannot prepare.
+            return self._move(SwitchEvent.NO)  # All say why they cannot prepare.
         if self._is_interrupted and (self._todo or self._prepared):
-            return self._move(Said.LOST)
+            return self._move(SwitchEvent.LOST)
         return self._next()
 
     def unchanged(self) -> Request | None:
         """Handle that all owners have prepared, and none has code to switch."""
-        return self._move(Said.UNCHANGED)
+        return self._move(SwitchEvent.UNCHANGED)
 
     def refused(self) -> Request | None:
         """Handle that the author refuses, though all have voted yes."""
-        return self._move(Said.NO)
+        return self._move(SwitchEvent.NO)
 
     def interrupted(self) -> Request | None:
         """Handle Ctrl-C. While an owner switches, it must be told to stop, and its answer
@@ -121,11 +121,11 @@ class Proposal:
         self._is_interrupted = True
         if self.is_over or self.state is ProposalState.CALLING_OFF or self.switching is not None:
             return None
-        return self._move(Said.LOST)
+        return self._move(SwitchEvent.LOST)
 
     def _next(self) -> Request | None:
         if not self._todo:
-            return self._move(Said.ALL)
+            return self._move(SwitchEvent.ALL)
         request = self._open = self._todo.pop(0)
         if isinstance(request, AskOwner):
             if request.order is SwitchOrder.PREPARE:
@@ -133,7 +133,7 @@ class Proposal:
             self._has_shown |= request.order is SwitchOrder.SHOW_FILES
         return request
 
-    def _move(self, event: Said) -> Request | None:
+    def _move(self, event: SwitchEvent) -> Request | None:
         self.state = next_of(PROPOSAL, self.state, event)
         self._open = None
         owners = range(self._num_owners)

@@ -5,46 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
+
 from monarch.core.code_switch.effects import AnswerOrder, Do, Effect, Reason, Work
 from monarch.core.code_switch.table import Vote
 from monarch.wire.message import SwitchOrder
 
 
-class Round:
-    """The round of ``order``, answered under ``token`` when all have voted.
+class Round(msgspec.Struct, kw_only=True, eq=False):
+    """The votes of a participant and its procs on one order, which is answered when all are in."""
 
-    ``next_number`` returns a number for further work.
-    """
-
-    def __init__(
-        self,
-        order: SwitchOrder,
-        token: int,
-        *,
-        ends_at: float,
-        seconds: float,
-        next_number: Callable[[], int],
-    ) -> None:
-        self.order = order
-        #: Identifies the order that is answered; 0 if it needs no answer.
-        self.token = token
-        #: When a proc that has not voted counts as a no.
-        self.ends_at = ends_at
-        #: How long the round may last, for the text about silent procs.
-        self.seconds = seconds
-        #: The numbers of the participant's own work that is not done.
-        self.own_work: set[int] = set()
-        #: The procs that have not voted, by number.
-        self.asked: dict[int, str] = {}
-        #: The procs that must revert before the others patch, by number.
-        self.leaving: dict[int, str] = {}
-        #: When an actor that has not halted is late; None if no halt is under way.
-        self.halts_at: float | None = None
-        #: The combined vote so far.
-        self.vote = Vote.YES
-        #: Why not all voted yes, each reason with a proc, or "" for this process.
-        self._reasons: list[tuple[Reason, str]] = []
-        self._next_number = next_number
+    order: SwitchOrder
+    #: Identifies the order that is answered; 0 if it needs no answer.
+    token: int
+    #: When a proc that has not voted counts as a no.
+    ends_at: float
+    #: How long the round may last, for the text about silent procs.
+    seconds: float
+    #: Returns a number for further work.
+    next_number: Callable[[], int]
+    #: The numbers of the participant's own work that is not done.
+    own_work: set[int] = msgspec.field(default_factory=set)
+    #: The procs that have not voted, by number.
+    asked: dict[int, str] = msgspec.field(default_factory=dict)
+    #: The procs that must revert before the others patch, by number.
+    leaving: dict[int, str] = msgspec.field(default_factory=dict)
+    #: When an actor that has not halted is late; None if no halt is under way.
+    halts_at: float | None = None
+    #: The combined vote so far.
+    vote: Vote = Vote.YES
+    #: Why not all voted yes, each reason with a proc, or "" for this process.
+    reasons: list[tuple[Reason, str]] = msgspec.field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -56,7 +47,7 @@ class Round:
         return self.ends_at if self.halts_at is None else self.halts_at
 
     def answer(self) -> list[Effect]:
-        return [AnswerOrder(self.token, self._reasons, self.seconds)] if self.token else []
+        return [AnswerOrder(self.token, self.reasons, self.seconds)] if self.token else []
 
     def add(self, vote: Vote) -> None:
         """Count a vote. One ``NO`` outweighs all, one ``LATE`` every ``YES``."""
@@ -69,7 +60,7 @@ class Round:
         self.add(vote)
         if self.order is SwitchOrder.HALT and self.halts_at is not None:
             self.halts_at = None
-            further = self._next_number()
+            further = self.next_number()
             self.own_work.add(further)
             return [Do(further, Work.CATCH_UP, self.token)]
         return [Do(0, Work.END)] if self.order is SwitchOrder.REVERT else []
@@ -87,10 +78,10 @@ class Round:
             proc = self.asked.pop(number)
             self.add(vote)
             if gives_way and self.order is SwitchOrder.HALT and proc not in replaced:
-                # It has taken what was sent behind the fence, which is for the one after it.
+                # It has taken messages from behind the fence, which are for the new proc.
                 replaced.add(proc)
                 self.add(Vote.LATE)
-                self._reasons.append((Reason.GIVES_WAY, proc))
+                self.reasons.append((Reason.GIVES_WAY, proc))
         return []
 
     def tick(self, now: float, preparing: dict[int, str]) -> list[Effect]:
@@ -101,7 +92,7 @@ class Round:
                 self.halts_at = None
                 self.own_work.clear()
                 self.add(Vote.LATE)
-                self._reasons.append((Reason.BUSY, ""))
+                self.reasons.append((Reason.BUSY, ""))
             return []
         return self._end(preparing) if now >= self.ends_at else []
 
@@ -118,8 +109,8 @@ class Round:
             effects.append(self._patch())
         if silent and self.order is not SwitchOrder.REVERT:
             self.add(Vote.NO)
-            self._reasons += [(Reason.SILENT, proc) for proc in silent]
-        self.ends_at = math.inf  # Own work comes to an end of its own.
+            self.reasons += [(Reason.SILENT, proc) for proc in silent]
+        self.ends_at = math.inf  # Our own work always ends by itself.
         return effects
 
     def _patch(self) -> Effect:

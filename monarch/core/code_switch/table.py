@@ -41,7 +41,7 @@ class Vote(Enum):
     GONE = "gone"
 
 
-class Said(Enum):
+class SwitchEvent(Enum):
     """Events of the state machines: the combined answers to an order, and everything else that
     happens."""
 
@@ -100,76 +100,79 @@ class ParticipantState(Enum):
 
 
 # Short, so that a row of a table fits in a line.
-_A, _C, _P, _O = ProposalState, CoordinatorState, ParticipantState, SwitchOrder
+_A, _C, _P = ProposalState, CoordinatorState, ParticipantState
+_E, _O = SwitchEvent, SwitchOrder
 
-_OFF = {Said.NO: _A.CALLING_OFF, Said.LOST: _A.CALLING_OFF}
-_BACK = {Said.NO: _C.UNDOING, Said.LOST: _C.UNDOING}
+_OFF = {_E.NO: _A.CALLING_OFF, _E.LOST: _A.CALLING_OFF}
+_BACK = {_E.NO: _C.UNDOING, _E.LOST: _C.UNDOING}
 
-PROPOSAL: Mapping[ProposalState, Mapping[Said, ProposalState]] = {
-    _A.IDLE: {Said.BEGIN: _A.PREPARING},
-    _A.PREPARING: {Said.ALL: _A.SHOWING, Said.UNCHANGED: _A.CALLING_OFF, **_OFF},
-    _A.SHOWING: {Said.ALL: _A.SWITCHING, **_OFF},
-    _A.SWITCHING: {Said.ALL: _A.SWITCHED, **_OFF},
-    _A.CALLING_OFF: {Said.ALL: _A.CALLED_OFF},
+PROPOSAL: Mapping[ProposalState, Mapping[SwitchEvent, ProposalState]] = {
+    _A.IDLE: {_E.BEGIN: _A.PREPARING},
+    _A.PREPARING: {_E.ALL: _A.SHOWING, _E.UNCHANGED: _A.CALLING_OFF, **_OFF},
+    _A.SHOWING: {_E.ALL: _A.SWITCHING, **_OFF},
+    _A.SWITCHING: {_E.ALL: _A.SWITCHED, **_OFF},
+    _A.CALLING_OFF: {_E.ALL: _A.CALLED_OFF},
     _A.SWITCHED: {},
     _A.CALLED_OFF: {},
 }
-"""From where an author goes where, when all owners have answered or something else happens."""
+"""The next state of an author, by its state and by what happens."""
 
-COORDINATOR: Mapping[CoordinatorState, Mapping[Said, CoordinatorState]] = {
-    _C.IDLE: {Said.BEGIN: _C.FENCING},
-    _C.FENCING: {Said.ALL: _C.HALTING, Said.LATE: _C.LIFTING, **_BACK},
-    _C.LIFTING: {Said.ALL: _C.PAUSING, Said.LATE: _C.FENCING, **_BACK},
-    _C.PAUSING: {Said.WOKE: _C.FENCING, **_BACK},
-    _C.HALTING: {Said.ALL: _C.SHOWING, Said.LATE: _C.LIFTING, **_BACK},
-    _C.SHOWING: {Said.ALL: _C.PATCHING, **_BACK},
-    _C.PATCHING: {Said.ALL: _C.RELEASING, **_BACK},
-    _C.RELEASING: {Said.ALL: _C.COMMITTED, Said.LOST: _C.UNDOING},
-    _C.UNDOING: {Said.ALL: _C.REVERTING},
-    _C.REVERTING: {Said.ALL: _C.ABORTED},
+COORDINATOR: Mapping[CoordinatorState, Mapping[SwitchEvent, CoordinatorState]] = {
+    _C.IDLE: {_E.BEGIN: _C.FENCING},
+    _C.FENCING: {_E.ALL: _C.HALTING, _E.LATE: _C.LIFTING, **_BACK},
+    _C.LIFTING: {_E.ALL: _C.PAUSING, _E.LATE: _C.FENCING, **_BACK},
+    _C.PAUSING: {_E.WOKE: _C.FENCING, **_BACK},
+    _C.HALTING: {_E.ALL: _C.SHOWING, _E.LATE: _C.LIFTING, **_BACK},
+    _C.SHOWING: {_E.ALL: _C.PATCHING, **_BACK},
+    _C.PATCHING: {_E.ALL: _C.RELEASING, **_BACK},
+    _C.RELEASING: {_E.ALL: _C.COMMITTED, _E.LOST: _C.UNDOING},
+    _C.UNDOING: {_E.ALL: _C.REVERTING},
+    _C.REVERTING: {_E.ALL: _C.ABORTED},
     _C.COMMITTED: {},
     _C.ABORTED: {},
 }
-"""From where a coordinator goes where, when all have answered or something else happens."""
+"""The next state of a coordinator, by its state and by what happens."""
 
-_ANEW: Mapping[SwitchOrder | Said, ParticipantState] = {
+_ANEW: Mapping[SwitchOrder | SwitchEvent, ParticipantState] = {
     _O.PREPARE: _P.PREPARING,
     _O.REVERT: _P.REVERTING,
 }
 
-PARTICIPANT: Mapping[ParticipantState, Mapping[SwitchOrder | Said, ParticipantState]] = {
+PARTICIPANT: Mapping[ParticipantState, Mapping[SwitchOrder | SwitchEvent, ParticipantState]] = {
     _P.IDLE: {_O.PREPARE: _P.PREPARING},
-    _P.PREPARING: {Said.ALL: _P.PREPARED, **_ANEW},
+    _P.PREPARING: {_E.ALL: _P.PREPARED, **_ANEW},
     _P.PREPARED: {
         _O.SWITCH: _P.PREPARED, _O.FENCE: _P.FENCING, _O.LIFT: _P.PREPARED, **_ANEW,
     },
-    _P.FENCING: {Said.ALL: _P.FENCED, _O.LIFT: _P.LIFTED, **_ANEW},
+    _P.FENCING: {_E.ALL: _P.FENCED, _O.LIFT: _P.LIFTED, **_ANEW},
     _P.LIFTED: {_O.FENCE: _P.FENCING, _O.LIFT: _P.LIFTED, **_ANEW},
     _P.FENCED: {
         _O.HALT: _P.HALTING, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
     },
     _P.HALTING: {
-        Said.ALL: _P.HALTED, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
+        _E.ALL: _P.HALTED, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
     },
     _P.HALTED: {
         _O.PATCH: _P.PATCHING, _O.LIFT: _P.LIFTED, _O.RESUME: _P.FENCED, **_ANEW,
     },
-    _P.PATCHING: {Said.ALL: _P.PATCHED, **_ANEW},
+    _P.PATCHING: {_E.ALL: _P.PATCHED, **_ANEW},
     _P.PATCHED: {_O.GO: _P.IDLE, _O.RESUME: _P.FENCED, **_ANEW},
-    _P.REVERTING: {Said.ALL: _P.IDLE, _O.REVERT: _P.REVERTING},
+    _P.REVERTING: {_E.ALL: _P.IDLE, _O.REVERT: _P.REVERTING},
 }  # fmt: skip
-"""From where a participant goes where: when it is ordered to, and when it and its procs have done
-as they were told. After ``GO`` in ``PATCHED`` it runs the new code, after ``REVERT`` the old."""
+"""The next state of a participant, by its state and by the order that it gets; or when it and its
+procs have carried out an order. After ``GO`` it runs the new code, after ``REVERT`` the old."""
 
-_S = TypeVar("_S", ProposalState, CoordinatorState, ParticipantState)
-_E = TypeVar("_E", Said, "SwitchOrder | Said")
+_StateT = TypeVar("_StateT", ProposalState, CoordinatorState, ParticipantState)
+_EventT = TypeVar("_EventT", SwitchEvent, "SwitchOrder | SwitchEvent")
 
 
 class IllegalEvent(Exception):
     """A party does not expect this event in its present state."""
 
 
-def next_of(table: Mapping[_S, Mapping[_E, _S]], state: _S, event: _E) -> _S:
+def next_of(
+    table: Mapping[_StateT, Mapping[_EventT, _StateT]], state: _StateT, event: _EventT
+) -> _StateT:
     """Return the state that an event leads to. Raises ``IllegalEvent``."""
     following = table[state].get(event)
     if following is None:

@@ -34,7 +34,7 @@ class ImportedTexts:
             return
         for name, module in sys.modules.copy().items():
             seen = self._seen.get(name)
-            # By its type: what only says that it is a module need not be one (cffi has such).
+            # By its type: cffi has objects that only claim to be modules.
             if not issubclass(type(module), ModuleType) or (seen is not None and seen() is module):
                 continue
             self._seen[name] = weakref.ref(module)

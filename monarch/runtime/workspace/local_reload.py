@@ -89,8 +89,8 @@ class LocalReload:
                     return self._unprepared(generation)
                 self._committed = {generation: step}
                 self._patch(step, exempt)
-        step.said.wait()
-        return step.said.value
+        step.outcome.wait()
+        return step.outcome.value
 
     def _unprepared(self, generation: int) -> ReloadOutcome:
         """Return the outcome for a generation that was not prepared here: this process started on
@@ -105,17 +105,17 @@ class LocalReload:
         lock."""
         if step.is_replaced:
             step.ready.abort()
-            step.said.set(self._words.of_replaced(step))
+            step.outcome.set(self._words.of_replaced(step))
             return
         started = time.perf_counter()
         step.ready.label_before = f"generation {self._agent.generation}"
         try:
             report = step.ready.commit()
         except Exception as error:
-            known = isinstance(error, ReloadError)
-            reload_error = error if known else ReloadError.of_exception(error, "commit")
-            refusal = self._words.refusal(reload_error)  # type: ignore[arg-type]
-            step.said.set(ReloadOutcome(num_procs=1, refused=[refusal]))
+            if not isinstance(error, ReloadError):
+                error = ReloadError.of_exception(error, "commit")
+            refusal = self._words.refusal(error)
+            step.outcome.set(ReloadOutcome(num_procs=1, refused=[refusal]))
             return
         report.files = step.files
         step.report = report
@@ -137,7 +137,7 @@ class LocalReload:
         report = step.report
         assert report is not None
         if not _is_news(report):
-            step.said.set(outcome)
+            step.outcome.set(outcome)
             return
 
         def over(cell: ActorCell | None, error: BaseException | None) -> None:
@@ -145,7 +145,7 @@ class LocalReload:
                 outcome.refused.append(self._words.hook_refusal(cell, error))
             outcome.warnings = list(report.warnings)
             outcome.for_next_start = list(report.for_next_start)
-            step.said.set(outcome)
+            step.outcome.set(outcome)
 
         seconds = settings().reload_timeout_seconds
         cells = [cell for cell in self._agent.cells if cell.record.uid not in exempt]

@@ -39,24 +39,28 @@ from monarch_reload import (
 
 
 class Preparation(msgspec.Struct):
-    """One change of code. ``modules`` existed when it was prepared.
-
-    ``report`` is set once it was switched to, ``round`` notifies the actors, ``said`` is the
-    outcome. ``warnings``: errors that its code will raise. ``stale``: old code here, which ends
-    with the process.
-    """
+    """One change of code in this process."""
 
     plan: ReloadPlan
+    #: The new code, which can be committed or aborted.
     ready: Prepared | ClassUpgrade
     files: list[str]
+    #: The modules that existed when it was prepared.
     modules: set[str] = msgspec.field(default_factory=set)
+    #: Whether a new process replaces this one.
     is_replaced: bool = False
+    #: What ran before the switch: here, and on all hosts.
     generation_before: int = 0
     codes_before: dict[Uid, HostCode] = msgspec.field(default_factory=dict)
+    #: Set by the switch.
     report: ReloadReport | None = None
+    #: Notifies the actors of the switch.
     round: ReloadRound | None = None
-    said: Promise[ReloadOutcome] = msgspec.field(default_factory=Promise)
+    #: Set when all actors have been notified.
+    outcome: Promise[ReloadOutcome] = msgspec.field(default_factory=Promise)
+    #: Errors that the new code will raise.
     warnings: list[str] = msgspec.field(default_factory=list)
+    #: Old code of this process, which ends with the process.
     stale: list[str] = msgspec.field(default_factory=list)
 
 
@@ -78,7 +82,7 @@ class Breaks:
         self._began = time.thread_time()
 
     def __call__(self) -> None:
-        # Of this thread alone: on a machine with much to do, its turn is long in coming.
+        # The time of this thread alone: on a busy machine it may wait long for a processor.
         worked = time.thread_time() - self._began
         if self._seconds_left > 0.0:
             began = time.monotonic()
@@ -108,7 +112,13 @@ class Preparing:
 
     def step(self, plan: ReloadPlan) -> Preparation | None:
         """Return the step that a plan means for this process; None if nothing changes here."""
-        return self._upgrade(plan, plan.upgrade) if plan.upgrade else self._of_files(plan)
+        if plan.upgrade is None:
+            return self._of_files(plan)
+        cells = [cell for cell in self._agent.cells if cell.record.uid == plan.upgrade.mesh]
+        live = next((cell.cls for cell in cells if cell.cls is not None), None)
+        if live is None:
+            return None  # No actor of the mesh lives here.
+        return self.of_class(plan, live, plan.upgrade, adds_globals=True)
 
     def has_missed(self, step: Preparation) -> bool:
         """Return whether a module that the step changes was imported after it was prepared."""
@@ -148,32 +158,27 @@ class Preparing:
         for folder in folders:
             self._reloader.add_root(folder)
         is_root = self._agent.is_root
-        # New code is tried here in any case, so that code that does not run ends no process.
+        # New code is tried here in any case: code that does not run must not end a process.
         mode = plan.mode if plan.mode in ("patch", "off") else "auto"
-        # A module in the middle of its import counts as one that is yet to come.
+        # A module that is being imported now counts as not imported yet.
         modules = set(sys.modules) - being_imported()
         texts = self._sources(changes)
         self._trial.push = plan.attempt
+        not_loaded = [
+            change for change in changes if change.path not in texts and change.path.endswith(".py")
+        ]
         ready = self._reloader.prepare(
             texts,
             mode=mode,  # type: ignore[arg-type]
             as_far_as_possible=is_root,
-            arriving={
-                change.path: change.source
-                for change in changes
-                if change.source and change.path not in texts and change.path.endswith(".py")
-            },
+            arriving={change.path: change.source for change in not_loaded if change.source},
             folders=folders,
-            deleted=[
-                change.path
-                for change in changes
-                if not change.source and change.path not in texts and change.path.endswith(".py")
-            ],
+            deleted=[change.path for change in not_loaded if not change.source],
         )
         actions = {verdict.action for verdict in ready.verdicts.values() if verdict.module}
         unfit = {"respawn"} if plan.mode == "auto" else {"respawn", "patch", "rerun"}
         step = Preparation(plan, ready, [change.path for change in changes], modules)
-        # Those for a process that a new one takes the place of, in which all starts anew.
+        # Without the warnings about the next start: a replaced process makes it at once.
         for_next = ready.report.for_next_start
         step.warnings = [text for text in ready.report.warnings if text not in for_next]
         step.is_replaced = (
@@ -198,12 +203,6 @@ class Preparing:
             if change.path.endswith(CONFIG_SUFFIXES) or os.path.realpath(change.path) in loaded
         }
 
-    def _upgrade(self, plan: ReloadPlan, upgrade: Upgrade) -> Preparation | None:
-        """Prepare an upgrade; ``None`` if no actor of the mesh lives here."""
-        cells = [cell for cell in self._agent.cells if cell.record.uid == upgrade.mesh]
-        live = next((cell.cls for cell in cells if cell.cls is not None), None)
-        return None if live is None else self.of_class(plan, live, upgrade, adds_globals=True)
-
     def of_class(
         self, plan: ReloadPlan, live: type, upgrade: Upgrade, *, adds_globals: bool
     ) -> Preparation:
@@ -212,7 +211,7 @@ class Preparing:
             staged, number = load_afresh(upgrade.pickled)
         except Exception as error:
             raise ReloadError.of_exception(error, "run") from error
-        # An actor that is sent the new class from now on is to find the live one in its place.
+        # If the new class is sent to an actor here later, it arrives as the live class.
         also = (Action(lambda: stand_for(number, live)),) if adds_globals else ()
         return Preparation(
             plan, ClassUpgrade(live, staged, adds_globals=adds_globals, also=also), []

@@ -18,9 +18,9 @@ else:
     from backports import zstd
 
 # A first push names thousands of files, once for each host, to every proc: over a slow link that
-# was a third of all bytes. Of an edit it is not worth the time.
+# was a third of all bytes. A small plan is not worth the time.
 _COMPRESSED_BYTES = 16 << 10
-_FRAME = b"\x28\xb5\x2f\xfd"  # begins what zstd makes, and neither of what else a plan may be
+_FRAME = b"\x28\xb5\x2f\xfd"  # the beginning of zstd's output, which no other plan has
 
 
 class FileChange(msgspec.Struct, array_like=True, frozen=True):
@@ -40,52 +40,60 @@ class Upgrade(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StagedFiles(msgspec.Struct, kw_only=True):
-    """The files of a push on its hosts, for owners, which have them shown.
+    """The staged files of a push, for the owners, which have their hosts show them."""
 
-    ``owners`` says which owner sees to which host; "" is the author. ``num_files`` are staged, by
-    host. ``sharing`` hosts see a folder that another host writes; ``shared`` names the files there
-    that have changed, of ``num_shared``, as ``Share`` takes them. With ``best_effort`` a host that
-    cannot show the files is left behind.
-    """
-
+    #: The owner that is responsible for each host; "" is the author.
     owners: dict[Uid, Uid]
+    #: The addresses of the hosts.
     places: list[ProcAddress]
+    #: How many files are staged on each host.
     num_files: dict[Uid, int]
+    #: The hosts that see a folder which another host, or the author, writes.
     sharing: list[Uid] = []
+    #: The files that have changed there, in the form of ``Share``.
     shared: bytes = b""
+    #: How many files the folder has in all.
     num_shared: int = 0
+    #: Whether a host that cannot show the files is left behind.
     best_effort: bool = False
 
 
 class ReloadPlan(msgspec.Struct):
-    """The files that a generation changes, by the host that they lie on.
+    """A change of code for the processes of a push.
 
-    ``local`` are the author's own files, for processes that run them where they are, on the
-    author's machine. ``paths`` are import folders by host. ``covers`` are all hosts that have this
-    state then, ``behind`` those that are left with another. ``author`` names the pushing user, for
-    people, ``folders`` where the workspace's folders land. ``family`` names the workspace, and
-    ``others`` are hosts which had a state of it, or of another together with hosts of this push,
-    and are left with that: the owner of all adds them. An upgrade of a class has no files, and a
-    number below 0: it is for the procs of one mesh, and is not passed further down. ``attempt`` is
-    different for each push, also after a failed one. ``staged`` is for owners only.
+    An upgrade of a class has no files, and a negative number. It is for the procs of one mesh,
+    which do not pass it to procs of their own.
     """
 
     generation: int
     digest: str
+    #: How code changes: "auto", "patch", "respawn", or "off".
     mode: str
+    #: The files that change on each host, and its import folders.
     hosts: dict[Uid, list[FileChange]] = {}
     paths: dict[Uid, list[str]] = {}
+    #: The author's own files and import folders, for processes on the author's machine.
     local: list[FileChange] = []
     local_paths: list[str] = []
+    #: The id of that machine.
     author_machine: str = ""
+    #: The user who pushes, for people.
     author: str = ""
+    #: The folders that the workspace's folders land in.
     folders: list[str] = []
+    #: Names the workspace.
     family: str = ""
+    #: All hosts that take part; those in ``behind`` keep another state.
     covers: list[Uid] = []
+    #: Hosts outside of this push that keep another state of this workspace, or of a workspace that
+    #: hosts of this push had. The client adds them.
     others: list[HostCode] = []
     behind: list[Uid] = []
+    #: The new class, for an upgrade.
     upgrade: Upgrade | None = None
+    #: Different for each push, also after a failed one.
     attempt: str = ""
+    #: For owners only.
     staged: StagedFiles | None = None
 
     def code_change(self, old_generation: int) -> CodePush:
@@ -105,7 +113,7 @@ class ReloadPlan(msgspec.Struct):
         try:
             data = msgspec.msgpack.encode(self)
         except UnicodeEncodeError:
-            # Names that are no UTF-8 have surrogates, which JSON takes; it takes longer, too.
+            # Names that are not UTF-8 have surrogates. JSON takes them, but is slower.
             data = json.dumps(msgspec.to_builtins(self)).encode()
         return data if len(data) < _COMPRESSED_BYTES else zstd.compress(data, 1)
 
@@ -180,35 +188,38 @@ _LISTS = (
 
 
 class ReloadOutcome(msgspec.Struct):
-    """The outcome of a step in a process and in those it owns. ``busy``: another author pushes.
+    """The outcome of a step in a process and in the processes that it owns."""
 
-    ``respawn`` lists changes that a running process cannot take, and why; ``is_replaced`` says that
-    the answering process will be replaced by a new one. ``replaced`` are the labels of all such
-    processes, and ``replaced_actors`` the actors that are made again in them, by class.
-    ``problems`` occurred when it was too late to go back, ``notes`` is further information,
-    ``warnings`` are errors that new code will raise, ``for_next_start`` those of them about the
-    next start, ``compiles_again`` the functions that torch.compile compiles at their next call.
-    ``late`` processes have not reached a fence or a halt in time, which may be tried again.
-    """
-
+    #: The changed modules, functions and classes, and the modules that ran again.
     modules: list[str] = []
     functions: list[str] = []
     classes: list[str] = []
     reran: list[str] = []
+    #: Changes that a running process cannot take, and why.
     respawn: list[str] = []
+    #: How many actors have new code, by class.
     actors: dict[str, int] = {}
+    #: Whether a new process will replace the answering one.
     is_replaced: bool = False
+    #: The labels of all processes that will be replaced, and their actors, by class.
     replaced: list[str] = []
     replaced_actors: dict[str, int] = {}
+    #: Errors that occurred when it was too late to go back.
     problems: list[str] = []
+    #: Further information for people.
     notes: list[str] = []
+    #: Errors that the new code will raise; the second list has those about the next start.
     warnings: list[str] = []
     for_next_start: list[str] = []
+    #: Functions that torch.compile compiles at their next call.
     compiles_again: list[str] = []
+    #: How many processes have answered, and the longest time that one needed.
     num_procs: int = 0
     seconds: float = 0.0
     refused: list[RefusedFile] = []
+    #: Processes that have not reached a fence or a halt in time. It may be tried again.
     late: list[RefusedFile] = []
+    #: Why the step must be tried again later: another author pushes. "" if none does.
     busy: str = ""
 
     @property
@@ -243,17 +254,19 @@ class ReloadOutcome(msgspec.Struct):
 
 
 class Switched(msgspec.Struct):
-    """The end of an owner's switch, which ``is_done``, or was taken back.
+    """The result of an owner's switch."""
 
-    ``replies`` of its hosts are of those that show the files, ``failed`` says why others do not,
-    ``looked`` are sharing hosts that have seen the files. ``is_taken_back``: hosts did show them.
-    ``outcome`` says what was switched, or who refused; ``seconds`` by step.
-    """
-
+    #: Whether the new code runs; else everything was taken back.
     is_done: bool = False
+    #: Whether hosts showed the new files and then restored the old ones.
     is_taken_back: bool = False
+    #: The changes, or the refusals.
     outcome: ReloadOutcome = msgspec.field(default_factory=ReloadOutcome)
+    #: The answers of the hosts that show the files.
     replies: dict[Uid, bytes] = {}
+    #: Why other hosts do not show them.
     failed: dict[Uid, str] = {}
+    #: The hosts that have checked a folder which another host writes.
     looked: list[Uid] = []
+    #: The time of each step.
     seconds: dict[str, float] = {}

@@ -146,7 +146,7 @@ class ReplicaAgent:
     def _on_sync(self, envelope: Envelope[Sync]) -> None:
         order = envelope.message
         if order.onward:
-            # First of all: the others have their disks to write, too.
+            # First of all, so that the other hosts write to their disks at the same time.
             pass_on(self._agent.node, order, envelope.payload, envelope.buffers)
         self._orders.put(lambda: self._answer(envelope))
 
@@ -216,8 +216,8 @@ class ReplicaAgent:
         if isinstance(answer, messages.Staged):
             body.is_staged = True
             body.packages = tuple(self._packages)
-            # The client whose processes are to change with the files; asked in every push, so not
-            # on its own.
+            # The client whose processes change with the files. Each push needs it, so there is no
+            # question of its own for it.
             body.client_address = agent.client
         node.answer(order, body)
 
@@ -325,7 +325,7 @@ class ReplicaAgent:
         if replica is None:
             return ""
         if replica.generation != order.generation:
-            # It was never shown here, or another push has come since.
+            # It was never shown here, or another author has pushed since.
             if not self._lease.is_anothers(order.author or order.sender):
                 replica.abort(order.generation)
             return ""

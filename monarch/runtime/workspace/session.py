@@ -88,7 +88,7 @@ class WorkspaceSession:
         if any(host.uid == self._agent.node.uid for host in hosts):
             effort["local_roots"] = self._agent.given_workspaces()
         if owners is None and not is_visit and not self._agent.is_root:
-            # All programs there are the client's in the end, as is this process itself.
+            # The client owns all programs there, and this process as well.
             owners = [RemoteOwner(self._agent.node, self._agent.root)]
         with self.reload.pushing():
             if owners is None and not is_visit:
@@ -155,8 +155,8 @@ class WorkspaceSession:
             surroundings = self._surroundings.get(workspace)
             if surroundings is not None:
                 return surroundings, []
-            made = self._surroundings[workspace] = Surroundings(workspace)
-            return made, made.arrivals()
+            new = self._surroundings[workspace] = Surroundings(workspace)
+            return new, new.arrivals()
 
     def _author(self, workspace: Workspace) -> Author:
         # Few processes ever push.
@@ -165,7 +165,7 @@ class WorkspaceSession:
         with self._lock:
             author = self._authors.pop(workspace, None) or Author(self._agent.node, workspace)
             self._authors[workspace] = author
-            # The system has few queues of events, and others want some too.
+            # The system has few event queues, which other programs need too.
             for idle in list(self._authors.values())[:-_MAX_AWAKE]:
                 idle.rest()
             return author

@@ -16,29 +16,33 @@ PING = ""
 
 
 class Call(Message, tag=2, kw_only=True):
-    """Run an endpoint. Payload: the arguments. ``port`` 0 means that the sender expects no answer.
-
-    ``generation`` is the sender's, counted by the client ``root``: a process with an older one must
-    not run the call. Once the call has begun, it is the generation that runs it. ``crosses``: when
-    the call was sent, a switch to this generation was under way that leaves some of the receivers
-    behind. ``trace`` is the caller's span, in the form of W3C's ``traceparent``, if it is sampled.
-    The receiver sets ``arrived``: nanoseconds of its clock.
-    """
+    """Run an endpoint. Payload: the arguments."""
 
     actor: Uid
     method: str
+    #: The receiver's rank among the receivers, and their dimensions.
     rank: int
     labels: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+    #: The process that sends it, and the actor in it.
     sender: Uid
     sender_actor: Uid = ""
+    #: The port for the answer, 0 if none is expected, and its process if that is not the sender.
     port: int = 0
     port_proc: ProcAddress | None = None
+    #: Whether the endpoint gets the port as an argument, and answers itself.
     explicit_response_port: bool = False
+    #: The sender's generation: a process with an older one must not run the call. Once the call has
+    #: begun, the generation that runs it.
     generation: int = 0
+    #: The client that counts the generations.
     root: Uid = ""
+    #: A generation to which a switch was under way when the call was sent, and which leaves some of
+    #: the receivers behind; 0 for none.
     crosses: int = 0
+    #: The caller's span, in the form of W3C's ``traceparent``, if it is sampled.
     trace: str = ""
+    #: When it arrived, in nanoseconds of the receiver's clock; set by the receiver.
     arrived: int = 0
 
 

@@ -29,20 +29,22 @@ class Grow(Message, tag=61, kw_only=True):
 
 
 class Cast(Message, tag=62, kw_only=True):
-    """One message for members of a proc mesh on the hosts ``start`` to ``stop``.
-
-    ``inner`` is its header. Answers to ``port`` are gathered on their way back, through ``parent``.
-    Each cast of a sender along one tree has a larger ``number`` than those before.
-    """
+    """One message for members of a proc mesh, on a range of its hosts."""
 
     mesh: Uid
     sender: Uid
+    #: Larger than the numbers of the sender's earlier casts along this tree.
     number: int
+    #: The range of hosts: the first, and the one after the last.
     start: int
     stop: int
+    #: The hosts that are known to be dead.
     dead: tuple[int, ...]
+    #: The receivers, as ``Members.to_wire`` returns them.
     members: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    #: The header of the message.
     inner: bytes
+    #: The process through which the answers to ``port`` are gathered.
     parent: ProcAddress | None = None
     port: int = 0
 

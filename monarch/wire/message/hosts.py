@@ -51,20 +51,26 @@ class Notice(Message, tag=31):
 
 
 class ProcState(msgspec.Struct):
-    """A proc, as its host knows it. ``name`` is the name of its mesh, ``mesh`` the uid; ``label``
-    is the proc's own name, for people. ``hangs`` says why it hangs, in words."""
+    """A proc, as its host knows it."""
 
     uid: Uid
+    #: The proc's own name, for people.
     label: str
+    #: The name and the uid of its mesh.
     name: str
     mesh: Uid
     rank: int
     pid: int
+    #: Whether it listens for messages.
     is_up: bool
+    #: Why it hangs, in words; "" if it does not.
     hangs: str = ""
+    #: None until it is up.
     address: ProcAddress | None = None
+    #: The dimensions of its mesh.
     labels: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+    #: How many processes of this uid there were before it.
     life: int = 0
 
 
@@ -78,32 +84,39 @@ class HostPackages(msgspec.Struct):
 
 
 class HostState(msgspec.Struct, kw_only=True):
-    """A host, as its agent knows it.
+    """A host, as its agent knows it."""
 
-    ``workspace`` is the folder that pushes go to, ``state`` the state folder of its replica,
-    ``writes`` whether this host writes the folder. ``client`` names the program that it serves.
-    ``idle_limit`` is ``None`` if there is none.
-    """
-
+    #: The host's name, for people.
     host: str
+    #: The process of the agent.
     pid: int
     machine: str
     uid: Uid
+    #: The folder that pushes go to, and the state folder of its replica; "" if there is none.
     workspace: str = ""
     state: str = ""
+    #: The state of the workspace there.
     generation: int = 0
     digest: str = ""
+    #: How many bytes are staged for a later commit.
     staged_bytes: int = 0
+    #: The id of the replica's folder, which is the same on all hosts that see it.
     replica: str = ""
+    #: Whether this host writes that folder.
     writes: bool = False
+    #: The folder of the procs' log files.
     logs: str = ""
     bulletins: tuple[Bulletin, ...] = ()
     procs: tuple[ProcState, ...] = ()
+    #: The program that the host serves, and its address; None if it serves none.
     client: str = ""
     client_address: ProcAddress | None = None
+    #: The programs that run there for people.
     programs: tuple[dict[str, Any], ...] = ()
+    #: After how many seconds without use the host ends; None for never.
     idle_limit: float | None = None
     idle_seconds: float = 0.0
+    #: None unless it was asked for.
     packages: HostPackages | None = None
 
 
@@ -161,29 +174,34 @@ class Preload(Request[None], tag=25):
 class SpawnProcs(Message, tag=22, kw_only=True):
     """Make procs for a mesh. Each sends ``ProcUp`` to the owner, or ``ProcDown`` is sent for it.
 
-    Payload: code that each proc runs before anything else, if any. ``root`` is the client;
-    ``command`` starts the procs' template, and that of the procs that they spawn on this host.
-    ``is_quiet``: procs send ``ProcUp`` to the host agent only, because the owner sends through it.
-    ``digest`` names the workspace that they must run, ``generation`` is the owner's; ``codes`` are
-    the states of hosts that belong together but run different ones. ``path`` are the author's
-    import folders; a name need not be UTF-8.
+    Payload: code that each proc runs before anything else, if any.
     """
 
     mesh: Uid
     name: str
+    #: The process that spawns them, and the actor in it.
     owner: ProcAddress
     owner_actor: Uid
     labels: tuple[str, ...]
     sizes: tuple[int, ...]
     procs: tuple[ProcSpec, ...]
+    #: Modules that the template imports before it makes procs.
     preload: tuple[str, ...] = ()
+    #: The author's import folders; a name need not be UTF-8.
     path: tuple[bytes, ...] = ()
+    #: The client.
     root: ProcAddress | None = None
+    #: Starts the template of the procs, and of procs that they spawn on this host.
     command: Command | None = None
+    #: Whether procs send ``ProcUp`` to the host agent only, because the owner sends through it.
     is_quiet: bool = False
+    #: Settings of the client.
     config: dict[str, Any] = msgspec.field(default_factory=dict)
+    #: The generation that the owner runs.
     generation: int = 0
+    #: Names the state of the workspace that the procs must run.
     digest: str = ""
+    #: The states of hosts that belong together but run different ones.
     codes: tuple[HostCode, ...] = ()
 
 

@@ -25,22 +25,24 @@ class ProgramBegun(msgspec.Struct):
 class RunProgram(Request[ProgramBegun], tag=140, kw_only=True):
     """To a host agent: run a program, in a session of its own.
 
-    Payload: a script, which becomes a file whose path follows ``arguments``. ``directory`` "" is
-    the workspace. With ``rows`` and ``columns`` the program gets a terminal of that size.
-    ``is_python`` puts the host's interpreter in front. The program ends when ``owner``, the process
-    ``pid``, ends; if ``is_kept``, it goes on, and ``title`` describes it.
+    Payload: a script, which becomes a file whose path follows ``arguments``.
     """
 
     uid: Uid
+    #: The program ends when this process, ``pid``, ends, unless it ``is_kept``.
     owner: ProcAddress
     pid: int
     arguments: tuple[str, ...]
     env: dict[str, str] = msgspec.field(default_factory=dict)
+    #: Where it runs; "" is the workspace.
     directory: str = ""
+    #: The size of its terminal; 0 for no terminal.
     rows: int = 0
     columns: int = 0
     has_script: bool = False
+    #: Whether the host's Python interpreter runs the arguments.
     is_python: bool = False
+    #: Whether it continues after its owner's end. ``title`` then describes it.
     is_kept: bool = False
     title: str = ""
 

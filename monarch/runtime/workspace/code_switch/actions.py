@@ -11,17 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from monarch.config import settings
-from monarch.core.code_switch.effects import (
-    AnswerOrder,
-    AskProcs,
-    Do,
-    Effect,
-    Look,
-    Say,
-    TellHeld,
-    TellProcs,
-    Work,
-)
+from monarch.core.code_switch import effects
 from monarch.core.code_switch.participant import Participant
 from monarch.core.code_switch.table import Vote
 from monarch.errors import format_remote
@@ -52,38 +42,28 @@ _log = logging.getLogger("monarch.reload")
 
 _UP_SECONDS = 120.0
 
-Event = Callable[[float], Sequence[Effect]]
+Event = Callable[[float], Sequence[effects.Effect]]
 """Something that happens to a participant, at a time; it comes to effects."""
 
 
-class SwitchUnderWay:
-    """The switch that this process takes part in.
+class SwitchUnderWay(msgspec.Struct, kw_only=True, eq=False):
+    """The switch that this process takes part in."""
 
-    ``prepare_here`` prepares the plan in this process.
-    """
-
-    def __init__(
-        self,
-        plan: ReloadPlan,
-        *,
-        asker: Uid,
-        targets: Sequence[ProcAddress] | None,
-        prepare_here: Callable[[ReloadPlan], ReloadOutcome],
-    ) -> None:
-        self.plan = plan
-        #: The process that pushes; "" if it is this one.
-        self.asker = asker
-        #: The procs that switch with this process; None for all that it owns.
-        self.targets = targets
-        self.prepare_here = prepare_here
-        #: Actors of this process that push, and so wait for the switch themselves.
-        self.exempt: frozenset[Uid] = frozenset()
-        #: The busy actors that were reported, each with the seconds.
-        self.reported: set[tuple[BusyActor, float]] = set()
-        #: Whether the user was told that procs will be replaced.
-        self.is_loss_told = False
-        #: Refusals by procs that arrived while no order waited for an answer.
-        self.unheard: list[RefusedFile] = []
+    plan: ReloadPlan
+    #: The process that pushes; "" if it is this one.
+    asker: Uid
+    #: The procs that switch with this process; None for all that it owns.
+    targets: Sequence[ProcAddress] | None
+    #: Prepares the plan in this process.
+    prepare_here: Callable[[ReloadPlan], ReloadOutcome]
+    #: Actors of this process that push, and so wait for the switch themselves.
+    exempt: frozenset[Uid] = frozenset()
+    #: The busy actors that were reported, each with the seconds.
+    reported: set[tuple[BusyActor, float]] = msgspec.field(default_factory=set)
+    #: Whether the user was told that procs will be replaced.
+    is_loss_told: bool = False
+    #: Refusals by procs that arrived while no order waited for an answer.
+    unheard: list[RefusedFile] = msgspec.field(default_factory=list)
 
 
 class Actions:
@@ -106,9 +86,7 @@ class Actions:
     ) -> None:
         self.machine = Participant(self._members, is_root=agent.is_root, uid=agent.node.uid)
         self.fencing = Fencing(
-            agent,
-            lambda: self.machine.fence,
-            lambda: feed(lambda now: self.machine.held(0, now)),
+            agent, lambda: self.machine.fence, lambda: feed(lambda now: self.machine.held(0, now))
         )
         #: The switch in progress; None between switches.
         self.switch: SwitchUnderWay | None = None
@@ -127,23 +105,23 @@ class Actions:
         #: The procs that took part in a switch, by uid, also those that have ended.
         self._procs: dict[Uid, ProcAddress] = {}
 
-    def carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Do):
+    def carry_out(self, effect: effects.Effect) -> None:
+        if isinstance(effect, effects.Do):
             self._do(effect)
-        elif isinstance(effect, AskProcs):
+        elif isinstance(effect, effects.AskProcs):
             self._ask_procs(effect)
-        elif isinstance(effect, TellProcs):
+        elif isinstance(effect, effects.TellProcs):
             with self._node.casting:
                 for uid in effect.procs:
                     self._node.order(self._procs[uid], effect.order)
-        elif isinstance(effect, AnswerOrder):
+        elif isinstance(effect, effects.AnswerOrder):
             self._answer(effect)
-        elif isinstance(effect, Look):
+        elif isinstance(effect, effects.Look):
             self.fencing.look()
-        elif isinstance(effect, TellHeld):
+        elif isinstance(effect, effects.TellHeld):
             owner = self._node.address_of(self.machine.coordinator)
             self._node.send(owner, HeldUp(self.machine.generation, effect.attempt))
-        elif isinstance(effect, Say) and self.switch is not None:
+        elif isinstance(effect, effects.Say) and self.switch is not None:
             self.tell(self.switch, self.fencing.busy(), effect.seconds)
 
     def members_on(self, hosts: Sequence[Uid]) -> list[Uid]:
@@ -154,7 +132,7 @@ class Actions:
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
         """Report the actors that the switch has waited for, and how long, here and to the process
         that asked."""
-        # That may be a process of ours, which is told by us, and tells us.
+        # The process that asked may be a proc of ours, which would report the same to us again.
         untold = [actor for actor in busy if (actor, seconds) not in switch.reported]
         if not untold:
             return
@@ -177,27 +155,27 @@ class Actions:
         self._procs.update((proc.uid, proc) for proc in procs)
         return [proc.uid for proc in procs]
 
-    def _do(self, effect: Do) -> None:
+    def _do(self, effect: effects.Do) -> None:
         work, switch = effect.work, self.switch
         did = functools.partial(self._did, effect.number)
-        if work is Work.RAISE_FENCE:
+        if work is effects.Work.RAISE_FENCE:
             assert switch is not None
             sender = self._node.uid if self._agent.is_root else switch.asker or self._node.uid
             self.fencing.raise_for(sender, lambda: switch.exempt, did)
-        elif work is Work.CLOSE_GATE:
+        elif work is effects.Work.CLOSE_GATE:
             self.fencing.close_gate(self.machine.generation, did)
-        elif work is Work.LIFT_FENCE:
+        elif work is effects.Work.LIFT_FENCE:
             self.fencing.lift()
-        elif work is Work.HALT:
+        elif work is effects.Work.HALT:
             self.fencing.halt(did)
-        elif work is Work.RESUME:
+        elif work is effects.Work.RESUME:
             self.fencing.resume()
-        elif work is Work.END:
+        elif work is effects.Work.END:
             self._end()
-        elif work is Work.GO:
+        elif work is effects.Work.GO:
             self._go(effect.token)
         else:
-            if work is Work.REVERT:
+            if work is effects.Work.REVERT:
                 self.fencing.release()
             order = self.orders.get(effect.token)
             run = functools.partial(self._work, effect, switch)
@@ -206,18 +184,18 @@ class Actions:
     def _did(self, number: int) -> None:
         self._feed(lambda now: self.machine.did(number, Vote.YES, now))
 
-    def _work(self, effect: Do, switch: SwitchUnderWay | None) -> None:
+    def _work(self, effect: effects.Do, switch: SwitchUnderWay | None) -> None:
         """Do a piece of work that takes time, without any lock."""
         reload, number = self._reload, self.machine.generation if switch is None else 0
         number = switch.plan.generation if switch is not None else number
         try:
-            if effect.work is Work.PREPARE and switch is not None:
+            if effect.work is effects.Work.PREPARE and switch is not None:
                 if effect.generation:
                     reload.revert(effect.generation)
                 outcome = switch.prepare_here(switch.plan)
-            elif effect.work is Work.CATCH_UP:
+            elif effect.work is effects.Work.CATCH_UP:
                 outcome = reload.catch_up(number)
-            elif effect.work is Work.PATCH and switch is not None:
+            elif effect.work is effects.Work.PATCH and switch is not None:
                 outcome = reload.switch(number, switch.exempt)
             else:
                 reload.revert(effect.generation)
@@ -227,7 +205,7 @@ class Actions:
             outcome = ReloadOutcome(refused=[RefusedFile(reload.label, text)])
         vote = outcome.vote
 
-        def event(now: float) -> Sequence[Effect]:
+        def event(now: float) -> Sequence[effects.Effect]:
             order = self.orders.get(effect.token)
             if order is not None:
                 order.outcome.add(outcome)
@@ -236,7 +214,7 @@ class Actions:
 
         self._feed(event)
 
-    def _answer(self, answer: AnswerOrder) -> None:
+    def _answer(self, answer: effects.AnswerOrder) -> None:
         order, switch = self.orders.pop(answer.token), self.switch
         if self._agent.begins_anew:
             order.outcome.begins_anew()
@@ -252,7 +230,7 @@ class Actions:
             busy=self.fencing.busy,
         )
 
-    def _ask_procs(self, effect: AskProcs) -> None:
+    def _ask_procs(self, effect: effects.AskProcs) -> None:
         order, switch = effect.order, self.switch
         assert switch is not None
         is_new = order.kind is SwitchOrder.PREPARE
@@ -264,9 +242,9 @@ class Actions:
             self._on_replacing(switch.plan, len(replaced))
         self.fencing.keep(uid for _, uid in effect.asked if uid in replaced)
         answers = []
-        # One cast: nothing that we send comes between the procs' fences.
+        # In one cast, so that no other message of ours comes between the procs' fences.
         with self._node.casting:
-            for number, uid in sorted(effect.asked, key=lambda one: one[1] in replaced):
+            for number, uid in sorted(effect.asked, key=lambda asked: asked[1] in replaced):
                 sent = going if uid in replaced else order
                 answers.append((number, uid, self._node.ask(self._procs[uid], sent, data)))
         for number, uid, answer in answers:
@@ -294,14 +272,14 @@ class Actions:
             why = f"its process ended as it tried the new code: {response.error}"
             outcome.refused.append(RefusedFile(name, why))
         elif response.is_down:
-            # It has no code to switch; its owner hears of its end elsewhere.
+            # It has no code to switch; its owner is told of its end elsewhere.
             _log.info("a proc has ended during a push: %s", response.error)
         elif response.error:
             outcome.refused.append(RefusedFile(uid, response.error))
         else:
             outcome = msgspec.convert(response.answer, ReloadOutcome)
 
-        def event(now: float) -> Sequence[Effect]:
+        def event(now: float) -> Sequence[effects.Effect]:
             machine, switch = self.machine, self.switch
             gives_way = outcome.is_replaced and order is not SwitchOrder.PATCH
             if gives_way and uid not in machine.replaced:
@@ -357,12 +335,12 @@ class Actions:
             problems = _replace_procs(self._node, replaced, codes)
             if order is not None:
                 order.outcome.problems += problems
-                self._feed(lambda now: [AnswerOrder(token)])
+                self._feed(lambda now: [effects.AnswerOrder(token)])
 
         if replaced:
             (in_background if order is None else order.work)(replace)
         elif order is not None:
-            self._answer(AnswerOrder(token))
+            self._answer(effects.AnswerOrder(token))
 
 
 def _replace_procs(
@@ -372,7 +350,7 @@ def _replace_procs(
     with texts about problems.
 
     ``codes`` are the states of hosts that run different code. A proc that is not up within two
-    minutes goes on starting, and the switch does not wait for it.
+    minutes continues to start, and the switch does not wait for it.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}
@@ -406,7 +384,7 @@ class BusyActors:
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop = loop
         self._tell = tell
-        # Each process counts from when the fence came to it: they do not say it all at once.
+        # Each process counts from the time at which it got the fence, so reports differ a little.
         self.gather_seconds = 0.3
         self._gathered: dict[tuple[int, float], list[BusyActor]] = {}
         self._lock = threading.Lock()

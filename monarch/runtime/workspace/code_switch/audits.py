@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.local_reload import LocalReload
@@ -19,7 +18,7 @@ from monarch.runtime.workspace.preparing import AuditEndedError
 from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadPlan
 from monarch.wire.address import ProcAddress
 from monarch.wire.codec import Envelope
-from monarch.wire.message import AuditAsked, Body
+from monarch.wire.message import AuditAsked
 
 _log = logging.getLogger("monarch.reload")
 
@@ -82,7 +81,7 @@ class Audits:
         promise: Promise[AuditOutcome],
         ended: Promise[None],
     ) -> None:
-        asked = [ask_audit(self._node, proc, plan.generation) for proc in procs]
+        asked = [self._node.ask(proc, AuditAsked(plan.generation)) for proc in procs]
         outcome = AuditOutcome()
         try:
             outcome = self._reload.audit(plan, lambda: ended.is_set)
@@ -114,8 +113,3 @@ def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
     for promise in promises:
         promise.on_set(lambda: is_kept.set(None))
     is_kept.wait(max(0.0, seconds))
-
-
-def ask_audit(node: Node, process: ProcAddress, generation: int) -> Promise[Response[Body]]:
-    """Ask a process what runs old code in it, and in the procs that it owns."""
-    return node.ask(process, AuditAsked(generation))

@@ -138,8 +138,8 @@ class CodeSwitch:
                 self._pushing.append(uid)
                 if self._actions.switch is not None:
                     self._actions.switch.exempt |= {uid}
-            # A fence that is up already would wait for it, while it waits for the push that came
-            # before it.
+            # A fence that is already raised would wait for the actor, and the actor for the push of
+            # that fence.
             self._agent.fences.exempt(uid)
         try:
             with self._at_work():
@@ -166,7 +166,7 @@ class CodeSwitch:
         prepare_here: Callable[[ReloadPlan], ReloadOutcome],
     ) -> ReloadOutcome:
         """Prepare ``plan`` in these procs, and in this process by ``prepare_here``."""
-        switch = SwitchUnderWay(plan, asker="", targets=targets, prepare_here=prepare_here)
+        switch = SwitchUnderWay(plan=plan, asker="", targets=targets, prepare_here=prepare_here)
         return self._wait(lambda reply: self._prepare(switch, reply), Desk())
 
     def switch(
@@ -200,7 +200,7 @@ class CodeSwitch:
         # An upgrade goes to the procs of one mesh, and no further down.
         targets = None if plan.upgrade is None else ()
         switch = SwitchUnderWay(
-            plan, asker=asker, targets=targets, prepare_here=self.local_reload.prepare
+            plan=plan, asker=asker, targets=targets, prepare_here=self.local_reload.prepare
         )
         self._prepare(switch, reply)
 
@@ -211,7 +211,11 @@ class CodeSwitch:
             if machine.accepts(switch.asker):
                 self._actions.switch = switch
                 if plan.upgrade is None:
-                    self._look_ahead(plan)
+                    # Calls that are sent from now on may arrive after the switch.
+                    states = self._agent.code_states
+                    if self._agent.is_root:
+                        plan.others = states.left_by(plan.family, plan.covers)
+                    states.expect(plan.code_change(self._agent.generation))
             order = Order(SwitchOrder.PREPARE, plan.generation)
             return machine.on(order, switch.asker, token, now)
 
@@ -223,6 +227,10 @@ class CodeSwitch:
 
         def answer(switched: Switched) -> None:
             self.node.answer(order, msgspec.to_builtins(switched))
+
+        def lead() -> None:
+            with self._at_work():
+                answer(self._lead(leads[0]))
 
         def event(token: int, now: float) -> Sequence[Effect]:
             effects = self.machine.on(order, asker, token, now)
@@ -243,7 +251,7 @@ class CodeSwitch:
             if not leads:
                 answer(Switched(outcome=outcome))
                 return
-            in_background(lambda: self._lead(leads[0], answer))
+            in_background(lead)
 
         self._obey(event, OpenOrder(begun))
 
@@ -263,11 +271,8 @@ class CodeSwitch:
             if audit is not None:
                 self.audits.begin(*audit)
 
-    def _lead(self, leading: Leading, answer: Callable[[Switched], None]) -> None:
-        with self._at_work():
-            answer(self._led(leading))
-
-    def _led(self, leading: Leading) -> Switched:
+    def _lead(self, leading: Leading) -> Switched:
+        """Drive a switch to its end, and answer the orders to stop it. Blocks."""
         switched, error = leading.run(), leading.error
         if error is not None and not switched.is_done and not isinstance(error, CalledOff):
             why = f"the switch failed there: {format_remote(error)}"
@@ -359,7 +364,7 @@ class CodeSwitch:
         def event(now: float) -> Sequence[Effect]:
             effects, switch = self.machine.author_gone(uid, now), self._actions.switch
             if effects and switch is not None and switch.plan.staged is not None:
-                # Before the next push can come: what that stages has the same number.
+                # Before the next push comes, whose staged files have the same number.
                 files = HostFiles(self.node, switch.plan, self.uid, author=uid)
                 files.drop(waits=False)
                 _log.warning(
@@ -370,14 +375,6 @@ class CodeSwitch:
             return effects
 
         self._feed(event)
-
-    def _look_ahead(self, plan: ReloadPlan) -> None:
-        """Record the change that a plan will bring: calls sent from now on may arrive after the
-        switch."""
-        states = self._agent.code_states
-        if self._agent.is_root:
-            plan.others = states.left_by(plan.family, plan.covers)
-        states.expect(plan.code_change(self._agent.generation))
 
     def _obey(self, event: Callable[[int, float], Sequence[Effect]], reply: OpenOrder) -> None:
         """Handle an order, which is answered later. An illegal order, which is late or whose sender

@@ -13,7 +13,7 @@ from monarch.runtime.workspace.reload_plan import ReloadPlan, StagedFiles
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Inspect, Request, Share, Sync, SyncAnswer, TakeBack
 from monarch_sync.errors import BadMessage
-from monarch_sync.messages import Abort, Commit, Committed, Message, Refused, decode, encode
+from monarch_sync.messages import Abort, Commit, Committed, Message, decode, encode
 
 A = TypeVar("A")
 
@@ -56,6 +56,15 @@ class HostWait:
                     f"its agent is there, but the push has not been answered for {waited:g} s. "
                     "Does its disk hang?"
                 )
+
+    def answer_of(
+        self, host: ProcAddress, answer: Promise[Response[A]], num_bytes: int, num_files: int
+    ) -> tuple[A | None, str]:
+        """Wait for ``answer``; return it and "", or None and why there is none."""
+        why = self.why_given_up(host, answer, num_bytes, num_files)
+        if not why and answer.value.error:
+            why = f"it did not answer a push: {answer.value.error}"
+        return (None, why) if why else (answer.value.answer, "")
 
     def _is_there(self, host: ProcAddress, answer: Promise[Response[A]], seconds: float) -> bool:
         sign = self._node.ask(host, Inspect())
@@ -131,12 +140,10 @@ class HostFiles:
             except BadMessage as error:
                 self.failed[host.uid] = str(error)
                 continue
-            if not isinstance(reply, Committed):
-                is_refused = isinstance(reply, Refused)
-                why = reply.reason if is_refused else type(reply).__name__  # type: ignore[union-attr]
-                self.failed[host.uid] = why
-            else:
+            if isinstance(reply, Committed):
                 self.replies[host.uid] = body.reply
+            else:
+                self.failed[host.uid] = getattr(reply, "reason", type(reply).__name__)
         self._look()
         if self.failed and not self._staged.best_effort:
             return Vote.NO
@@ -149,11 +156,7 @@ class HostFiles:
         plan, folders = self._plan, tuple(self._plan.folders)
         sharing = [self.hosts[host] for host in self._staged.sharing if host in self.hosts]
         asked = [
-            self._ask(
-                host,
-                Share(plan.generation, plan.digest, folders),
-                self._staged.shared,
-            )
+            self._ask(host, Share(plan.generation, plan.digest, folders), self._staged.shared)
             for host in sharing
         ]
         for host, answer in zip(sharing, asked, strict=True):
@@ -203,10 +206,7 @@ class HostFiles:
 
     def _body(self, host: ProcAddress, answer: Promise[Response[A]], num_files: int) -> A | None:
         """Return the answer of a host; ``None``, and mark it as failed, if there is none."""
-        why = self._wait.why_given_up(host, answer, 0, num_files)
-        if not why and answer.value.error:
-            why = f"it did not answer a push: {answer.value.error}"
+        body, why = self._wait.answer_of(host, answer, 0, num_files)
         if why:
             self.failed[host.uid] = why
-            return None
-        return answer.value.answer
+        return body

@@ -19,15 +19,10 @@ from monarch.wire.message import Order, SwitchOrder
 from monarch_sync.progress import progress
 
 _NAMES = {
-    **dict.fromkeys(
-        (
-            CoordinatorState.FENCING,
-            CoordinatorState.LIFTING,
-            CoordinatorState.PAUSING,
-            CoordinatorState.HALTING,
-        ),
-        "wait",
-    ),
+    CoordinatorState.FENCING: "wait",
+    CoordinatorState.LIFTING: "wait",
+    CoordinatorState.PAUSING: "wait",
+    CoordinatorState.HALTING: "wait",
     CoordinatorState.SHOWING: "commit",
     CoordinatorState.PATCHING: "switch",
     CoordinatorState.RELEASING: "switch",
@@ -40,11 +35,10 @@ class CalledOff(Exception):
 
 
 class Leading:
-    """Drives one switch, from when all have prepared to its end. Blocks.
+    """Drives one switch to its end, after all have prepared. Blocks.
 
-    ``ask`` has this process and its procs carry out an order; its work is done at the given desk.
-    ``error`` is an exception that was raised meanwhile: the switch was brought to an end in spite
-    of it.
+    ``ask`` has this process and its procs carry out an order; the order's work is done at the given
+    desk. ``error`` is an exception that was raised meanwhile. The switch is finished all the same.
     """
 
     def __init__(
@@ -116,7 +110,7 @@ class Leading:
         if not self._machine.is_decided:
             return self._machine.interrupted()
         if isinstance(effect, Order) and effect.kind not in HOST_ORDERS:
-            # It may not have been told, and must be.
+            # The participants may not have got the order, and must get it.
             self._give(effect)
         return self._machine.voted(Vote.YES)
 
@@ -139,8 +133,8 @@ class Leading:
             switched.outcome.problems = outcome.problems
         elif effect.kind is SwitchOrder.PATCH:
             switched.outcome = outcome
-        before, following = machine.state, machine.voted(outcome.vote)
-        if machine.state is CoordinatorState.UNDOING and before is not machine.state:
+        earlier, following = machine.state, machine.voted(outcome.vote)
+        if machine.state is CoordinatorState.UNDOING and earlier is not machine.state:
             outcome.refused = outcome.refused or outcome.late
             switched.outcome = outcome
         return following

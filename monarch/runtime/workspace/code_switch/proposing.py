@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from monarch.core.code_switch.proposal import NOBODY, AskOwner, BringBack, Proposal, Request
-from monarch.core.code_switch.table import ProposalState, Said, Vote
+from monarch.core.code_switch.table import ProposalState, SwitchEvent, Vote
 from monarch.errors import MonarchError
 from monarch.runtime.promise import Promise
 from monarch.runtime.workspace.code_switch.host_files import FilesHere
@@ -45,7 +45,7 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """Return the promise of what still runs old code after the switch; does not wait."""
+        """Return a promise of the old code that still runs after the switch; do not wait."""
         ...
 
 
@@ -54,9 +54,9 @@ class Purpose(FilesHere):
     class changes only code and notifies nobody.
     """
 
-    def prepared(self, outcome: ReloadOutcome) -> Said:
+    def prepared(self, outcome: ReloadOutcome) -> SwitchEvent:
         """Handle that all have prepared; return whether there is code to switch to."""
-        return Said.ALL
+        return SwitchEvent.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:
         """Handle a refusal, after which all go back."""
@@ -81,8 +81,8 @@ class Purpose(FilesHere):
 class Proposing:
     """One push. The owners are asked one after the other, on the calling thread.
 
-    ``error`` is an exception that was raised meanwhile: the push was brought to an end in spite of
-    it. ``outcome`` is the owners' combined answer to preparing, or the last refusal.
+    ``error`` is an exception that was raised meanwhile. The push is finished all the same.
+    ``outcome`` is the owners' combined answer to preparing, or the last refusal.
     """
 
     def __init__(self, owners: Sequence[Owner], plan: ReloadPlan, purpose: Purpose) -> None:
@@ -135,8 +135,10 @@ class Proposing:
                 purpose.refused(self.outcome)
             elif not self.outcome.busy:
                 verdict = purpose.prepared(self.outcome)
-                if verdict is not Said.ALL:
-                    return machine.unchanged() if verdict is Said.UNCHANGED else machine.refused()
+                if verdict is SwitchEvent.UNCHANGED:
+                    return machine.unchanged()
+                if verdict is SwitchEvent.NO:
+                    return machine.refused()
         elif request.order is SwitchOrder.SWITCH:
             switched, error = owner.switch(plan, purpose)
             purpose.switched(owner.uid, switched)

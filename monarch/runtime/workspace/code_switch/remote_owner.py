@@ -10,12 +10,11 @@ from monarch.errors import MonarchError
 from monarch.runtime.answers import Response
 from monarch.runtime.node import Node
 from monarch.runtime.promise import Promise
-from monarch.runtime.workspace.code_switch.audits import ask_audit
 from monarch.runtime.workspace.code_switch.host_files import FilesHere
 from monarch.runtime.workspace.code_switch.proposing import OwnerLost
 from monarch.runtime.workspace.reload_plan import AuditOutcome, ReloadOutcome, ReloadPlan, Switched
 from monarch.wire.address import ProcAddress, Uid
-from monarch.wire.message import Body, Order, SwitchOrder
+from monarch.wire.message import AuditAsked, Body, Order, SwitchOrder
 
 _ANSWER_SECONDS = 330.0
 
@@ -62,7 +61,7 @@ class RemoteOwner:
             self._node.failure_detector.unexpect(self.uid)
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        answer = ask_audit(self._node, self._client, generation)
+        answer = self._node.ask(self._client, AuditAsked(generation))
         audit: Promise[AuditOutcome] = Promise()
 
         def answered() -> None:

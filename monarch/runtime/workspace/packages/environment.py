@@ -253,11 +253,6 @@ def ask_pythons(
                 f"the host {where} cannot say which packages it has; restart its agent"
             )
         pythons.append(
-            HostPython(
-                state.host,
-                packages.python,
-                packages.packages,
-                list(packages.platforms),
-            )
+            HostPython(state.host, packages.python, packages.packages, list(packages.platforms))
         )
     return pythons

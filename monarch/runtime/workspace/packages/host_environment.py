@@ -195,7 +195,7 @@ def _put(
 def _copy(source: Path, target: Path) -> None:
     but_index = shutil.ignore_patterns(_INDEX)
     shutil.copytree(source, target, copy_function=_link, symlinks=True, ignore=but_index)
-    # Last: it says that all is there.
+    # Last, because it marks the folder as complete.
     _link(str(source / _INDEX), str(target / _INDEX))
 
 

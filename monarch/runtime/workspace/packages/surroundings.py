@@ -29,12 +29,13 @@ _MAX_WHEEL_BYTES = 2 * 2**30
 
 
 class _Noted(msgspec.Struct):
-    """``needs``: the digest of what the code needed at the last push, or at the last install, if
-    there was one; then ``environment`` is the folder with its wheels. ``folders``: of the
-    workspace."""
+    """The notes on a workspace."""
 
+    #: The digest of what its code needed at the last install or, without one, at the last push.
     needs: str = ""
+    #: The folder with the wheels of the last install; "" without one.
     environment: str = ""
+    #: The workspace's own folders.
     folders: tuple[str, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -102,14 +103,12 @@ class HostsInPush:
             memory.digests[address.uid] = state.digest
             memory.sharing.met(address.uid, state)
             self.clients[address.uid] = state.client_address
-            self._watch(address, state.pid)
+            # Once it is restarted, its state is unknown.
+            down = ProcDown(address.uid, "the host agent's process ended")
+            report = functools.partial(self.node.peer_down.report, down)
+            self.node.failure_detector.watch(address, state.pid, report)
         generations = [view.generation for view in memory.views.values()]
         memory.generation = max([memory.generation, *generations])
-
-    def _watch(self, host: ProcAddress, pid: int) -> None:
-        """Watch for the end of a host: once restarted, its state is unknown."""
-        down = ProcDown(host.uid, "the host agent's process ended")
-        self.node.failure_detector.watch(host, pid, lambda: self.node.peer_down.report(down))
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
         """Return a push to each host whose state is known."""
@@ -126,12 +125,12 @@ class HostsInPush:
             if address.uid in self.failed:
                 continue
             if view is None:
-                # All were met; the view of a lost host is forgotten on another thread.
+                # All hosts were asked before, but another thread forgets a host that is lost.
                 self._fail(address.uid, "it was lost as the push began")
                 continue
             writer = memory.sharing.writer_for(address.uid, own_folder)
             if writer != HERE and writer not in uids:
-                # It writes itself, or the one that did is not there: it may take over.
+                # The host writes its folder itself, or takes it over from a host that is gone.
                 writer = memory.sharing.takes_over(address.uid)
             contents = memory.scanner.contents
             push = Push(memory.workspace, manifest, view, generation, contents)
@@ -175,7 +174,7 @@ class HostsInPush:
                 answer = spread.answers[number]
                 body = self.body(host.address, answer, num_bytes, len(manifest))
                 if body is None:
-                    # The content that it had to pass on may not have got there.
+                    # The hosts behind it may not have got the content from it.
                     for other in spread.behind(number):
                         if not spread.answers[other].is_set:
                             spread.send_directly(other)
@@ -346,13 +345,9 @@ class HostsInPush:
         num_files: int = 0,
     ) -> A | None:
         """Return a host's answer; ``None``, and mark it as failed, if there is none."""
-        why = self._wait.why_given_up(host, answer, num_bytes, num_files)
-        if not why and answer.value.error:
-            why = f"it did not answer a push: {answer.value.error}"
-        if not why:
-            return answer.value.answer
-        where = host.urls[0] if host.urls else host.uid
-        self._memory.host_names.setdefault(host.uid, where)
-        self._memory.views.pop(host.uid, None)
-        self._fail(host.uid, why)
-        return None
+        body, why = self._wait.answer_of(host, answer, num_bytes, num_files)
+        if why:
+            self._memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
+            self._memory.views.pop(host.uid, None)
+            self._fail(host.uid, why)
+        return body

@@ -62,7 +62,7 @@ def plan_of(
             plan.hosts[host.uid] = _in_place(root, {path: path in manifest for path in own_changes})
         elif not unapplied:
             continue
-        # These have been shown already, to no process that runs there.
+        # The host shows these already, but no process there has loaded them.
         plan.hosts.setdefault(host.uid, []).extend(_in_place(root, unapplied))
         plan.paths[host.uid] = [import_place(root, state, f.remote) for f in folders]
     plan.author, plan.author_machine = author_name(), machine_id()
@@ -106,22 +106,22 @@ def _seen_from(path: str, folders: Mapping[str, str], root: str) -> str:
 
 
 def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
-    """Files that lie below ``root`` already, or, where that is said, do not any more."""
-    places = [(os.path.join(root, path), is_there) for path, is_there in paths.items()]
-    return [FileChange(place, place if is_there else "") for place, is_there in places]
+    """Return the changes of files that are in place below ``root``, or that no longer exist."""
+    files = [(os.path.join(root, relative), is_there) for relative, is_there in paths.items()]
+    return [FileChange(path, path if is_there else "") for path, is_there in files]
 
 
 def _changes_since(state: Manifest | None, manifest: Manifest) -> dict[str, bool]:
-    """Return the files that differ from the state ``state``, and whether they exist now."""
+    """Return the files that have changed since ``state``, and whether they exist now."""
     if state is None:
         return {}
-    changes = ((before, now or before) for _, before, now in manifest.changes(state))
+    changes = ((old, new or old) for _, old, new in manifest.changes(state))
     return {
         entry.path: entry.path in manifest
-        for before, entry in changes
+        for old, entry in changes
         if entry is not None
         and entry.is_file
-        and (before is entry or before is None or before.digest != entry.digest)
+        and (old is entry or old is None or old.digest != entry.digest)
     }
 
 

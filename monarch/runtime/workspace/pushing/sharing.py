@@ -25,16 +25,18 @@ HERE = "here"
 
 
 class Sharing:
-    """An author's knowledge of its hosts' folders. ``roots`` has each host's folder, ``states`` the
-    folder of its replica's records.
-    """
+    """An author's knowledge of its hosts' folders, and of which hosts see the same one."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
+        #: The id of each host's folder.
         self._ids: dict[Uid, str] = {}
+        #: The host that writes each folder, by the folder's id.
         self._writers: dict[str, Uid] = {}
+        #: Each host's folder, and the folder of its replica's records.
         self.roots: dict[Uid, str] = {}
         self.states: dict[Uid, str] = {}
+        #: The digest of the state that each host has checked last.
         self.verified: dict[Uid, str] = {}
 
     def met(self, uid: Uid, state: HostState) -> None:

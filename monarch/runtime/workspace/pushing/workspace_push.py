@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from monarch.core.code_switch.table import Said, Vote
+from monarch.core.code_switch.table import SwitchEvent, Vote
 from monarch.runtime.node import Node
 from monarch.runtime.workspace.code_switch.host_files import HostFiles
 from monarch.runtime.workspace.code_switch.proposing import Owner, Proposing, Purpose
@@ -256,7 +256,8 @@ class WorkspacePush(Purpose):
         owners = self.owners if self._mode != "off" else ()
         self._is_owned = bool(owners)
         self._unowned = HostFiles(self._node, plan, "", own_files=None if owners else self)
-        if not owners and self._mode != "off" and self.prepared(ReloadOutcome()) is not Said.ALL:
+        nobody_runs = not owners and self._mode != "off"
+        if nobody_runs and self.prepared(ReloadOutcome()) is not SwitchEvent.ALL:
             return
         if owners:
             self._progress.step = "prepare"
@@ -274,18 +275,18 @@ class WorkspacePush(Purpose):
         if not self.report.errors and plan.generation == self.report.generation:
             self._words.audit_comes([owner.audit(plan.generation) for owner in owners])
 
-    def prepared(self, outcome: ReloadOutcome) -> Said:
+    def prepared(self, outcome: ReloadOutcome) -> SwitchEvent:
         self._end_prepare()
         self.report.needs_respawn = outcome.respawn
         is_new = outcome.modules or outcome.respawn or any(map(self._is_new_on, self._hosts))
         if is_new or not self.report.generation:
-            return Said.ALL
-        # All hosts and processes have this state, though we did not know: no new generation.
+            return SwitchEvent.ALL
+        # All hosts and processes have this state already, which we did not know.
         self.report.changed_files = []
         self.report.deleted_files = []
         self._came_to(self._hosts, self._scan.manifest)
         self._bring_here(self._scan)
-        return Said.UNCHANGED
+        return SwitchEvent.UNCHANGED
 
     def _is_new_on(self, host: HostInPush) -> bool:
         """Return whether a host has not had this state. The author's own files exist before the
@@ -341,7 +342,7 @@ class WorkspacePush(Purpose):
             self._was_shown = True
         elif not self._unowned.has_shown:
             self._ordered.discard("")
-        # Owners that were told to switch have seen to theirs.
+        # Owners that were told to switch have restored the files of their hosts.
         self._in_push.abort(
             [host for host in self._all_hosts if self.owner_of(host.uid) not in self._ordered]
         )
@@ -390,7 +391,7 @@ class WorkspacePush(Purpose):
         memory, last = self._memory, self._memory.last
         memory.last = manifest
         if self._mode == "off":
-            # The programs there go on with what they have, until a push reloads.
+            # The programs there keep their old code until a push reloads it.
             for host in hosts:
                 had = last if host.push is None else host.push.base
                 memory.outdated.setdefault(host.uid, had or Manifest(()))
