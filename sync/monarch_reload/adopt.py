@@ -250,7 +250,7 @@ class Adoption:
             if self.functions.function(before, after) is before:
                 self.functions.pair(value, live)
                 return live
-        elif type(live) is type(value) and _calls_python(live):
+        elif type(live) is type(value) and is_a(type(live).__call__, FunctionType):
             # A holder of the old wrapper goes through it already.
             self.functions.function(before, after)
         elif callable(value):
@@ -344,7 +344,7 @@ class Adoption:
 
 
 class _Detached:
-    pass
+    """The base class that staged classes get, so that their real bases no longer list them."""
 
 
 def _detach(cls: type) -> None:
@@ -352,10 +352,6 @@ def _detach(cls: type) -> None:
         cls.__bases__ = (_Detached,)
     except TypeError:
         pass  # it goes when it is collected
-
-
-def _calls_python(wrapper: Any) -> bool:
-    return is_a(type(wrapper).__call__, FunctionType)
 
 
 def _same_cache(live: Any, value: Any) -> bool:

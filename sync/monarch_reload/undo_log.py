@@ -27,11 +27,15 @@ MISSING: Final = _Missing()
 
 
 class Flip(Protocol):
+    """A change of one live object."""
+
     def apply(self) -> Callable[[], None]:
         """Make the change; return a function that undoes it."""
 
 
 class Attribute(msgspec.Struct, frozen=True, eq=False):
+    """A new value of an attribute; MISSING deletes it."""
+
     owner: Any
     name: str
     value: Any = MISSING
@@ -43,6 +47,8 @@ class Attribute(msgspec.Struct, frozen=True, eq=False):
 
 
 class Item(msgspec.Struct, frozen=True, eq=False):
+    """A new value of a mapping's item; MISSING deletes it."""
+
     mapping: MutableMapping[Any, Any]
     key: Any
     value: Any = MISSING
@@ -54,6 +60,8 @@ class Item(msgspec.Struct, frozen=True, eq=False):
 
 
 class Cell(msgspec.Struct, frozen=True, eq=False):
+    """A new value of a closure's variable."""
+
     cell: CellType
     value: Any
     function: FunctionType | None = None  # a live one that closes over it
@@ -75,6 +83,8 @@ class Action(msgspec.Struct, frozen=True, eq=False):
 
 
 class UndoLog:
+    """Makes changes, and undoes them in reverse order."""
+
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 

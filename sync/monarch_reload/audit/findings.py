@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -73,9 +73,3 @@ def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 closure`, `3 closures`, `2 instances`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
-
-
-def listed(names: Iterable[str], most: int = 3) -> str:
-    names = list(dict.fromkeys(names))
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from monarch_reload.audit.findings import AuditFinding, counted, listed
+from monarch_reload.audit.findings import AuditFinding, counted
 from monarch_reload.audit.history import worker_processes
 from monarch_reload.audit.living import functions_of
 from monarch_reload.kinds import own_names
+from monarch_reload.report import listed
 from monarch_reload.source.codes import inner_codes
 
 

@@ -25,16 +25,22 @@ _looking = threading.RLock()
 
 
 @contextmanager
+def collector_paused() -> Iterator[None]:
+    """Disable the garbage collector in this block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
 def _no_collections() -> Iterator[None]:
-    """Disable the collector in this block. Up to Python 3.11, making any container may start it."""
-    with _looking:
-        was_on = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_on:
-                gc.enable()
+    # Up to Python 3.11, making any container may start the collector.
+    with _looking, collector_paused():
+        yield
 
 
 def objects_of(kinds: Collection[type]) -> list[Any]:

@@ -114,9 +114,8 @@ class CompiledCode:
         if not compiled:
             yield from flips
             return
-        compiled |= {
-            id(code) for compilation in self._made.copy().values() for code in compilation.traced
-        }
+        compilations = self._made.copy().values()
+        compiled |= {id(code) for compilation in compilations for code in compilation.traced}
         has_shifted = False
         for flip in flips:
             shift = _shift_of(flip, compiled)

@@ -102,11 +102,7 @@ def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
             break
         for holder in fresh:
             # Not its own class, to which every instance refers.
-            parts = [
-                id(referent)
-                for referent in gc.get_referents(holder)
-                if referent is not type(holder)
-            ]
+            parts = [id(part) for part in gc.get_referents(holder) if part is not type(holder)]
             direct = [wanted[part] for part in parts if part in wanted]
             inner = [native_objects[part][1] for part in parts if part in native_objects]
             if direct or inner:

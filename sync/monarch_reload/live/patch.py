@@ -253,20 +253,17 @@ class FunctionPatch:
 def made_alike(live: Any, staged: Any) -> bool:
     """Return whether two functions or classes come from one definition, before and after the
     edit."""
-    return bool(
-        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
-        and live.__qualname__ == staged.__qualname__
-        and live.__module__ == staged.__module__
-    )
+    return _have_one_name(live, staged) and bool(live.__module__ == staged.__module__)
 
 
 def moved_alike(live: Any, staged: Any) -> bool:
     """Return whether two functions or classes have one name, in different modules."""
-    return bool(
-        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
-        and live.__qualname__ == staged.__qualname__
-        and live.__module__ != staged.__module__
-    )
+    return _have_one_name(live, staged) and bool(live.__module__ != staged.__module__)
+
+
+def _have_one_name(live: Any, staged: Any) -> bool:
+    is_one_kind = any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
+    return is_one_kind and bool(live.__qualname__ == staged.__qualname__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,17 +73,20 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
 
 
 class ModulePlan(msgspec.Struct):
+    """The plan of one module: the indexes of its new statements, and its names."""
+
     edit: ModuleEdit
-    run: set[int] = msgspec.field(default_factory=set)
-    twin: set[int] = msgspec.field(default_factory=set)  # run too, but only for others to call
-    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of twins
-    disguised: set[str] = msgspec.field(
-        default_factory=set
-    )  # kept instances that running statements may look at
-    marks: dict[str, DirtyMark] = msgspec.field(default_factory=dict)
-    forced_by: dict[int, set[str]] = msgspec.field(
-        default_factory=dict
-    )  # names read, for statements that run
+    #: Statements that run.
+    run: set[int] = set()
+    #: Statements that run as well, but only so that others can call what they define.
+    twin: set[int] = set()
+    #: Containers with definitions of `twin` in them.
+    shadowed: set[str] = set()
+    #: Kept instances that running statements may look at.
+    disguised: set[str] = set()
+    marks: dict[str, DirtyMark] = {}
+    #: For each statement that runs, the names that it reads and that force it to.
+    forced_by: dict[int, set[str]] = {}
 
     @property
     def is_staged(self) -> bool:

@@ -145,14 +145,14 @@ class ImportGraph:
 
     def __init__(self, loaded: Collection[str]) -> None:
         """`known` are all loaded modules of ours, in import order."""
-        self._known = {name: index for index, name in enumerate(loaded)}
+        self._import_order = {name: index for index, name in enumerate(loaded)}
         self._edits: dict[str, ModuleEdit] = {}
         self._sources: dict[str, dict[str, Origin]] = {}
         self._whole: dict[str, set[str]] = {}
         self._targets: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
-        self._known.setdefault(edit.name, len(self._known))
+        self._import_order.setdefault(edit.name, len(self._import_order))
         self._edits[edit.name] = edit
         self._sources[edit.name] = _sources(edit)
         self._whole[edit.name] = set(self._needed_whole(edit))
@@ -184,7 +184,9 @@ class ImportGraph:
 
     def _submodule(self, module: str, name: str, full_name: str) -> str | None:
         """Return the submodule of that name, if a name of the module refers to it."""
-        is_one = full_name in self._known and self._edits[module].names_module(name, full_name)
+        is_one = full_name in self._import_order and self._edits[module].names_module(
+            name, full_name
+        )
         return full_name if is_one else None
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
@@ -201,7 +203,7 @@ class ImportGraph:
             if submodule is None:
                 return module, head, rest
             owner = submodule
-        while rest and f"{owner}.{rest[0]}" in self._known:
+        while rest and f"{owner}.{rest[0]}" in self._import_order:
             owner = f"{owner}.{rest.pop(0)}"
         if not rest:
             return module, head, ()
@@ -217,7 +219,7 @@ class ImportGraph:
         return ".".join(parts[:size]), parts[size], parts[size + 1 :]
 
     def _knows(self, parts: Sequence[str]) -> bool:
-        return ".".join(parts) in self._known
+        return ".".join(parts) in self._import_order
 
     def targets(self, module: str) -> set[str]:
         """Return the modules that a module imports names from, or needs."""
@@ -236,11 +238,7 @@ class ImportGraph:
             for dotted in statement.names.deferred
             if dotted.startswith(ABSOLUTE)
         }
-        return {
-            imported
-            for imported in modules
-            if imported in self._sources and module not in self._needs(imported)
-        }
+        return {m for m in modules if m in self._sources and module not in self._needs(m)}
 
     def _needs(self, module: str) -> set[str]:
         """Return a module, and all modules that it imports from, directly or through others."""
@@ -264,11 +262,11 @@ class ImportGraph:
                 return
             visiting.add(name)
             targets = self.targets(name) | self._imported_late(name)
-            for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
+            for target in sorted(targets, key=lambda t: self._import_order.get(t, 0)):
                 visit(target)
             result.append(name)
 
-        for name in sorted(self._sources, key=lambda n: self._known.get(n, 0)):
+        for name in sorted(self._sources, key=lambda n: self._import_order.get(n, 0)):
             visit(name)
         return result
 

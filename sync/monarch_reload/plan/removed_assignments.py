@@ -77,7 +77,8 @@ def _followed(
     """Return the assignment, with what is known of its earlier state."""
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
-        return replace(removed, removal=_without(owner, key)) if is_ours else removed
+        removal = Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
+        return replace(removed, removal=removal) if is_ours else removed
     if is_a(owner, ModuleType):
         name = own_names(owner).get("__name__", "")
         place = (name, "", key)
@@ -88,12 +89,10 @@ def _followed(
         return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
         return removed  # it passes for the function it wraps, which others may hold
-    is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
+    statements = sources[name].statements if name in sources else ()
+    is_ours = name in sources and not place[1]
+    is_ours = is_ours or any(s.is_class and s.name == place[1] for s in statements)
     return replace(removed, place=place) if is_ours else removed
-
-
-def _without(owner: dict[Any, Any], key: Any) -> Action:
-    return Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
 
 
 def as_if(
@@ -123,10 +122,6 @@ def _bind_otherwise(statements: list[Statement], name: str) -> None:
     else:
         node = ast.parse(f"{name} = None").body[0]
         statements.append(Statement(node, f"{name} = None  # from elsewhere", 0, 0, ()))
-
-
-def _defines(statements: Iterable[Statement], cls: str) -> bool:
-    return any(statement.is_class and statement.name == cls for statement in statements)
 
 
 def _key_of(target: ast.Attribute | ast.Subscript) -> Any:

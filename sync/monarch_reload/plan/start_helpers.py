@@ -159,7 +159,7 @@ class StartHelpers:
 
 
 def _with_functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Yields each node with the name of the function that directly contains it; "" for code that
+    """Yield each node with the name of the function that directly contains it; "" for code that
     runs when the module is imported, and for code that a function makes to be run later."""
     pending: list[tuple[str, str, ast.AST]] = [("", "", node) for node in tree.body]
     while pending:
@@ -188,11 +188,8 @@ def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:
     outside = {"self", "cls"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            outside |= {
-                alias.asname or root_of(alias.name)
-                for alias in node.names
-                if root_of(alias.name) not in roots
-            }
+            names = [alias for alias in node.names if root_of(alias.name) not in roots]
+            outside |= {alias.asname or root_of(alias.name) for alias in names}
         elif isinstance(node, ast.ImportFrom):
             is_ours = node.level or root_of(node.module or "") in roots
             outside |= set() if is_ours else {alias.asname or alias.name for alias in node.names}

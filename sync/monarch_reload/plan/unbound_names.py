@@ -54,12 +54,9 @@ def unbound_names(
         line = inner.co_firstlineno
         for instruction in dis.get_instructions(inner):
             line = _line_of(instruction, line)
-            if (
-                instruction.opname in _LOADS
-                and instruction.argval not in bound
-                and line not in expected
-            ):
-                yield line, instruction.argval
+            name = instruction.argval
+            if instruction.opname in _LOADS and name not in bound and line not in expected:
+                yield line, name
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:

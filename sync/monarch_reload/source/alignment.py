@@ -76,18 +76,18 @@ class _Unmatched:
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
         self._taken: set[int] = set()
         self._statements = statements
-        self._found: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
+        self._by_likeness: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
 
     def take(self, like: Callable[[Statement], Hashable], statement: Statement) -> int | None:
         """Return the first old statement that is like this one, and take it; None if there is
         none."""
-        if like not in self._found:
+        if like not in self._by_likeness:
             indexes: defaultdict[Hashable, list[int]] = defaultdict(list)
             for index, other in reversed(self._statements):
                 indexes[like(other)].append(index)
-            self._found[like] = indexes
+            self._by_likeness[like] = indexes
         key = like(statement)
-        candidates = self._found[like].get(key) if key is not None else None
+        candidates = self._by_likeness[like].get(key) if key is not None else None
         while candidates:
             index = candidates.pop()
             if index not in self._taken:

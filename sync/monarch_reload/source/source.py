@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import operator
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -28,8 +29,9 @@ import msgspec
 
 from monarch_reload.kinds import is_waiting, own_names
 from monarch_reload.source.codes import Codes, moved_code
-from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.statements import Statement, split
+
+ENCODING_COMMENT = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 
 
 class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -83,6 +85,15 @@ _FUTURE_FLAGS = functools.reduce(
     operator.or_,
     (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names),
 )
+
+
+def decoded_lines(source: bytes) -> list[str]:
+    """Return the lines of a source, as Python counts them."""
+    # Form feeds and the like end a line for str.splitlines, not for Python.
+    cookie = ENCODING_COMMENT.match(source)
+    encoding = cookie.group(1).decode() if cookie else "utf-8"
+    text = source.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return text.split("\n")
 
 
 def read_text(path: str) -> bytes:
@@ -237,10 +248,10 @@ class ImportHook:
     """
 
     def __init__(
-        self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]] | None = None
+        self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]]
     ) -> None:
         self._sources = sources
-        self._on_loaded = on_loaded or {}
+        self._on_loaded = on_loaded
         self.pending: dict[str, bytes] = {}
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
@@ -279,22 +290,14 @@ class ImportHook:
             if isinstance(spec, ModuleSpec):
                 return spec
             if isinstance(finder, ImportHook):
-                return None  # It has asked all that stand behind it, another of its kind included.
+                return None  # it has asked all finders behind it, other ImportHooks included
         return None
 
     def _pending_spec(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
         for base in self._places(fullname, path):
-            for candidate, is_package in (
-                (os.path.join(base, "__init__.py"), True),
-                (base + ".py", False),
-            ):
+            for candidate in (os.path.join(base, "__init__.py"), f"{base}.py"):
                 if candidate in self.pending or candidate in self.arriving:
-                    return importlib.util.spec_from_file_location(
-                        fullname,
-                        candidate,
-                        loader=SourceFileLoader(fullname, candidate),
-                        submodule_search_locations=[base] if is_package else None,
-                    )
+                    return importlib.util.spec_from_file_location(fullname, candidate)
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
@@ -314,11 +317,10 @@ class ImportHook:
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
         """Yield the paths, without a suffix, at which a module may be."""
+        last = fullname.rpartition(".")[2]
         if self.pending or self.arriving:
             for folder in sys.path if path is None else path:
-                yield os.path.join(
-                    os.path.realpath(folder or os.getcwd()), fullname.rpartition(".")[2]
-                )
+                yield os.path.join(os.path.realpath(folder or os.getcwd()), last)
 
     def text_of(self, path: str) -> bytes | None:
         """Return the content that a file will have; None if it is no new file."""
@@ -338,6 +340,8 @@ def _is_found_from_here(path: str) -> bool:
 
 
 class _RecordingLoader(SourceFileLoader):
+    """Loads a module of ours, and records the text that it runs and how long its import takes."""
+
     def __init__(self, fullname: str, path: str, hook: ImportHook, sources: RunningSources) -> None:
         super().__init__(fullname, path)
         self._hook = hook
@@ -369,6 +373,8 @@ class _RecordingLoader(SourceFileLoader):
 
 
 class _NotifyingLoader(SourceFileLoader):
+    """Loads a module, and then calls a function."""
+
     def __init__(self, fullname: str, path: str, tell: Callable[[], None]) -> None:
         super().__init__(fullname, path)
         self._tell = tell

@@ -36,13 +36,9 @@ class ObjectAttributes:
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self._names = owner.__dict__ if is_a(owner, type) else own_names(owner)
-        self._before = self._seen = dict(self._names)
+        self.content: Mapping[str, Any] = owner.__dict__ if is_a(owner, type) else own_names(owner)
+        self._before = self._seen = dict(self.content)
         self._assigned: dict[str, tuple[Any, Whose]] = {}  # not by others
-
-    @property
-    def content(self) -> Mapping[str, Any]:
-        return self._names
 
     @property
     def has_news(self) -> bool:
@@ -50,9 +46,9 @@ class ObjectAttributes:
 
     def look(self) -> dict[str, Any] | None:
         """Return the attributes that were set since the last look; None if none were."""
-        if is_same(self._seen, self._names):
+        if is_same(self._seen, self.content):
             return None
-        seen, self._seen = self._seen, dict(self._names)
+        seen, self._seen = self._seen, dict(self.content)
         num = len(seen)
         if len(self._seen) > num and begins_with(self._seen, seen):
             return dict(islice(self._seen.items(), num, None))

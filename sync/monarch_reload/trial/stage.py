@@ -79,11 +79,7 @@ class TrialStage:
         self.outside = Outside()
         self.overloads = Overloads()
         #: The builtins of staged code.
-        self.builtins = {
-            **vars(builtins),
-            "__import__": self._import,
-            **self.stand_ins.checks,
-        }
+        self.builtins = {**vars(builtins), "__import__": self._import, **self.stand_ins.checks}
         #: Whether the trial goes on: then staged code sees staged modules.
         self._is_open = True
         #: Whether a commit took the results.
@@ -177,14 +173,14 @@ class TrialStage:
                     with self._copies.in_place(self.namespaces, statement):
                         self._execute(run, namespace, live, name, effects)
             except (Exception, SystemExit) as error:
-                raise ReloadError.of_exception(
-                    error, "run", source.path, {source.path: source.text}
-                ) from error
+                texts = {source.path: source.text}
+                raise ReloadError.of_exception(error, "run", source.path, texts) from error
             if not (statement.is_definition or statement.is_import):
-                unchanged = {
-                    b for b, value in bound_to.items() if namespace.get(b, MISSING) is value
+                self.left_alone[name, index] = {
+                    bound
+                    for bound, value in bound_to.items()
+                    if namespace.get(bound, MISSING) is value
                 }
-                self.left_alone[name, index] = unchanged
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if statement.name is not None:
                 live, value = vars(module).get(statement.name), namespace.get(statement.name)
@@ -283,16 +279,10 @@ class TrialStage:
             return module
         return StagedModule(module, self)
 
-    def _import(
-        self,
-        name: str,
-        globals: dict[str, Any] | None = None,
-        locals: dict[str, Any] | None = None,
-        fromlist: tuple[str, ...] | None = (),
-        level: int = 0,
-    ) -> ModuleType:
-        module: ModuleType = builtins.__import__(name, globals, locals, fromlist or (), level)
-        return self._view(module)
+    def _import(self, name: str, *arguments: Any, **keywords: Any) -> ModuleType:
+        """Import a module for staged code, which gets a view of it; the arguments are those of
+        `__import__`."""
+        return self._view(builtins.__import__(name, *arguments, **keywords))
 
     def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
         """Return an `import_module` that returns staged views to this thread, and real modules to
