@@ -251,7 +251,7 @@ class Adoption:
                 self.functions.pair(value, live)
                 return live
         elif type(live) is type(value) and is_a(type(live).__call__, FunctionType):
-            # A holder of the old wrapper goes through it already.
+            # An object that refers to the old wrapper calls through it.
             self.functions.function(before, after)
         elif callable(value):
             self.functions.forward(before, value)

@@ -85,7 +85,7 @@ class ReloadError(Exception):
         below = _without_reloader(error.__traceback__)
         frames = traceback_module.extract_tb(below)
         own_frames = [frame for frame in frames if frame.filename == path]
-        origin = (own_frames or frames or [None])[-1]
+        origin = own_frames[-1] if own_frames else frames[-1] if frames else None
         filename = origin.filename if origin else path
         line = origin.lineno if origin else None
         return cls(

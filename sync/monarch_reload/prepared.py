@@ -59,8 +59,8 @@ from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import Action, Attribute, Flip, UndoLog
 from monarch_reload.verdicts import caches_of, judge, warnings_of
 
-# Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
-# in the reverse order.
+# Shared by all reloaders: a trial replaces functions of the interpreter, and two trials at once
+# would restore them in the wrong order.
 _ONE_AT_A_TIME = threading.RLock()
 
 Mode = Literal["auto", "patch", "respawn", "off"]

@@ -139,7 +139,7 @@ class Reloader:
         try:
             return prepared.commit()
         except ReloadError:
-            # Either says that a new process is needed, or is about the code itself.
+            # Raises NeedsRespawn, or an error of the code itself, if there is one.
             _refuse_what_needs_respawn(self.prepare(sources, mode=mode))
             raise
 
@@ -164,8 +164,8 @@ class Reloader:
 
         report = look()
         if not report.ok:
-            # It may be garbage that nobody has collected yet, as in a program that turned the
-            # collector off: only what is still there after a collection is told.
+            # It may be garbage that is not collected yet, as in a program that turned the collector
+            # off. Only objects that survive a collection are reported.
             gc.collect()
             report = look()
         return report

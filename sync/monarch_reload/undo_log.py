@@ -122,7 +122,7 @@ def _attribute_of(owner: Any, name: str) -> Any:
 
 
 def _set_attribute(owner: Any, name: str, value: Any) -> None:
-    # Past the metaclass: it may refuse assignments, as that of Enum does.
+    # Not through the metaclass, which may refuse assignments, as that of Enum does.
     setter, deleter = (
         (type.__setattr__, type.__delattr__)
         if isinstance(owner, type)
@@ -135,7 +135,7 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
             deleter(owner, name)
     elif name == "__code__" and (owner.__code__.co_flags ^ value.co_flags) & _KINDS:
         with warnings.catch_warnings():
-            # A function that becomes a generator. Nothing else tells the holders.
+            # A function that becomes a generator: Python warns, but its holders need the new code.
             warnings.simplefilter("ignore", DeprecationWarning)
             setter(owner, name, value)
     else:

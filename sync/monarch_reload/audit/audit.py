@@ -231,7 +231,7 @@ class Audit:
         if "<" in qualname:
             return ""
         if module not in sys.modules:
-            return "gone"  # Its module went with its file.
+            return "gone"  # its module was removed with its file
         top = qualname.partition(".")[0]
         current = definition_at(module, qualname)
         if current is cls:

@@ -12,7 +12,7 @@ Kind = Literal[
     "cache", "graph",
 ]  # fmt: skip
 
-# Old code that will run again. What is not among them is as docs/reload.md says.
+# Old code that will run again. The other kinds stay old by design: see docs/reload.md.
 _STALE: frozenset[Kind] = frozenset(
     {"code", "lines", "gone", "trial", "class", "native", "module", "default", "graph"}
 )

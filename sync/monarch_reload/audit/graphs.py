@@ -76,7 +76,7 @@ class SourceOutline:
         return statements
 
     def changed_at(self, lines: Collection[int], newer: SourceOutline) -> list[str]:
-        """Return the functions on these lines that differ in the version ``now``, or that read a
+        """Return the functions on these lines that differ in the version ``newer``, or that read a
         value whose expression differs."""
         changed = []
         values = {

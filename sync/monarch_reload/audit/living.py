@@ -99,7 +99,7 @@ def running_codes() -> set[CodeType]:
     codes: set[CodeType] = set()
     pending: list[FrameType | None] = list(sys._current_frames().values())
     while pending:
-        # No variable may keep a frame: one of these is our own, which would then hold itself.
+        # No variable may refer to a frame: this call has one too, which would then refer to itself.
         codes.add(pending[-1].f_code)  # type: ignore[union-attr]
         pending.append(pending.pop().f_back)  # type: ignore[union-attr]
         if pending[-1] is None:
@@ -112,4 +112,4 @@ def type_module(cls: type) -> object:
     try:
         return type.__dict__["__module__"].__get__(cls)
     except AttributeError:
-        return None  # made where no module is, by `exec` or in C
+        return None  # made outside of a module, by `exec` or in C

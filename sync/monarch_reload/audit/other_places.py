@@ -66,7 +66,7 @@ def of_files(
     for function in functions:
         path = os.path.realpath(function.__code__.co_filename)
         if path not in wanted or _is_of_module(function, path):
-            continue  # That module is told.
+            continue  # that module is reported elsewhere
         if function.__code__ not in current_codes.setdefault(path, _codes_of(path)):
             old[path] += 1
     functions.clear()

@@ -47,7 +47,7 @@ def objects_of(kinds: Collection[type]) -> list[Any]:
     """Return all objects whose type is exactly one of these."""
     if not kinds:
         return []
-    # No variable holds what is iterated over: it is gone when the call ends.
+    # No variable refers to the list that is iterated over: it is freed when the call ends.
     with _no_collections():
         return list(_of_types(frozenset(map(_address, kinds)), None))
 
@@ -97,7 +97,7 @@ def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, An
 
 
 def _of_types(types: frozenset[int], generation: int | None, which: Any = bool) -> Iterator[Any]:
-    # Not `tee`: it begins before the list is made, is in it, and keeps it: a circle that stays.
+    # Not `tee`: it is made before the list, so it is in the list and refers to it, as a cycle.
     twice = chain.from_iterable(map(repeat, _lists(generation), (2,)))
     addresses = map(partial(map, _address), map(partial(map, type), twice))
     are_of_types = map(partial(map, types.__contains__), addresses)

@@ -80,7 +80,7 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
         live_value = live.__dict__.get(name, MISSING)
         if live_value is MISSING or name not in staged.__dict__ or _is_layout(live_value):
             continue
-        # A proxy says for its instances what their class is: `__class__ = Lookup()`.
+        # Not the `__class__` of a proxy class, which answers for its instances.
         if name != "__class__" and not is_laid_out(live, name):
             Attribute(staged, name, live_value).apply()
 
@@ -246,7 +246,11 @@ class ClassPatch:
         return made_alike(current, value) or (same_name and self._moving == modules)
 
 
-_NOT_BOUND = (type, staticmethod, classmethod)  # others take the instance as their first argument
+_NOT_BOUND = (
+    type,
+    staticmethod,
+    classmethod,
+)  # other attributes take the instance as their first argument
 
 
 class _Named:

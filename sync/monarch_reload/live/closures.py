@@ -36,8 +36,8 @@ from monarch_reload.source.splice import as_imported, names_imported
 from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import Attribute, Flip, Item
 
-# Functions too, up to Python 3.11 all of them, which run where they are made: no other object holds
-# them.
+# They are functions, too (up to Python 3.11 all of them), but run where they are made: no other
+# object refers to them.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 Place = tuple[str, int, int]  # name and first line; which one of several that have both

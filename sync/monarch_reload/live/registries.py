@@ -70,7 +70,7 @@ def take_out(container: Any, ids: Collection[int]) -> None:
             container.discard(entry)
         elif index < len(container) and container[index] is entry:
             del container[index]
-        else:  # others were at work in between
+        else:  # other code changed it meanwhile
             drop(container, entry)
 
 

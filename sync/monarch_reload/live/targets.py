@@ -98,7 +98,7 @@ class Target:
         if self._after is self._before:
             return False
         value = self.read()
-        # An environment variable is another string each time.
+        # Each read of an environment variable gives another string.
         if value is self._after or (type(value) is str and value == self._after):
             self.write(self._before)
         return True
@@ -140,5 +140,5 @@ def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
                 return getattr(owner, node.attr)
             return owner[value_of(node.slice, namespace)]
         except Exception:
-            return MISSING  # the statement itself will say so
+            return MISSING  # the statement will raise it
     return MISSING

@@ -140,7 +140,7 @@ def edited(
     namespace = vars(live.module)
     old = as_if(executed(live.source.statements, namespace), anew) if is_known else ()
     statements = executed(new.statements, namespace)
-    # Not by their names: those that an unchanged statement binds and reads are known already.
+    # Found by the text: the names of unchanged statements need no analysis.
     if b"import *" in live.source.text or b"import *" in new.text:
         old = exports.split_before(old, package)
         statements = exports.split_after(statements, package)
@@ -237,7 +237,7 @@ def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> b
 
 
 def kind_of(value: object) -> NameKind:
-    # Not isinstance: a lazy or deprecated object would be woken by the look at its __class__.
+    # Not isinstance, which reads `__class__`: a lazy object would load itself.
     if issubclass(type(value), FunctionType):
         return NameKind.FUNCTION
     if not issubclass(type(value), type):

@@ -25,7 +25,7 @@ class NameKind(Enum):
     FUNCTION = "function"
     CLASS = "class"
     METACLASS = "metaclass"
-    DATA = "data"  # a number, a text or the like: nothing with a life of its own
+    DATA = "data"  # a number, a text or the like, without state
     ROWS = "rows"  # a small list, dict or set of data, which running code may have added to
     OTHER = "other"
 
@@ -144,7 +144,7 @@ class ImportGraph:
     """The imports between some modules, by the names that they bind."""
 
     def __init__(self, loaded: Collection[str]) -> None:
-        """`known` are all loaded modules of ours, in import order."""
+        """`loaded` are all loaded modules of ours, in import order."""
         self._import_order = {name: index for index, name in enumerate(loaded)}
         self._edits: dict[str, ModuleEdit] = {}
         self._sources: dict[str, dict[str, Origin]] = {}
@@ -275,7 +275,7 @@ def _sources(edit: ModuleEdit) -> dict[str, Origin]:
     sources: dict[str, Origin] = {}
     for statement in edit.new:
         if isinstance(statement.node, ast.Delete):
-            continue  # The statements above it have read the imported value.
+            continue  # the statements above it have read the imported value
         for name in statement.binds:
             sources.pop(name, None)
         for name, source in imports_of(statement, edit.package):

@@ -28,7 +28,7 @@ from monarch_reload.source.statements import Statement
 
 _FILLED_ONCE = ("argparse", "ArgumentParser")
 _CLASSES = (NameKind.CLASS, NameKind.METACLASS)
-# Methods that have their say when a class statement runs; by whether theirs is a metaclass.
+# Methods that take part when classes are made, of classes (False) and of metaclasses (True).
 _MAKERS = {
     False: frozenset({"__init_subclass__"}),
     True: frozenset({"__init_subclass__", "__new__", "__init__", "__prepare__", "__call__"}),
@@ -47,7 +47,7 @@ def make_plan(
     """Return the plan of some edits.
 
     `importers(module, names)` returns the loaded modules that may import `names` from `module`;
-    `known` are all loaded modules of ours, in import order. `check` is called now and then; it
+    `loaded` are all loaded modules of ours, in import order. `check` is called now and then; it
     raises to cancel the work.
     """
     planner = _Planner(importers, ImportGraph(loaded), check)

@@ -88,7 +88,7 @@ def _followed(
     else:
         return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
-        return removed  # it passes for the function it wraps, which others may hold
+        return removed  # a wrapper: other code may hold the function that it wraps
     statements = sources[name].statements if name in sources else ()
     is_ours = name in sources and not place[1]
     is_ours = is_ours or any(s.is_class and s.name == place[1] for s in statements)
@@ -144,7 +144,7 @@ def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bo
     if not isinstance(old.node, ast.Assign):
         return value is not MISSING
     assigned = value_of(old.node.value, namespace)
-    # Others may do anything when they are compared: an array gives an array.
+    # Other values may not compare to a bool: an array gives an array.
     is_another = (
         value is not assigned
         and type(assigned) in _PLAIN

@@ -57,7 +57,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
                 same[index] = candidate
             elif (candidate := unmatched.take(_Unmatched.by_frame, statement)) is not None:
                 narrow[index] = candidate
-    # Of several definitions of one name, an implementation is none of its `@overload`s.
+    # By decorators first, so that an implementation is not matched with one of its `@overload`s.
     for like in (_Unmatched.by_decorators, _Unmatched.by_name):
         for index, statement in enumerate(new):
             if statement.name is None or index in same or index in narrow or index in renewed:
@@ -236,7 +236,7 @@ def _header(node: ast.stmt) -> tuple[str, ...]:
         if default is not None
     }
     parts += [*node.args.defaults, *([node.returns] if node.returns else [])]
-    # The number of positional defaults is told apart from annotations and decorators by count.
+    # The counts separate decorators, defaults and the annotation in the list of parts.
     counts = (len(node.decorator_list), len(node.args.defaults), node.returns is not None)
     docstring = ast.get_docstring(node, clean=False)
     return (repr(counts), repr(annotated), repr(keyword_only), repr(docstring)) + tuple(

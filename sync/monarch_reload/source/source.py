@@ -104,7 +104,7 @@ def read_text(path: str) -> bytes:
     return repr((status.st_mtime_ns, status.st_size, status.st_ino)).encode()
 
 
-_SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could be seen
+_SECONDS_A_BYTE = 0.5e-6  # estimate for a module whose import was not measured
 
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -127,17 +127,17 @@ class RunningSources:
         self._sources: dict[str, ModuleSource] = {}
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
         self._elsewhere: set[str] = set()  # files in folders that are in no root
-        self._seconds: dict[str, float] = {}  # of imports that were seen
+        self._seconds: dict[str, float] = {}  # how long each measured import took
         self._elsewhere_texts: dict[str, bytes] = {}  # see `witness`
         self._inside = threading.local()
 
     def add_root(self, root: str | Path) -> None:
         real = os.path.join(os.path.realpath(root), "")
-        if real not in self._roots:  # Each push names its roots again.
+        if real not in self._roots:  # each push adds its roots again
             self._roots.append(real)
             self._elsewhere.clear()
         elsewhere, imported = self._elsewhere, self._imported()
-        # Copied in one step: a list of items may let other threads, which import, come between.
+        # Copied in one step, during which no other thread can import.
         for name, module in sys.modules.copy().items():
             if type(module) is ModuleType:  # nearly all, and there may be thousands
                 path = module.__dict__.get("__file__")
@@ -147,7 +147,7 @@ class RunningSources:
                 continue
             source = self._sources.get(name)
             if source is not None and (source.path == path or not os.path.isabs(path)):
-                continue  # One of another place was of that name, perhaps.
+                continue  # else a module of that name came from another path
             if not self._has_folder_of(path):
                 elsewhere.add(path)
             elif self.owns(path):
@@ -186,7 +186,7 @@ class RunningSources:
     def record(self, name: str, source: ModuleSource) -> None:
         before = self._sources.get(name)
         if before is not None and before.path != source.path:
-            # Not where the path leads now: a link on the way may have been turned since.
+            # By name, not by real path: a link in the path may have changed since.
             for names in self._names.values():
                 if name in names:
                     names.remove(name)
@@ -228,7 +228,7 @@ class RunningSources:
         """Yield every loaded module of ours, in the order of import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
-            # Some put another object in their place.
+            # Some modules put another object in their place.
             if isinstance(module, ModuleType):
                 yield name, module
 
@@ -256,7 +256,7 @@ class ImportHook:
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
         self.imported: list[str] = []
-        self.thread = 0  # the one that prepares; others import as ever
+        self.thread = 0  # the thread that prepares; imports of other threads are not affected
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -275,7 +275,7 @@ class ImportHook:
         elif _is_found_from_here(spec.origin):
             self._sources.witness(spec.origin)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
-            # A loader of another package (pytest rewrites asserts): its source is there now.
+            # A loader of another package (pytest rewrites asserts) will read the present file.
             self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
         return spec
 

@@ -98,7 +98,7 @@ def _window(
     most = num_lines - num_above
     num_below = next((n for n in range(most) if before[-1 - n] != after[-1 - n]), most)
     above = next((i for i, statement in enumerate(old) if statement.last > num_above), len(old))
-    # The last one may go on in the lines that come, as an `if` does with an `else`.
+    # The new lines may continue the last statement above, as an `else` continues an `if`.
     above = _between(old, max(above - 1, 0), -1)
     below = next(
         (i for i in range(above, len(old)) if old[i].first > len(before) - num_below), len(old)

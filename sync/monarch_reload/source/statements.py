@@ -37,7 +37,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
     last: int
     lines: Sequence[str]  # of the whole file
     brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
-    moved_by: int = 0  # so many lines, since its node was read
+    moved_by: int = 0  # how many lines it is below the lines of its node
 
     @cached_property
     def names(self) -> Names:
@@ -138,7 +138,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
         A `global` at module level is an error below a use; `super` may be a name of the module.
         """
-        if not self.is_definition and "lobal" in self.text:  # of its source, or of its dump
+        if not self.is_definition and "lobal" in self.text:  # in its source, or in its dump
             return True
         names = self.names
         return "super" in names.binds or any(root_of(name) == "super" for name, _ in names.eager)

@@ -38,7 +38,7 @@ class ObjectAttributes:
         self._owner = owner
         self.content: Mapping[str, Any] = owner.__dict__ if is_a(owner, type) else own_names(owner)
         self._before = self._seen = dict(self.content)
-        self._assigned: dict[str, tuple[Any, Whose]] = {}  # not by others
+        self._assigned: dict[str, tuple[Any, Whose]] = {}  # by staged code, or unclear by whom
 
     @property
     def has_news(self) -> bool:
@@ -62,7 +62,7 @@ class ObjectAttributes:
         for name, value in (changes or {}).items():
             if whose is Whose.OTHERS:
                 self._assigned.pop(name, None)
-            elif not (name.startswith("__") or is_a(value, ModuleType)):  # Python's own doing
+            elif not (name.startswith("__") or is_a(value, ModuleType)):  # set by Python itself
                 self._assigned[name] = value, whose
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
@@ -86,7 +86,7 @@ class HeldAttribute:
         self._owner, self._name, self._before, self._value = owner, name, before, value
 
     def put(self, value: Any) -> Callable[[], None]:
-        # Past properties and `__setattr__`, which have had their say.
+        # Without properties and `__setattr__`, which ran in the trial.
         if is_a(self._owner, type):
             return Attribute(self._owner, self._name, value).apply()
         return Item(own_names(self._owner), self._name, value).apply()
@@ -97,5 +97,5 @@ class HeldAttribute:
     def _repeat(self, live_of: Lookup) -> Callable[[], None]:
         names = self._owner.__dict__ if is_a(self._owner, type) else own_names(self._owner)
         if self._before is MISSING and self._name in names:
-            return lambda: None  # a value that is made when it is first asked for: it was
+            return lambda: None  # a value that is made at its first use, which happened meanwhile
         return self.put(live_of(self._value))

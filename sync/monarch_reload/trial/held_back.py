@@ -111,7 +111,7 @@ class Withdrawn:
 
     def __init__(self, registry: Registry, before: Any, ids: Collection[int]) -> None:
         self._registry, self._before = registry, before
-        # Not a copy of the container: others may have put something into that meanwhile.
+        # From the copy, as other threads may have changed the container meanwhile.
         self._rest = before.copy()
         take_out(self._rest, ids)
 
@@ -134,7 +134,7 @@ class HeldBack:
     def __init__(self, registry: Registry, difference: Difference) -> None:
         self.registry, self._difference = registry, difference
         put = difference.put
-        # Tuples are told of live definitions in place, before the commit.
+        # Kept apart, because `settle` puts live definitions into the tuples before the commit.
         values = put.values() if isinstance(put, dict) else put
         self._parts = {id(value): (value, parts_of_entry(value)) for value in values}
         self._inner = [part for value in values if type(value) in (list, set) for part in value]

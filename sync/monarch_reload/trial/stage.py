@@ -211,7 +211,7 @@ class TrialStage:
             taken = {name: plan.edit.origins.get(name) for name in statement.binds}
             if any(taken.values()):
                 return functools.partial(self._take, taken)
-        # So that functions which are not edited keep their code.
+        # So that unedited functions are compiled to the same code as before.
         others: list[ast.stmt] = []
         if statement.is_definition:
             if path not in self._imported:
@@ -324,7 +324,7 @@ class TrialStage:
     def let_go(self) -> None:
         """Drop all references to objects of the trial."""
         for name in self.namespaces:
-            self.namespaces[name] = {}  # Another one: functions may still look into it.
+            self.namespaces[name] = {}  # a new dict: functions may still use the old one
         self.made.clear()
         self.defined.clear()
         self.stores.clear()
