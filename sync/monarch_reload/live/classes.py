@@ -246,11 +246,8 @@ class ClassPatch:
         return made_alike(current, value) or (same_name and self._moving == modules)
 
 
-_NOT_BOUND = (
-    type,
-    staticmethod,
-    classmethod,
-)  # other attributes take the instance as their first argument
+# Attributes that do not take the instance as their first argument.
+_NOT_BOUND = (type, staticmethod, classmethod)
 
 
 class _Named:

@@ -40,9 +40,10 @@ class Importers:
                 continue
             source = self._sources[name]
             text = source.text
-            # Only a module in a package may name it by dots alone.
-            package = f"{getattr(loaded, '__package__', None)}."
-            by_dots = b"from ." in text and package.startswith(f"{module}.")
+            by_dots = b"from ." in text
+            if by_dots:  # only a module in a package may name it by dots alone
+                package = getattr(loaded, "__package__", None)
+                by_dots = f"{package}.".startswith(f"{module}.")
             takes = (last in text or by_dots) and (
                 takes_any or b"import *" in text or wanted(text) or taken_whole(text)
             )
