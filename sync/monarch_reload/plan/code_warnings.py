@@ -70,7 +70,7 @@ class CodeWarnings:
 
     def _unbound(self, changed: list[Statement]) -> Iterator[tuple[int, str]]:
         bound_names = {*self._namespaces(self._edit.name)} - self._edit.gone
-        bound_names |= {name for statement in self._edit.new for name in statement.binds}
+        bound_names |= self._edit.binders.keys()
         for statement in changed:
             for part in self._edited(statement):
                 lines = range(part.first, part.last + 1)

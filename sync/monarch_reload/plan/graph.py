@@ -104,22 +104,20 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gone(self) -> frozenset[str]:
-        before = {name for statement in self.old for name in statement.binds}
-        return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
+        """Names that no new statement binds any more."""
+        return frozenset(self.last_binders.keys() - self.binders.keys() - self.keep - {"*"})
 
     @cached_property
-    def gone_definitions(self) -> frozenset[str]:
-        before, after = (
-            {defined for statement in statements for defined in statement.defines}
-            for statements in (self.old, self.new)
-        )
-        return frozenset(before - after)
+    def definitions(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that definitions bind, before and after the edit."""
+        before = frozenset(name for statement in self.old for name in statement.defines)
+        return before, frozenset(name for statement in self.new for name in statement.defines)
 
     @cached_property
     def displaced(self) -> frozenset[str]:
         """The names that were last bound by one statement before the edit and by another now,
         though both statements exist in both versions."""
-        after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
+        after = {name: indexes[-1] for name, indexes in self.binders.items()}
         return frozenset(
             name
             for name, index in after.items()
@@ -132,12 +130,8 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def bound_twice(self) -> frozenset[str]:
         """Names that several of the new statements bind."""
-        seen: set[str] = set()
-        twice: set[str] = set()
-        for statement in self.new:
-            twice |= seen & statement.binds
-            seen |= statement.binds
-        return frozenset(twice - {"*"})
+        names = {name for name, indexes in self.binders.items() if len(indexes) > 1}
+        return frozenset(names - {"*"})
 
 
 class ImportGraph:

@@ -146,7 +146,7 @@ class _Planner:
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
         displaced = edit.displaced
         for name in edit.bound_twice | displaced:
-            binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
+            binders = set(edit.binders[name])
             if name in displaced:
                 plan.run.add(max(binders))
                 plan.marks[name] = DirtyMark.VALUE
@@ -403,8 +403,8 @@ class _Concern:
 
 
 def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
-    bound = {name for statement in (*edit.old, *edit.new) for name in statement.binds}
-    return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
+    names = edit.kinds.keys() - edit.last_binders.keys() - edit.binders.keys()
+    return {name for name in names if not name.startswith("__")}
 
 
 def _fills(statement: Statement, name: str) -> bool:

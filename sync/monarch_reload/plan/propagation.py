@@ -293,9 +293,7 @@ class Propagation:
 
     def comes_from_getattr(self, module: str, name: str) -> bool:
         edit = self.plans[module].edit
-        return "__getattr__" in edit.kinds and not (
-            name in edit.kinds or any(name in statement.binds for statement in edit.new)
-        )
+        return "__getattr__" in edit.kinds and name not in edit.kinds and name not in edit.binders
 
 
 def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:

@@ -89,9 +89,9 @@ def _followed(
         return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
         return removed  # a wrapper: other code may hold the function that it wraps
-    statements = sources[name].statements if name in sources else ()
-    is_ours = name in sources and not place[1]
-    is_ours = is_ours or any(s.is_class and s.name == place[1] for s in statements)
+    is_ours = name in sources and (
+        not place[1] or any(s.is_class and s.name == place[1] for s in sources[name].statements)
+    )
     return replace(removed, place=place) if is_ours else removed
 
 

@@ -261,7 +261,8 @@ class TrialStage:
         """Yield the live definitions that are no longer in their modules, with the modules."""
         for name, plan in self._plan.modules.items():
             live = vars(sys.modules[name])
-            yield from ((live.get(gone), name) for gone in plan.edit.gone_definitions)
+            before, after = plan.edit.definitions
+            yield from ((live.get(gone), name) for gone in before - after)
 
     def _is_definition(self, entry: Any) -> bool:
         """Return whether an entry is, or contains, a callable or an instance of a class made
