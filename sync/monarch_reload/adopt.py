@@ -149,7 +149,6 @@ class Adoption:
         """Yield the bindings that `exec`, `globals()` and `global` statements made in the staged
         namespace."""
         staged = self._stage.namespaces.get(name, {})
-        seen = {bound for statement in edit.new for bound in statement.binds}
         assigned = self._stage.assigned.get(name, set())
         for bound in assigned - staged.keys() - edit.keep:
             yield live_names, bound, MISSING
@@ -157,7 +156,7 @@ class Adoption:
             live = live_names.get(bound, MISSING)
             if bound == "__builtins__" or value is live:
                 continue
-            if bound not in assigned and (bound in seen or "*" in seen):
+            if bound not in assigned and (bound in edit.binders or "*" in edit.binders):
                 continue
             if bound not in edit.keep and not bound.startswith("__annot"):
                 yield live_names, bound, self._merged(live, value, None, None, True)
@@ -210,10 +209,7 @@ class Adoption:
         edit = self._edits.get(live.__module__)
         if edit is None or live.__module__ != value.__module__:
             return False
-        before, after = (
-            {name for statement in statements for name in statement.defines}
-            for statements in (edit.old, edit.new)
-        )
+        before, after = edit.definitions
         is_new = live.__qualname__ in before and value.__qualname__ in after - before
         kind = self.functions.live_of(type(value))
         return is_new and (is_a(live, FunctionType) or why_not_in_place(live, value, kind) is None)
@@ -250,8 +246,8 @@ class Adoption:
             if self.functions.function(before, after) is before:
                 self.functions.pair(value, live)
                 return live
-        elif type(live) is type(value) and _calls_python(live):
-            # A holder of the old wrapper goes through it already.
+        elif type(live) is type(value) and is_a(type(live).__call__, FunctionType):
+            # An object that refers to the old wrapper calls through it.
             self.functions.function(before, after)
         elif callable(value):
             self.functions.forward(before, value)
@@ -344,7 +340,7 @@ class Adoption:
 
 
 class _Detached:
-    pass
+    """The base class that staged classes get, so that their real bases no longer list them."""
 
 
 def _detach(cls: type) -> None:
@@ -352,10 +348,6 @@ def _detach(cls: type) -> None:
         cls.__bases__ = (_Detached,)
     except TypeError:
         pass  # it goes when it is collected
-
-
-def _calls_python(wrapper: Any) -> bool:
-    return is_a(type(wrapper).__call__, FunctionType)
 
 
 def _same_cache(live: Any, value: Any) -> bool:

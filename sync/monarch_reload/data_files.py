@@ -75,9 +75,9 @@ def reading_ahead(contents: Mapping[str, bytes], names: dict[str, Any]) -> Itera
             return real_io_open(file, mode, *args, **kwargs)
         return real_io_open(_descriptor_of(data), mode, *args, **kwargs)
 
-    # Under both names: pathlib and codecs use the one, all other code the other.
+    # Under both names: pathlib and codecs use `io.open`, other code the builtin.
     builtins.open, io.open, names["open"] = open_ahead, open_ahead, open_ahead
-    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has it by a third name
+    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has a third name for it
     if accessor is not None:
         accessor.open = staticmethod(open_ahead)
     try:

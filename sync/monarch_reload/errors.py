@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import linecache
 import traceback as traceback_module
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from monarch_reload.report import ModuleVerdict
+from monarch_reload.report import ModuleVerdict, listed
 
 Phase = Literal["compile", "run", "commit"]
 
@@ -81,13 +82,10 @@ class ReloadError(Exception):
 
         `sources` are the texts being tried: the file on disk may not hold them yet.
         """
-        own_frame, deepest = None, None
         below = _without_reloader(error.__traceback__)
-        for frame in traceback_module.extract_tb(below):
-            deepest = frame
-            if frame.filename == path:
-                own_frame = frame
-        origin = own_frame or deepest
+        frames = traceback_module.extract_tb(below)
+        own_frames = [frame for frame in frames if frame.filename == path]
+        origin = own_frames[-1] if own_frames else frames[-1] if frames else None
         filename = origin.filename if origin else path
         line = origin.lineno if origin else None
         return cls(
@@ -104,17 +102,10 @@ class ReloadError(Exception):
         """Return one error for all of them, at the place of the first error."""
         if len(errors) == 1:
             return errors[0]
-        first = errors[0]
-        return cls(
-            first.message,
-            phase=first.phase,
-            path=first.path,
-            line=first.line,
-            column=first.column,
-            text=first.text,
-            traceback="\n".join(error.traceback for error in errors),
-            errors=errors,
-        )
+        first = copy.copy(errors[0])
+        first.traceback = "\n".join(error.traceback for error in errors)
+        first.errors = tuple(errors)
+        return first
 
     def __str__(self) -> str:
         places = self.errors or (self,)
@@ -148,7 +139,7 @@ class NeedsRespawn(ReloadError):
         for verdict in verdicts:
             by_reason.setdefault(verdict.reason, []).append(verdict.module)
         reasons = (
-            f"{_listed(modules)} cannot be patched in place: {why}"
+            f"{listed(modules)} cannot be patched in place: {why}"
             for why, modules in by_reason.items()
         )
         return cls("\n".join(reasons), phase="run", path=verdicts[0].path, verdicts=verdicts)
@@ -160,14 +151,6 @@ def files_of(error: BaseException) -> set[str]:
     if isinstance(error, ReloadError) and error.path is not None:
         files.add(error.path)
     return files
-
-
-def _listed(modules: Sequence[str]) -> str:
-    more = len(modules) - _MOST_LISTED
-    return ", ".join(modules[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
-
-
-_MOST_LISTED = 3
 
 
 def _rebuilt(cls: type[ReloadError], message: str, fields: dict[str, Any]) -> ReloadError:

@@ -59,8 +59,8 @@ from monarch_reload.trial.stage import TrialStage
 from monarch_reload.undo_log import Action, Attribute, Flip, UndoLog
 from monarch_reload.verdicts import caches_of, judge, warnings_of
 
-# Of all reloaders: what is replaced in the interpreter while new code is tried has to be put back
-# in the reverse order.
+# Shared by all reloaders: a trial replaces functions of the interpreter, and two trials at once
+# would restore them in the wrong order.
 _ONE_AT_A_TIME = threading.RLock()
 
 Mode = Literal["auto", "patch", "respawn", "off"]
@@ -312,18 +312,11 @@ class Prepared:
 
     def _judge(self, changed: Mapping[str, ModuleSource]) -> None:
         """Add verdicts and warnings to the report, and collect the caches that a commit clears."""
-        running = self._process.sources
-        judge(
-            self.report,
-            self._plan,
-            running,
-            changed,
-            refused=self._adoption.refused,
-            patched=self._functions.patched,
-            moved=self._adoption.moved,
-        )
-        namespaces = self._stage.namespaces
-        self.report.warnings += warnings_of(self._plan, running, changed, namespaces)
+        report, plan, running = self.report, self._plan, self._process.sources
+        refused, moved = self._adoption.refused, self._adoption.moved
+        patched = self._functions.patched
+        judge(report, plan, running, changed, refused=refused, patched=patched, moved=moved)
+        report.warnings += warnings_of(plan, running, changed, self._stage.namespaces)
         for name in self.report.at_start:
             self.report.counts_from_next_start(name)
         self.report.threads = self._stage.outside.threads
@@ -465,13 +458,9 @@ class Prepared:
         yield from self._adoption.classes.flips
         yield from self._adoption.bindings
         for live, registrars in adoption.undecorated:
-            reached_ids = {
-                id(container) for registrar in registrars for container in reached(registrar)
-            }
+            used = {id(container) for registrar in registrars for container in reached(registrar)}
             ids = {id(part) for part in parts_of(live, getattr(live, "__module__", ""))}
-            yield from unregister(
-                [registry for registry in candidates if registry.family in reached_ids], ids
-            )
+            yield from unregister([r for r in candidates if r.family in used], ids)
         for held in self._stage.held_back:
             yield held.flip(self._functions.live_of, self._adoption.before_of)
         yield from left_behind(candidates, self._stage.held_back, self._functions.live_of)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import sys
@@ -19,6 +18,7 @@ from monarch_reload.audit.audit import Audit
 from monarch_reload.audit.findings import AuditReport
 from monarch_reload.data_files import is_config
 from monarch_reload.errors import NeedsRespawn, ReloadError, files_of
+from monarch_reload.live.all_objects import collector_paused
 from monarch_reload.live.frozen import thaw, watch_freezes
 from monarch_reload.plan.gone_modules import imports_of_gone
 from monarch_reload.plan.reached_modules import importable_as, reached_modules
@@ -139,7 +139,7 @@ class Reloader:
         try:
             return prepared.commit()
         except ReloadError:
-            # Either says that a new process is needed, or is about the code itself.
+            # Raises NeedsRespawn, or an error of the code itself, if there is one.
             _refuse_what_needs_respawn(self.prepare(sources, mode=mode))
             raise
 
@@ -164,8 +164,8 @@ class Reloader:
 
         report = look()
         if not report.ok:
-            # It may be garbage that nobody has collected yet, as in a program that turned the
-            # collector off: only what is still there after a collection is told.
+            # It may be garbage that is not collected yet, as in a program that turned the collector
+            # off. Only objects that survive a collection are reported.
             gc.collect()
             report = look()
         return report
@@ -209,7 +209,9 @@ class Reloader:
         change in place keeps all it has; with `as_far_as_possible` it takes new methods
         nevertheless.
         """
-        with self._lock, _collector_paused():
+        # A syntax tree has so many objects that making it would start a full collection, which
+        # takes 0.2 s with torch.
+        with self._lock, collector_paused():
             budget = self.budget(self._sources.import_seconds())
             texts = {os.path.abspath(os.fspath(path)): text for path, text in sources.items()}
             change = _ChangedFiles(
@@ -279,30 +281,23 @@ class Reloader:
         here, it may lack the effects of another module's import: then all modules are imported.
         Raises ReloadError if the code itself is to blame.
         """
-        own_error = error if isinstance(error, ReloadError) else None
-        if own_error is not None and (is_surely_wrong(own_error, changed) or "__main__" in changed):
-            raise own_error
+        message, location = f"{type(error).__name__}: {error}", ""
+        if isinstance(error, ReloadError):
+            if is_surely_wrong(error, changed) or "__main__" in changed:
+                raise error
+            message = error.message
+            location = f", {error.path}:{error.line}" if error.line else ""
         modules = [(name, path) for name, path in state.modules if name in reached]
         refusal = self._spare(replace(state, modules=modules))
-        is_known = refusal is None or (
-            own_error is not None and own_error.message == refusal.message
-        )
-        if not is_known and len(modules) < len(state.modules):
+        is_same = isinstance(error, ReloadError) and refusal and refusal.message == message
+        if refusal is not None and not is_same and len(modules) < len(state.modules):
             refusal = self._spare(state)
         if refusal is None:
             if isinstance(error, OverBudget):
                 return str(error)
-            location = (
-                f", {own_error.path}:{own_error.line}"
-                if own_error is not None and own_error.line
-                else ""
-            )
-            message = (
-                own_error.message if own_error is not None else f"{type(error).__name__}: {error}"
-            )
             return f"only a fresh process imports it; in this one it came to {message}{location}"
-        if own_error is not None and own_error.message == refusal.message:
-            raise own_error
+        if isinstance(error, ReloadError) and refusal.message == message:
+            raise error
         raise refusal from error
 
     def _new_state(self, change: _ChangedFiles) -> NewState:
@@ -419,16 +414,3 @@ def _refuse_what_needs_respawn(prepared: Prepared) -> None:
     if refused:
         prepared.abort()
         raise NeedsRespawn.of_verdicts(refused)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: a syntax tree has so many objects that making it would start a
-    full collection, which takes 0.2 s with torch."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -156,3 +156,10 @@ class ReloadReport:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_undo": None}
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first three names, and how many more there are: `a, b, c and 2 more`."""
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"

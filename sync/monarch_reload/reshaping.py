@@ -31,14 +31,11 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
     """Yield the new values of the attributes that say where a module's file and submodules are."""
-    name, folder = module.__name__, os.path.dirname(path)
-    search_path = [folder] if os.path.basename(path) == _INIT else None
-    spec = importlib.util.spec_from_file_location(
-        name, path, submodule_search_locations=search_path
-    )
+    spec = importlib.util.spec_from_file_location(module.__name__, path)
     assert spec is not None
+    folders = spec.submodule_search_locations
     yield Attribute(module, "__spec__", spec)
     yield Attribute(module, "__loader__", spec.loader)
     yield Attribute(module, "__file__", path)
     yield Attribute(module, "__package__", spec.parent)
-    yield Attribute(module, "__path__", MISSING if search_path is None else search_path)
+    yield Attribute(module, "__path__", MISSING if folders is None else folders)

@@ -11,8 +11,8 @@ from monarch_reload.reshaping import other_shape
 from monarch_reload.source.source import RunningSources, read_text
 
 _Stat = tuple[int, int, int, int]
-# The file system's clock may stand still for so long: a file that was touched within it can
-# change again and look the same.
+# The resolution of the file system's clock: a file that changed within it may change again and keep
+# its times.
 _RACY_NS = 50_000_000
 
 
@@ -22,9 +22,9 @@ class RunningFiles:
     def __init__(self, sources: RunningSources, roots: Sequence[str]) -> None:
         self._sources = sources
         self._roots = roots
-        self._data: dict[str, _Stat | None] = {}  # config files, as they were last told
+        self._data: dict[str, _Stat | None] = {}  # config files, as last returned
         self._named: dict[str, tuple[bytes, list[str]]] = {}  # module -> text, config files
-        self._settled: dict[str, tuple[_Stat, bytes]] = {}  # looked at, and equal to that text
+        self._settled: dict[str, tuple[_Stat, bytes]] = {}  # by path; the file has that text
         self._deleted: set[str] = set()
 
     def changed(self) -> list[str]:

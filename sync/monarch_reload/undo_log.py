@@ -27,11 +27,15 @@ MISSING: Final = _Missing()
 
 
 class Flip(Protocol):
+    """A change of one live object."""
+
     def apply(self) -> Callable[[], None]:
         """Make the change; return a function that undoes it."""
 
 
 class Attribute(msgspec.Struct, frozen=True, eq=False):
+    """A new value of an attribute; MISSING deletes it."""
+
     owner: Any
     name: str
     value: Any = MISSING
@@ -43,6 +47,8 @@ class Attribute(msgspec.Struct, frozen=True, eq=False):
 
 
 class Item(msgspec.Struct, frozen=True, eq=False):
+    """A new value of a mapping's item; MISSING deletes it."""
+
     mapping: MutableMapping[Any, Any]
     key: Any
     value: Any = MISSING
@@ -54,6 +60,8 @@ class Item(msgspec.Struct, frozen=True, eq=False):
 
 
 class Cell(msgspec.Struct, frozen=True, eq=False):
+    """A new value of a closure's variable."""
+
     cell: CellType
     value: Any
     function: FunctionType | None = None  # a live one that closes over it
@@ -75,6 +83,8 @@ class Action(msgspec.Struct, frozen=True, eq=False):
 
 
 class UndoLog:
+    """Makes changes, and undoes them in reverse order."""
+
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
@@ -112,7 +122,7 @@ def _attribute_of(owner: Any, name: str) -> Any:
 
 
 def _set_attribute(owner: Any, name: str, value: Any) -> None:
-    # Past the metaclass: it may refuse assignments, as that of Enum does.
+    # Not through the metaclass, which may refuse assignments, as that of Enum does.
     setter, deleter = (
         (type.__setattr__, type.__delattr__)
         if isinstance(owner, type)
@@ -125,7 +135,7 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
             deleter(owner, name)
     elif name == "__code__" and (owner.__code__.co_flags ^ value.co_flags) & _KINDS:
         with warnings.catch_warnings():
-            # A function that becomes a generator. Nothing else tells the holders.
+            # A function that becomes a generator: Python warns, but its holders need the new code.
             warnings.simplefilter("ignore", DeprecationWarning)
             setter(owner, name, value)
     else:

@@ -42,22 +42,17 @@ class ClassUpgrade:
         self._changes = CodeChanges()
         if self._classes.refused:
             reasons = "; ".join(f"{cls}: {why}" for cls, why in self._classes.refused.items())
-            verdict = ModuleVerdict(
-                live.__module__, "", "respawn", reasons, tuple(self._classes.refused)
-            )
+            refused = tuple(self._classes.refused)
+            verdict = ModuleVerdict(live.__module__, "", "respawn", reasons, refused)
             raise NeedsRespawn.of_verdicts([verdict])
-        self._gone = [
-            name
-            for name in live.__dict__
-            if not name.startswith("__") and name not in staged.__dict__
-        ]
+        gone = live.__dict__.keys() - staged.__dict__.keys()
+        self._gone = [name for name in live.__dict__ if name in gone and name[:2] != "__"]
         self.label_before = ""
         self.verdicts = {name: ModuleVerdict(live.__module__, "", "patch", "upgraded", (name,))}
 
     def _is_inner(self, value: Any) -> bool:
-        return isinstance(value, type) and value.__qualname__.startswith(
-            f"{self._staged.__qualname__}."
-        )
+        prefix = f"{self._staged.__qualname__}."
+        return isinstance(value, type) and value.__qualname__.startswith(prefix)
 
     def abort(self) -> None:
         """Do nothing, as nothing has changed yet."""

@@ -74,7 +74,7 @@ def judge(
     report.at_start += _makers_that_come_or_go(plan, changed)
     report.at_start += _actions_of_scripts(plan, running, changed)
     report.functions = sorted(set(report.functions))
-    # Code that cannot be looked through is taken as it is.
+    # Code that cannot be analysed gets no warnings.
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         report.at_start += _helpers(plan, running, changed, patched)
     report.at_start = sorted(set(report.at_start))
@@ -158,7 +158,7 @@ def warnings_of(
 
     for name, source in changed.items():
         edit = plan.modules[name].edit
-        # Code that cannot be looked through is taken as it is.
+        # Code that cannot be analysed gets no warnings.
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             yield from CodeWarnings(edit, source, source_of, names_of)
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from monarch_reload.plan.graph import ModuleEdit, NameKind
 from monarch_reload.plan.plan import make_plan
 from monarch_reload.source.alignment import align
-from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.names import Use, names_of
+from monarch_reload.source.source import decoded_lines
 from monarch_reload.source.statements import Statement, split
 
 from .conftest import Project

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from monarch_reload.audit.expected import Expected, defaults_of, is_plain
-from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted, listed
+from monarch_reload.audit.findings import AuditFinding, AuditReport, Kind, counted
 from monarch_reload.audit.graphs import OldGraph
 from monarch_reload.audit.held import held_by_others, notes
 from monarch_reload.audit.history import FreshCodes, PastCode
@@ -31,6 +31,7 @@ from monarch_reload.audit.other_places import of_files, of_workers
 from monarch_reload.audit.stale_caches import stale_caches
 from monarch_reload.kinds import definition_at, is_a, own_names
 from monarch_reload.live.all_objects import objects_of
+from monarch_reload.report import listed
 from monarch_reload.source.codes import qualname_of
 from monarch_reload.source.source import ModuleSource, RunningSources
 from monarch_reload.source.statements import Statement
@@ -142,11 +143,9 @@ class Audit:
         findings = []
         for (owner, argument, value, new), codes in groups.items():
             keep, first = ("keeps" if len(codes) == 1 else "keep"), codes[0]
-            place_of = (
-                f"{first.co_name}, {os.path.basename(first.co_filename)}:{first.co_firstlineno}"
-            )
             text = f"{counted(len(codes), 'live closure')} of `{owner}` {keep} the default"
-            text += f" {argument} = {value!r}; new ones have {new!r} ({place_of})"
+            text += f" {argument} = {value!r}; new ones have {new!r}"
+            text += f" ({first.co_name}, {_line(first)})"
             findings.append(AuditFinding("default", owner, len(codes), text))
         return findings
 
@@ -232,7 +231,7 @@ class Audit:
         if "<" in qualname:
             return ""
         if module not in sys.modules:
-            return "gone"  # Its module went with its file.
+            return "gone"  # its module was removed with its file
         top = qualname.partition(".")[0]
         current = definition_at(module, qualname)
         if current is cls:
@@ -251,17 +250,12 @@ class Audit:
 
     def _is_plainly_defined(self, module: str, name: str) -> bool:
         """Return whether the source defines the name by one class statement without decorators."""
-        definitions = [
-            statement for statement in self._statements(module) if name in statement.defines
-        ]
+        definitions = [s for s in self._statements(module) if name in s.defines]
         return len(definitions) == 1 and definitions[0].is_class and not definitions[0].is_decorated
 
     def _was_defined(self, module: str, name: str) -> bool:
         """Return whether a class is no longer in the source, but was in an earlier version."""
-        if any(
-            name in statement.binds or "*" in statement.binds
-            for statement in self._statements(module)
-        ):
+        if any(name in s.binds or "*" in s.binds for s in self._statements(module)):
             return False
         return any(
             place[0] == name for version in self._history.past(module) for place in version.codes
@@ -294,31 +288,21 @@ class Audit:
             if owner is None:
                 continue
             if is_a(owner, type):
-                current = getattr(owner, expected.name, None)
-                kind = "class"
+                current, kind = getattr(owner, expected.name, None), "class"
             else:
                 current, kind = owner.__globals__.get(expected.name), "generated function"
             if type(current) is not type(expected.value) or current != expected.value:
                 name = f"{owner.__module__}.{owner.__qualname__}"
-                yield AuditFinding(
-                    "native",
-                    name,
-                    1,
-                    f"the {kind} `{name}` has {expected.name} = {current!r}; a fresh import gives"
-                    f" {expected.value!r}",
-                )
+                text = f"the {kind} `{name}` has {expected.name} = {current!r}; a fresh import"
+                yield AuditFinding("native", name, 1, f"{text} gives {expected.value!r}")
 
     def _defaults(self) -> Iterator[AuditFinding]:
         """Find instances that keep a default which was edited since."""
-        defaults = [
-            (o, changed)
-            for changed in self._expected.defaults
-            if (o := changed.owner()) is not None
-        ]
-        if not defaults:
-            return
-        instances = objects_of([owner for owner, _ in defaults])
-        for owner, changed in defaults:
+        owners = [changed.owner() for changed in self._expected.defaults]
+        instances = objects_of([owner for owner in owners if owner is not None])
+        for owner, changed in zip(owners, self._expected.defaults, strict=True):
+            if owner is None:
+                continue
             new = defaults_of(owner).get(changed.name)
             keeping = [
                 instance
@@ -329,16 +313,11 @@ class Audit:
             if not keeping or new == changed.before:
                 continue
             name = f"{owner.__module__}.{owner.__qualname__}"
-            who = (
-                listed(self._names_of(keeping)) or f"{counted(len(keeping), 'instance')} of {name}"
-            )
+            who = listed(self._names_of(keeping))
+            who = who or f"{counted(len(keeping), 'instance')} of {name}"
             verb = "keeps" if len(keeping) == 1 else "keep"
-            yield AuditFinding(
-                "value",
-                name,
-                len(keeping),
-                f"{who} {verb} {changed.name} = {changed.before!r}; new ones have {new!r}",
-            )
+            text = f"{who} {verb} {changed.name} = {changed.before!r}; new ones have {new!r}"
+            yield AuditFinding("value", name, len(keeping), text)
 
     def _names_of(self, things: Collection[Any]) -> Iterator[str]:
         ids = {id(thing) for thing in things}
@@ -383,10 +362,8 @@ class Audit:
             graphs = counted(count, "graph")
             runs = "runs" if count == 1 else "run"
             if graph.functions:
-                text = (
-                    f"{graphs} that {graph.maker} made of {listed(graph.functions)} {runs} the "
-                    f"code{_of(graph.label)}"
-                )
+                text = f"{graphs} that {graph.maker} made of {listed(graph.functions)}"
+                text += f" {runs} the code{_of(graph.label)}"
                 yield AuditFinding("graph", graph.functions[0], count, text)
             else:
                 text = f"{graphs} of {graph.maker} {runs} what was traced before an edit"
@@ -429,9 +406,8 @@ class Audit:
         return held
 
     def _holders(self, things: tuple[Any, ...], known_ids: set[int]) -> list[Any]:
-        """Return the objects that refer to ``things``, as the collector knows them, without the ids
-        ``known``.
-        """
+        """Return the objects that refer to ``things``, as the collector knows them; without those
+        whose ids are known."""
         holders: list[Any] = []
         known_ids |= {id(things), id(holders)}
         for start in range(0, len(things), _ASKED_AT_ONCE):
@@ -479,12 +455,9 @@ def _of_functions(old: Iterable[tuple[CodeType, str, _Origin]]) -> Iterator[Audi
         subject = f"{counted(count, 'live closure')} of `{name}`"
         if not inner:
             subject = f"{counted(count, 'live function')} `{name}`"
-        first = codes[0]
-        location = f"{os.path.basename(first.co_filename)}:{first.co_firstlineno}"
-        location = f"({', '.join([*inner[:3], location])})"
-        yield AuditFinding(
-            origin.kind, name, count, f"{subject} {_what_it_does(origin, count)} {location}"
-        )
+        location = f"({', '.join([*inner[:3], _line(codes[0])])})"
+        text = f"{subject} {_what_it_does(origin, count)} {location}"
+        yield AuditFinding(origin.kind, name, count, text)
 
 
 def _what_it_does(origin: _Origin, count: int) -> str:
@@ -519,9 +492,12 @@ def _of_class(name: str, why: str, count: int) -> AuditFinding:
         return AuditFinding("gone", name, count, f"{text} any more")
     subject = f"{counted(count, 'instance')} {are} of" if count else "something holds"
     text = f"{subject} a class `{name}` that is not the one of that name"
-    return AuditFinding(
-        "class", name, count or 1, f"{text}: `isinstance` fails, and it runs old code"
-    )
+    text += ": `isinstance` fails, and it runs old code"
+    return AuditFinding("class", name, count or 1, text)
+
+
+def _line(code: CodeType) -> str:
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _of(label: str) -> str:

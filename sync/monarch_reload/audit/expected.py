@@ -153,9 +153,5 @@ def _native_names(metaclass: type) -> Iterator[str]:
 
 def _names_read(code: CodeType) -> frozenset[str]:
     """Return the names that a code object's instructions mention, without those that it assigns."""
-    assigned = {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname == "STORE_GLOBAL"
-    }
-    return frozenset(code.co_names) - assigned
+    stores = (i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL")
+    return frozenset(code.co_names).difference(stores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -12,7 +12,7 @@ Kind = Literal[
     "cache", "graph",
 ]  # fmt: skip
 
-# Old code that will run again. What is not among them is as docs/reload.md says.
+# Old code that will run again. The other kinds stay old by design: see docs/reload.md.
 _STALE: frozenset[Kind] = frozenset(
     {"code", "lines", "gone", "trial", "class", "native", "module", "default", "graph"}
 )
@@ -73,9 +73,3 @@ def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 closure`, `3 closures`, `2 instances`."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
-
-
-def listed(names: Iterable[str], most: int = 3) -> str:
-    names = list(dict.fromkeys(names))
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from monarch_reload.live.all_objects import objects_of, with_subclasses
+from monarch_reload.source.spelling import FunctionNode
 
 _JIT_PLACE = re.compile(r" # (.+):(\d+):\d+$", re.MULTILINE)
 _FX_PLACE = re.compile(r'File "(.+?)", line (\d+)')
@@ -38,9 +39,8 @@ class SourceOutline:
     @cached_property
     def functions(self) -> Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]:
         """The functions and methods of the module, by qualified name."""
-        return {
-            f"{prefix}{node.name}": node for prefix, node in self._statements if _is_function(node)
-        }
+        functions = [(p, node) for p, node in self._statements if isinstance(node, FunctionNode)]
+        return {f"{prefix}{node.name}": node for prefix, node in functions}
 
     @cached_property
     def values(self) -> Mapping[str, str]:
@@ -71,12 +71,12 @@ class SourceOutline:
             statements.append((prefix, statement))
             if isinstance(statement, ast.ClassDef):
                 pending += [(f"{prefix}{statement.name}.", node) for node in statement.body]
-            elif not _is_function(statement):
+            elif not isinstance(statement, FunctionNode):
                 pending += [(prefix, node) for node in ast.iter_child_nodes(statement)]
         return statements
 
     def changed_at(self, lines: Collection[int], newer: SourceOutline) -> list[str]:
-        """Return the functions on these lines that differ in the version ``now``, or that read a
+        """Return the functions on these lines that differ in the version ``newer``, or that read a
         value whose expression differs."""
         changed = []
         values = {
@@ -129,24 +129,20 @@ class OlderGraphs:
     """The graphs that existed when code was replaced."""
 
     def __init__(self) -> None:
-        self._there: list[MadeGraph] = []
+        self._graphs: list[MadeGraph] = []
 
     def look(self) -> None:
         """Find the present graphs. Called before new code is tried, which makes graphs of its
         own."""
-        noted = {
-            id(graph): made_graph
-            for made_graph in self._there
-            if (graph := made_graph.graph()) is not None
-        }
-        self._there = [
+        noted = {id(made_graph.graph()): made_graph for made_graph in self._graphs}
+        self._graphs = [
             noted.get(id(graph)) or MadeGraph(weakref.ref(graph), _maker_of(graph))
             for graph in _graphs()
         ]
 
     def note(self, module: str, text: bytes, path: str, label: str) -> None:
         """Note the text that a module ran until now: the graphs here were made while it did."""
-        for made_graph in self._there:
+        for made_graph in self._graphs:
             made_graph.made_on.setdefault(module, (text, path, label))
 
     def old(self, texts: Mapping[str, bytes]) -> Iterator[OldGraph]:
@@ -154,7 +150,7 @@ class OlderGraphs:
         name.
         """
         outlines: dict[bytes, SourceOutline] = {}
-        for made_graph in self._there:
+        for made_graph in self._graphs:
             if made_graph.graph() is None:
                 continue
             functions, labels = [], []
@@ -225,10 +221,6 @@ def _places_of(graph: Any) -> Iterator[tuple[str, str]]:
     graph = getattr(graph, "graph_module", graph)
     for node in graph.graph.nodes:
         yield from _FX_PLACE.findall(node.stack_trace or "")
-
-
-def _is_function(node: Any) -> bool:
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
 def _names_in(node: ast.AST) -> set[str]:

@@ -29,7 +29,7 @@ _FOLLOWED = frozenset({
     GetSetDescriptorType, MemberDescriptorType, property, classmethod, staticmethod,
     functools.partial, functools.partialmethod, functools.cached_property,
 })  # fmt: skip
-# Steps of a commit, which can be taken back.
+# The changes of a commit, kept for its undo.
 _OURS = ("monarch_reload.undo_log", "monarch_reload.live.", "monarch_reload.trial.held_")
 _MOST = 50_000
 
@@ -69,7 +69,7 @@ class _References:
         self._edges[id(node)] = [id(part) for part in parts]
         pending += [part for part in parts if self._is_followed(part)]
         if id(node) in self._candidates:
-            # What a class keeps is its own: a validator, a serializer, a descriptor of an enum.
+            # Objects that a class owns: a validator, a serializer, a descriptor of an enum.
             dicts = [part for part in parts if type(part) is dict]
             pending += [value for held in dicts for value in held.values() if _is_kept(value)]
 

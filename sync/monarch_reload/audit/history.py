@@ -35,7 +35,7 @@ class PastVersion:
     """An earlier text of a module. ``label`` names the version for people: ``generation 4``."""
 
     def __init__(self, source: ModuleSource, label: str) -> None:
-        # Not the source: it has a syntax tree, of hundreds of objects a function.
+        # Not the ModuleSource, whose syntax tree has hundreds of objects for each function.
         self._text = source.text
         self.path, self.label = source.path, label
 

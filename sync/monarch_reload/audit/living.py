@@ -23,11 +23,7 @@ _LOOKED_AT = frozenset((FunctionType, *SUSPENDED, CACHE))
 
 def functions_of(is_wanted: Callable[[str], bool]) -> list[FunctionType]:
     """Return all functions whose file satisfies ``is_wanted``."""
-    return [
-        function
-        for function in objects_of({FunctionType})
-        if is_wanted(function.__code__.co_filename)
-    ]
+    return [f for f in objects_of({FunctionType}) if is_wanted(f.__code__.co_filename)]
 
 
 class LivingCode:
@@ -55,7 +51,7 @@ class LivingCode:
         While it exists, that list keeps alive what other threads free: a step's activations, or an
         object whose end a thread waits for. So only functions and the like are kept of it.
         """
-        paths, functions = self._paths, FunctionType
+        paths, modules, functions = self._paths, frozenset(self._modules), FunctionType
         candidates = [
             thing
             for thing in objects_of(_LOOKED_AT)
@@ -73,17 +69,12 @@ class LivingCode:
                     self.suspended.append(candidate)
             elif candidate.__code__.co_filename in paths:
                 self.functions.append(candidate)
-            elif self._is_generated(candidate):
+            elif {candidate.__globals__.get("__name__"), candidate.__module__} & modules:
                 self.generated.append(candidate)
         candidates.clear()
         pause()
-        modules = self._modules
         self.classes = [cls for cls in with_subclasses(object) if type_module(cls) in modules]
         self.num_functions, self.num_classes = len(self.functions), len(self.classes)
-
-    def _is_generated(self, function: FunctionType) -> bool:
-        home = function.__globals__.get("__name__"), function.__module__
-        return home[0] in self._modules or home[1] in self._modules
 
     def forget(self) -> None:
         """Drop all references to the objects found."""
@@ -108,7 +99,7 @@ def running_codes() -> set[CodeType]:
     codes: set[CodeType] = set()
     pending: list[FrameType | None] = list(sys._current_frames().values())
     while pending:
-        # No variable may keep a frame: one of these is our own, which would then hold itself.
+        # No variable may refer to a frame: this call has one too, which would then refer to itself.
         codes.add(pending[-1].f_code)  # type: ignore[union-attr]
         pending.append(pending.pop().f_back)  # type: ignore[union-attr]
         if pending[-1] is None:
@@ -121,4 +112,4 @@ def type_module(cls: type) -> object:
     try:
         return type.__dict__["__module__"].__get__(cls)
     except AttributeError:
-        return None  # made where no module is, by `exec` or in C
+        return None  # made outside of a module, by `exec` or in C

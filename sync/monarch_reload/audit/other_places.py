@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from monarch_reload.audit.findings import AuditFinding, counted, listed
+from monarch_reload.audit.findings import AuditFinding, counted
 from monarch_reload.audit.history import worker_processes
 from monarch_reload.audit.living import functions_of
 from monarch_reload.kinds import own_names
+from monarch_reload.report import listed
 from monarch_reload.source.codes import inner_codes
 
 
@@ -65,7 +66,7 @@ def of_files(
     for function in functions:
         path = os.path.realpath(function.__code__.co_filename)
         if path not in wanted or _is_of_module(function, path):
-            continue  # That module is told.
+            continue  # that module is reported elsewhere
         if function.__code__ not in current_codes.setdefault(path, _codes_of(path)):
             old[path] += 1
     functions.clear()

@@ -25,23 +25,29 @@ _looking = threading.RLock()
 
 
 @contextmanager
+def collector_paused() -> Iterator[None]:
+    """Disable the garbage collector in this block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
 def _no_collections() -> Iterator[None]:
-    """Disable the collector in this block. Up to Python 3.11, making any container may start it."""
-    with _looking:
-        was_on = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_on:
-                gc.enable()
+    # Up to Python 3.11, making any container may start the collector.
+    with _looking, collector_paused():
+        yield
 
 
 def objects_of(kinds: Collection[type]) -> list[Any]:
     """Return all objects whose type is exactly one of these."""
     if not kinds:
         return []
-    # No variable holds what is iterated over: it is gone when the call ends.
+    # No variable refers to the list that is iterated over: it is freed when the call ends.
     with _no_collections():
         return list(_of_types(frozenset(map(_address, kinds)), None))
 
@@ -91,7 +97,7 @@ def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, An
 
 
 def _of_types(types: frozenset[int], generation: int | None, which: Any = bool) -> Iterator[Any]:
-    # Not `tee`: it begins before the list is made, is in it, and keeps it: a circle that stays.
+    # Not `tee`: it is made before the list, so it is in the list and refers to it, as a cycle.
     twice = chain.from_iterable(map(repeat, _lists(generation), (2,)))
     addresses = map(partial(map, _address), map(partial(map, type), twice))
     are_of_types = map(partial(map, types.__contains__), addresses)

@@ -61,13 +61,8 @@ def _slots(cls: type) -> Any:
 
 def _shape(cls: type) -> tuple[Any, ...]:
     builtin = next(base for base in cls.__mro__ if not is_heap_type(base))
-    return (
-        builtin,
-        cls.__basicsize__,
-        cls.__itemsize__,
-        bool(cls.__dictoffset__),
-        bool(cls.__weakrefoffset__),
-    )
+    has_dict, has_references = bool(cls.__dictoffset__), bool(cls.__weakrefoffset__)
+    return builtin, cls.__basicsize__, cls.__itemsize__, has_dict, has_references
 
 
 def kept_names(live: type, old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
@@ -85,7 +80,7 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
         live_value = live.__dict__.get(name, MISSING)
         if live_value is MISSING or name not in staged.__dict__ or _is_layout(live_value):
             continue
-        # A proxy says for its instances what their class is: `__class__ = Lookup()`.
+        # Not the `__class__` of a proxy class, which answers for its instances.
         if name != "__class__" and not is_laid_out(live, name):
             Attribute(staged, name, live_value).apply()
 
@@ -118,18 +113,14 @@ class ClassPatch:
         self._moving = live.__module__, staged.__module__
         keep: set[str] = set()
         bound: set[str] = set()
-        inner: dict[str, tuple[Statement, Statement]] = {}
+        inner: dict[str | None, tuple[Statement, Statement]] = {}
         if old is not None and old.is_class:
             mangle = functools.partial(_mangled, live.__name__)
             bound = {mangle(name) for statement in old.body for name in statement.binds}
         if old is not None and new is not None and old.is_class and new.is_class:
             keep = kept_names(live, old, new, self.changed)
-            before = {statement.name: statement for statement in old.body if statement.is_class}
-            inner = {
-                s.name: (before[s.name], s)
-                for s in new.body
-                if s.is_class and s.name is not None and s.name in before
-            }
+            before = {s.name: s for s in old.body if s.is_class}
+            inner = {s.name: (before[s.name], s) for s in new.body if s.name in before}
         members = {}
         if is_a(live, enum.EnumMeta):
             members = live_members(live, staged, self.flips)
@@ -216,11 +207,8 @@ class ClassPatch:
             function = current.__func__
             return current if self._merged(function, value.__func__, names) is function else value
         if is_a(value, property):
-            pairs = (
-                (current.fget, value.fget),
-                (current.fset, value.fset),
-                (current.fdel, value.fdel),
-            )
+            accessors = ("fget", "fset", "fdel")
+            pairs = [(getattr(current, name), getattr(value, name)) for name in accessors]
             merged = [self._merged(before, after, names) for before, after in pairs]
             same = all(m is before for m, (before, _) in zip(merged, pairs, strict=True))
             return current if same and current.__doc__ == value.__doc__ else value
@@ -258,7 +246,8 @@ class ClassPatch:
         return made_alike(current, value) or (same_name and self._moving == modules)
 
 
-_NOT_BOUND = (type, staticmethod, classmethod)  # others take the instance as their first argument
+# Attributes that do not take the instance as their first argument.
+_NOT_BOUND = (type, staticmethod, classmethod)
 
 
 class _Named:

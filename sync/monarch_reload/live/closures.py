@@ -36,8 +36,8 @@ from monarch_reload.source.splice import as_imported, names_imported
 from monarch_reload.source.statements import Statement
 from monarch_reload.undo_log import Attribute, Flip, Item
 
-# Functions too, up to Python 3.11 all of them, which run where they are made: no other object holds
-# them.
+# They are functions, too (up to Python 3.11 all of them), but run where they are made: no other
+# object refers to them.
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 Place = tuple[str, int, int]  # name and first line; which one of several that have both
@@ -387,10 +387,12 @@ class _Successors:
     def __init__(self, edit: Edit, lost: Mapping[int, _LostCode]) -> None:
         self._trees = _Trees(edit)
         self._path = edit.after.path
-        self._known = {
+        self._lost_before = {
             key: lost_code for key, lost_code in lost.items() if lost_code.code() is not None
         }
-        self._found: dict[int, tuple[CodeType, _Successor | None]] = {}  # by the id of the first
+        self._successors: dict[
+            int, tuple[CodeType, _Successor | None]
+        ] = {}  # by the id of the first
         self._lost: dict[int, _LostCode] = {}
 
     def flip(self, function: FunctionType) -> Attribute | None:
@@ -417,7 +419,7 @@ class _Successors:
         return successor.code
 
     def lost(self) -> Mapping[int, _LostCode]:
-        for key, lost_code in self._known.items():
+        for key, lost_code in self._lost_before.items():
             if key not in self._lost:
                 self._lost[key] = self._after_edit(lost_code)
         return self._lost
@@ -425,12 +427,12 @@ class _Successors:
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
         """Return the successor of code; ``None`` if the source does not have the code, or if a name
         leads to the function: then it is patched elsewhere."""
-        if id(code) not in self._found:
-            self._found[id(code)] = code, self._looked_up(code, number)
-        return self._found[id(code)][1]
+        if id(code) not in self._successors:
+            self._successors[id(code)] = code, self._looked_up(code, number)
+        return self._successors[id(code)][1]
 
     def _looked_up(self, code: CodeType, number: int) -> _Successor | None:
-        lost_code = self._known.get(id(code))
+        lost_code = self._lost_before.get(id(code))
         if lost_code is not None and lost_code.code() is code:
             lost = self._after_edit(lost_code)
             return _Successor(self._trees.code_at(lost.place), lost)

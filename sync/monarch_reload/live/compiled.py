@@ -86,11 +86,11 @@ class CompiledCode:
             self._is_watching = True
 
     def _note(self, code: CodeType, output: CodeType) -> None:
-        """Record that Dynamo compiled `code` into `made`."""
+        """Record that Dynamo compiled `code` into `output`."""
         graph = _output_graph(sys._getframe(1))
         traced = getattr(graph, "traced_code", None)
         if traced is None:
-            return  # Another version of torch: what it went through is unknown.
+            return  # another version of torch, which does not record the traced code
         number, notes = id(output), self._made
         codes = {
             id(traced_code): traced_code
@@ -114,9 +114,8 @@ class CompiledCode:
         if not compiled:
             yield from flips
             return
-        compiled |= {
-            id(code) for compilation in self._made.copy().values() for code in compilation.traced
-        }
+        compilations = self._made.copy().values()
+        compiled |= {id(code) for compilation in compilations for code in compilation.traced}
         has_shifted = False
         for flip in flips:
             shift = _shift_of(flip, compiled)
@@ -135,7 +134,7 @@ class CompiledCode:
         if convert_frame is None or not changes:
             return []
         frames: list[CodeType] = []
-        # While another thread compiles, what it makes may be stale already: it ends first.
+        # A graph that another thread is compiling may be stale already: wait until it is done.
         with getattr(convert_frame, "compile_lock", contextlib.nullcontext()):
             for code in _codes_seen():
                 entries = _entries(code)
@@ -189,7 +188,7 @@ def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
 
 def _note_change(flip: Flip, changes: CodeChanges) -> None:
     if isinstance(flip, Home):
-        # What dynamo made of it looks its graphs up in the namespace from before.
+        # Code that dynamo made of it looks its graphs up in the old namespace.
         changes.note_code(flip.function.__code__)
     elif isinstance(flip, Cell):
         if flip.function is not None and contents_of(flip.cell) is not flip.value:
@@ -223,7 +222,7 @@ def _is_of_module(mapping: Any) -> bool:
     return module is not None and getattr(module, "__dict__", None) is mapping
 
 
-# Dynamo's own doors, each of which tests/test_private_doors.py opens.
+# Private parts of dynamo, each of which tests/test_private_doors.py checks.
 
 
 def _eval_frame() -> Any:
@@ -310,4 +309,4 @@ def _torch() -> str:
     return os.path.dirname(path) + os.sep
 
 
-COMPILED = CompiledCode()  # Dynamo's graphs are of the process, as are its hooks.
+COMPILED = CompiledCode()  # one for the process, as dynamo's hooks are

@@ -30,7 +30,7 @@ def is_same(one: Any, other: Any) -> bool:
             return False
         return not isinstance(one, dict) or all(map(operator.is_, one.values(), other.values()))
     except RuntimeError:
-        return False  # it has changed under our hands
+        return False  # another thread changed it meanwhile
 
 
 class Glance:
@@ -46,7 +46,7 @@ class Glance:
         dicts, proxies, others = kinds.values()
         values = *map(dict.values, dicts), *map(MappingProxyType.values, proxies)
         self._all = (*dicts, *proxies, *others, *values)
-        # The looks at each were at different moments: all are looked at once more.
+        # Empty, so that the first glance looks at all of them at one moment.
         self._seen: tuple[Any, ...] = ()
 
     def has_changed(self) -> bool:
@@ -63,7 +63,7 @@ class Glance:
 
     def _content(self) -> tuple[Any, ...]:
         while True:
-            with contextlib.suppress(RuntimeError):  # it changed under our hands
+            with contextlib.suppress(RuntimeError):  # another thread changed it meanwhile
                 return tuple(chain.from_iterable(self._all))
 
 
@@ -102,7 +102,7 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
     start: int = 0
     at_end: bool = False
     order: Sequence[Any] = ()  # of the keys afterwards
-    replaced: Any = None  # values of before, of the keys that were put
+    replaced: Any = None  # the earlier values of the keys in `put`
 
     @classmethod
     def between(cls, before: Any, after: Any) -> Difference | None:
@@ -167,7 +167,7 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
             nearest = min(starts, key=lambda start: abs(start - self.start))
             _set_slice(container, nearest, nearest + size, self.put)
             return
-        # Others were at work in between.
+        # Other code changed the list meanwhile.
         put_ids, gone_ids = {id(entry) for entry in self.put}, {id(entry) for entry in self.gone}
         for entry in self.gone:
             if id(entry) not in put_ids:
@@ -184,7 +184,7 @@ def drop(container: Any, entry: Any) -> None:
 
 
 def insert(container: Any, entries: list[Any], index: int | None) -> None:
-    """Insert entries into a list at ``place``; at its end if that is None."""
+    """Insert entries into a list at ``index``; at its end if that is None."""
     if index is None or index >= len(container):
         container.extend(entries)
     else:

@@ -14,7 +14,7 @@ def keep_live_members(live: Any, staged: Any) -> None:
     objects refer to them."""
     kept: dict[int, Any] = {}
     if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
-        return  # a live one combines with those that its class knows only
+        return  # a live member combines only with members that its class knows
     for name, member in staged._member_map_.items():
         before = live._member_map_.get(name)
         if before is not None and (before._name_, before._value_) == (

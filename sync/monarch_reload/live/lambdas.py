@@ -59,7 +59,7 @@ class Lambdas:
         for old_code, new in pairs:
             holders = list(self._functions.get(old_code, ()))
             if not holders and len(_same(old_code, self._written)) == 1:
-                # It stood in another line when it was made.
+                # It was made when it was on another line.
                 same = _same(old_code, self._living)
                 holders = [function for code in same for function in self._functions[code]]
             if not holders:

@@ -20,7 +20,7 @@ from monarch_reload.kinds import is_heap_type
 
 _WORD = object.__basicsize__ // 2
 # Compiled graphs of torch are dropped at each commit, and its metaclasses keep nothing of a class.
-# The base of pybind11 says nothing of what it holds.
+# The base class of pybind11 does not show what its instances refer to.
 _KNOWN = sys.stdlib_module_names | {"torch", "pybind11_builtins"}
 _DEEPEST = 4
 
@@ -101,12 +101,8 @@ def native_holders(classes: Collection[type]) -> Iterator[tuple[Any, type]]:
         if not fresh:
             break
         for holder in fresh:
-            # Not its own class, to which every instance refers.
-            parts = [
-                id(referent)
-                for referent in gc.get_referents(holder)
-                if referent is not type(holder)
-            ]
+            # Without its own class, to which every instance refers.
+            parts = [id(part) for part in gc.get_referents(holder) if part is not type(holder)]
             direct = [wanted[part] for part in parts if part in wanted]
             inner = [native_objects[part][1] for part in parts if part in native_objects]
             if direct or inner:

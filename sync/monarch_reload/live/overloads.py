@@ -25,9 +25,7 @@ def _registries() -> list[_Registry]:
     # That of `typing` came with Python 3.11; until then, `typing_extensions` has one.
     modules = (sys.modules.get(name) for name in ("typing", "typing_extensions"))
     registries = [getattr(module, "_overload_registry", None) for module in modules]
-    return list(
-        {id(registry): registry for registry in registries if isinstance(registry, dict)}.values()
-    )
+    return list({id(r): r for r in registries if isinstance(r, dict)}.values())
 
 
 class Overloads:
@@ -39,11 +37,8 @@ class Overloads:
     @contextlib.contextmanager
     def held_back(self, modules: Collection[str]) -> Iterator[None]:
         """Remove overloads registered inside the block, and keep them for the commit."""
-        before = [
-            (registry, name, _copied(registry, name))
-            for registry in _registries()
-            for name in modules
-        ]
+        pairs = [(registry, name) for registry in _registries() for name in modules]
+        before = [(registry, name, _copied(registry, name)) for registry, name in pairs]
         try:
             yield
         finally:

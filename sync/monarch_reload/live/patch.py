@@ -72,7 +72,7 @@ _DESCRIPTORS = (
     functools.partialmethod,
     functools.singledispatchmethod,
 )
-# Things that they make of a function no longer run its code object: only making them again helps.
+# Objects that they make of a function do not run its code object: they have to be made again.
 _COMPILERS = ("torch.jit", "torch._C", "numba", "triton", "jax")
 _WITH_FUNC = (functools.partial, functools.partialmethod, functools.cached_property)
 
@@ -205,7 +205,7 @@ class FunctionPatch:
             namespace is candidate
             for candidate in (self._namespaces.get(name), own_names(sys.modules.get(name)))
         ):
-            # `exec` has made it in a namespace of its own, which holds what it was made with.
+            # `exec` made it in a namespace of its own, with the values that it was made with.
             return None if namespace is live.__globals__ else namespace
         if name in sys.modules and name != live.__globals__.get("__name__"):
             return vars(sys.modules[name])
@@ -253,20 +253,17 @@ class FunctionPatch:
 def made_alike(live: Any, staged: Any) -> bool:
     """Return whether two functions or classes come from one definition, before and after the
     edit."""
-    return bool(
-        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
-        and live.__qualname__ == staged.__qualname__
-        and live.__module__ == staged.__module__
-    )
+    return _have_one_name(live, staged) and bool(live.__module__ == staged.__module__)
 
 
 def moved_alike(live: Any, staged: Any) -> bool:
     """Return whether two functions or classes have one name, in different modules."""
-    return bool(
-        any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
-        and live.__qualname__ == staged.__qualname__
-        and live.__module__ != staged.__module__
-    )
+    return _have_one_name(live, staged) and bool(live.__module__ != staged.__module__)
+
+
+def _have_one_name(live: Any, staged: Any) -> bool:
+    is_one_kind = any(is_a(live, kind) and is_a(staged, kind) for kind in (FunctionType, type))
+    return is_one_kind and bool(live.__qualname__ == staged.__qualname__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,7 +70,7 @@ def take_out(container: Any, ids: Collection[int]) -> None:
             container.discard(entry)
         elif index < len(container) and container[index] is entry:
             del container[index]
-        else:  # others were at work in between
+        else:  # other code changed it meanwhile
             drop(container, entry)
 
 
@@ -115,11 +115,13 @@ def registries(held: Iterable[Any]) -> Iterable[Registry]:
     ours = set(map(id, held))
     for holder in held:
         for value in held_by(holder):
-            if type(value) is FunctionType and not value.__dict__:
+            kind = type(value)
+            if kind is FunctionType and not value.__dict__:
                 continue
-            if type(value) in _KINDS:
+            is_instance = is_heap_type(kind) and not issubclass(kind, (type, ModuleType))
+            if kind in _KINDS:
                 _note(by_id, value, False)
-            elif _is_instance(value) and id(value) not in ours:
+            elif is_instance and id(value) not in ours:
                 for inner in held_by(value):
                     if type(inner) in _KINDS:
                         _note(by_id, inner, True)
@@ -135,11 +137,6 @@ def _note(by_id: dict[int, Registry], value: Any, is_of_others: bool) -> None:
         for part in list(value.values()):
             if type(part) in _CONTAINERS and len(part) <= _TOO_BIG_TO_LOOK_INTO:
                 by_id.setdefault(id(part), Registry(part, outer=value, is_of_others=is_of_others))
-
-
-def _is_instance(value: Any) -> bool:
-    kind = type(value)
-    return is_heap_type(kind) and not issubclass(kind, (type, ModuleType))
 
 
 def _registry(value: Any, is_of_others: bool) -> Registry | None:

@@ -69,7 +69,7 @@ def _slots(cls: type) -> Iterator[MemberDescriptorType]:
 
 
 def _replace_in_tuple(holder: tuple[Any, ...], twins: Mapping[int, tuple[Any, Any]]) -> None:
-    # It is new, but deep inside of its holder; the items follow the header of the object.
+    # Written in place, because other objects refer to it. The items follow the object header.
     slots = (c_void_p * len(holder)).from_address(id(holder) + tuple.__basicsize__)
     for index, item in enumerate(holder):
         if id(item) in twins and slots[index] == id(item):

@@ -47,7 +47,7 @@ class Tables(dict[str, frozenset[HeldDefinition]]):
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Mapping[tuple[str, str], set[str]]:
     """Return, for each (module, name) of a definition, the modules whose containers contain it."""
-    # Modules share most of their values: above all the builtins, which each of them has.
+    # Modules share most of their values, such as the builtins.
     values: dict[int, tuple[Any, set[str]]] = {}
     for name, module in modules:
         for value in list(vars(module).values()):

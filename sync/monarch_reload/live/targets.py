@@ -12,32 +12,26 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from monarch_reload.live.staged_module import StagedModule
-from monarch_reload.source.spelling import FunctionNode
+from monarch_reload.source.spelling import walk_scope
 from monarch_reload.undo_log import MISSING, Action
 
 
 def targets_of(node: ast.AST) -> Iterator[ast.Attribute | ast.Subscript]:
     """Yield the attributes and items that a statement assigns to when it runs."""
-    if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
-        return
-    if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-        yield node
-    for child in ast.iter_child_nodes(node):
-        yield from targets_of(child)
+    for part in walk_scope(node):
+        if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
+            yield part
 
 
 def called_on(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the objects whose methods a statement calls for the effect, such as `rows` in
     `rows.update(a=1)`.
     """
-    if isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
-        return
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        function = node.value.func
-        if isinstance(function, ast.Attribute):
-            yield function.value
-    for child in ast.iter_child_nodes(node):
-        yield from called_on(child)
+    for part in walk_scope(node):
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+            function = part.value.func
+            if isinstance(function, ast.Attribute):
+                yield function.value
 
 
 class Target:
@@ -104,7 +98,7 @@ class Target:
         if self._after is self._before:
             return False
         value = self.read()
-        # An environment variable is another string each time.
+        # Each read of an environment variable gives another string.
         if value is self._after or (type(value) is str and value == self._after):
             self.write(self._before)
         return True
@@ -146,5 +140,5 @@ def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
                 return getattr(owner, node.attr)
             return owner[value_of(node.slice, namespace)]
         except Exception:
-            return MISSING  # the statement itself will say so
+            return MISSING  # the statement will raise it
     return MISSING

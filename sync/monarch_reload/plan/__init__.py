@@ -4,8 +4,8 @@ code.
 What to open, by what you change:
 
 - what an edit makes run again, and what must not run again, as torch's operators: `dirty_marks.py`,
-  `propagation.py`, `plan.py`, `staged_copies.py`; which statements are looked at: `concern.py`
-- from sources to edits: `edits.py`, `graph.py`, `members.py`
+  `propagation.py`, `plan.py`, `staged_copies.py`
+- from sources to edits: `edits.py`, `graph.py`
 - which modules an edit of another one concerns: `importers.py`; which ones a fresh process
   imports to decide: `reached_modules.py`
 - assignments taken away: `removed_assignments.py`; what `import *` brings: `stars.py`

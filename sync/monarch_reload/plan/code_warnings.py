@@ -70,7 +70,7 @@ class CodeWarnings:
 
     def _unbound(self, changed: list[Statement]) -> Iterator[tuple[int, str]]:
         bound_names = {*self._namespaces(self._edit.name)} - self._edit.gone
-        bound_names |= {name for statement in self._edit.new for name in statement.binds}
+        bound_names |= self._edit.binders.keys()
         for statement in changed:
             for part in self._edited(statement):
                 lines = range(part.first, part.last + 1)
@@ -118,9 +118,9 @@ class CodeWarnings:
         """Return whether a name refers to one function for certain: only one statement binds it, in
         its own module and in the importing one."""
         root, _, rest = dotted.partition(".")
-        if self._own.function(root) is not None:
+        if self._own_definitions.function(root) is not None:
             return not rest
-        if not self._own.is_imported(root):
+        if not self._own_definitions.is_imported(root):
             return False
         for statement in self._edit.new:
             for bound, (owner, inner) in imports_of(statement, self._edit.package):
@@ -132,15 +132,14 @@ class CodeWarnings:
         return False
 
     @cached_property
-    def _own(self) -> Definitions:
+    def _own_definitions(self) -> Definitions:
         return _definitions(self._source)
 
     def _is_overridden(self, cls: str, method: str) -> bool:
         live = self._namespaces(self._edit.name).get(cls)
         if not isinstance(live, type):
-            return any(
-                method in ast.dump(subclass) for subclass in self._own.subclassed.get(cls, ())
-            )
+            subclassed = self._own_definitions.subclassed.get(cls, ())
+            return any(method in ast.dump(subclass) for subclass in subclassed)
         return any(method in vars(subclass) for subclass in _subclasses(live))
 
 

@@ -40,7 +40,7 @@ _ALWAYS, _BINDS_DATA = When.ALWAYS, When.BINDS_DATA
 # differ: see `Propagation.forcing`.
 RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
     DirtyMark.KEPT: {},
-    # A model that is made by way of an edited function has weights by now.
+    # Not ALWAYS: a model that an edited function helped to make has trained weights.
     DirtyMark.CALLING: dict.fromkeys((Use.CALLED, Use.USED), When.BINDS_DATA_OR_IS_MADE),
     # Not USED: an optimizer made of `model.parameters()` has state of its own.
     DirtyMark.INSTANCE: {Use.INSIDE: _ALWAYS},
@@ -48,7 +48,7 @@ RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
     DirtyMark.FUNCTION: {
         Use.CALLED: _ALWAYS,
         Use.USED: _ALWAYS,
-        # Its registrations hold on while it runs its new body in place.
+        # Its registrations stay: the function takes its new body in place.
         Use.REGISTERS: When.MAKER_RUNS,
     },
     DirtyMark.FLOWING: dict.fromkeys((Use.CALLED, Use.USED, Use.REGISTERS), _ALWAYS),
@@ -60,7 +60,7 @@ RUNS_AGAIN: Mapping[DirtyMark, Mapping[Use, When]] = {
 }
 """The answer by mark and by the use as it is after imports and attributes are followed."""
 
-# Data holds nothing that was passed: it was called, or looked at.
+# A result that is data does not refer to its arguments: it was computed from them.
 _PASSED = {Use.PASSED: _BINDS_DATA, Use.WITHIN: _BINDS_DATA}
 
 RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
@@ -73,17 +73,20 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
 
 
 class ModulePlan(msgspec.Struct):
+    """The plan of one module: the indexes of its new statements, and its names."""
+
     edit: ModuleEdit
-    run: set[int] = msgspec.field(default_factory=set)
-    twin: set[int] = msgspec.field(default_factory=set)  # run too, but only for others to call
-    shadowed: set[str] = msgspec.field(default_factory=set)  # containers of twins
-    disguised: set[str] = msgspec.field(
-        default_factory=set
-    )  # kept instances that running statements may look at
-    marks: dict[str, DirtyMark] = msgspec.field(default_factory=dict)
-    forced_by: dict[int, set[str]] = msgspec.field(
-        default_factory=dict
-    )  # names read, for statements that run
+    #: Statements that run.
+    run: set[int] = set()
+    #: Statements that run as well, but only so that others can call what they define.
+    twin: set[int] = set()
+    #: Containers with definitions of `twin` in them.
+    shadowed: set[str] = set()
+    #: Kept instances that running statements may look at.
+    disguised: set[str] = set()
+    marks: dict[str, DirtyMark] = {}
+    #: For each statement that runs, the names that it reads and that force it to.
+    forced_by: dict[int, set[str]] = {}
 
     @property
     def is_staged(self) -> bool:

@@ -38,7 +38,7 @@ class LiveModule:
         name: str,
         module: ModuleType,
         source: ModuleSource,
-        living: Callable[[], Functions] = Functions.living,
+        living: Callable[[], Functions],
     ) -> None:
         """`living` returns all functions of the process; it is called only if they must be
         searched."""
@@ -87,9 +87,7 @@ class LiveModule:
             return []
         code = self.source.codes.get(place)
         functions = self._at_top_level.get(place, ())
-        return [
-            function for function in functions if code and same_behaviour(function.__code__, code)
-        ]
+        return [f for f in functions if code and same_behaviour(f.__code__, code)]
 
     def wrappers_of(self, function: FunctionType) -> Sequence[FunctionType]:
         """Return the functions that close over `function`; none if `function` is bound to its
@@ -126,7 +124,7 @@ def unedited(
     """
     new = executed(source.statements, vars(module))
     old = as_if(new, anew)
-    alignment = align(old, new) if anew else _identity(len(old))
+    alignment = align(old, new) if anew else Alignment({i: i for i in range(len(old))}, {}, {})
     if b"import *" in source.text:
         package = _package(module)
         old, new = exports.split_before(old, package), exports.split_after(new, package)
@@ -142,7 +140,7 @@ def edited(
     namespace = vars(live.module)
     old = as_if(executed(live.source.statements, namespace), anew) if is_known else ()
     statements = executed(new.statements, namespace)
-    # Not by their names: those that an unchanged statement binds and reads are known already.
+    # Found by the text: the names of unchanged statements need no analysis.
     if b"import *" in live.source.text or b"import *" in new.text:
         old = exports.split_before(old, package)
         statements = exports.split_after(statements, package)
@@ -238,22 +236,14 @@ def _is_program(namespace: dict[str, Any], statements: Iterable[Statement]) -> b
     return is_script and not any(statement.is_main_guard for statement in statements)
 
 
-def _identity(count: int) -> Alignment:
-    return Alignment({index: index for index in range(count)}, {}, {})
-
-
 def kind_of(value: object) -> NameKind:
-    # Not isinstance: a lazy or deprecated object would be woken by the look at its __class__.
+    # Not isinstance, which reads `__class__`: a lazy object would load itself.
     if issubclass(type(value), FunctionType):
         return NameKind.FUNCTION
     if not issubclass(type(value), type):
-        return (
-            NameKind.DATA
-            if _is_data(value)
-            else NameKind.ROWS
-            if _are_rows(value)
-            else NameKind.OTHER
-        )
+        if _is_data(value):
+            return NameKind.DATA
+        return NameKind.ROWS if _are_rows(value) else NameKind.OTHER
     return NameKind.METACLASS if issubclass(cast("type", value), type) else NameKind.CLASS
 
 
@@ -310,7 +300,7 @@ def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: Func
     """Give new code to functions whose statements do not run: edited bodies, and functions that
     only moved to other lines."""
     edit = plan.edit
-    starts: list[tuple[int, int, int, str | None, bool]] = []
+    starts: list[tuple[int, int, int, str | None]] = []
     for pairs in (edit.alignment.same, edit.alignment.narrow):
         for index, origin in pairs.items():
             before, after = edit.old[origin], edit.new[index]
@@ -318,16 +308,18 @@ def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: Func
             if index in plan.run or (before.text == after.text and is_there):
                 continue
             for lines, distance, name in moved_lines(before, after):
-                starts.append((lines.start, lines.stop, distance, name, name is not None))
+                starts.append((lines.start, lines.stop, distance, name))
     starts.sort(key=lambda entry: entry[:2])
     first_lines = [entry[0] for entry in starts]
 
     def distance_of(name: str, line: int) -> tuple[int, bool] | None:
+        """Return by how many lines a function moves, and whether its code may differ; None if it
+        stays as it is."""
         position = bisect_right(first_lines, line) - 1
         if position < 0:
             return None
-        _, stop, distance, only, may_differ = starts[position]
-        return (distance, may_differ) if line < stop and only in (None, name) else None
+        _, stop, distance, only = starts[position]
+        return (distance, only is not None) if line < stop and only in (None, name) else None
 
     for (name, line), functions in live.functions.items():
         moved = distance_of(name, line)

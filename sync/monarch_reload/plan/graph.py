@@ -25,7 +25,7 @@ class NameKind(Enum):
     FUNCTION = "function"
     CLASS = "class"
     METACLASS = "metaclass"
-    DATA = "data"  # a number, a text or the like: nothing with a life of its own
+    DATA = "data"  # a number, a text or the like, without state
     ROWS = "rows"  # a small list, dict or set of data, which running code may have added to
     OTHER = "other"
 
@@ -104,22 +104,20 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gone(self) -> frozenset[str]:
-        before = {name for statement in self.old for name in statement.binds}
-        return frozenset(before - {name for s in self.new for name in s.binds} - self.keep - {"*"})
+        """Names that no new statement binds any more."""
+        return frozenset(self.last_binders.keys() - self.binders.keys() - self.keep - {"*"})
 
     @cached_property
-    def gone_definitions(self) -> frozenset[str]:
-        before, after = (
-            {defined for statement in statements for defined in statement.defines}
-            for statements in (self.old, self.new)
-        )
-        return frozenset(before - after)
+    def definitions(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that definitions bind, before and after the edit."""
+        before = frozenset(name for statement in self.old for name in statement.defines)
+        return before, frozenset(name for statement in self.new for name in statement.defines)
 
     @cached_property
     def displaced(self) -> frozenset[str]:
         """The names that were last bound by one statement before the edit and by another now,
         though both statements exist in both versions."""
-        after = {name: i for i, statement in enumerate(self.new) for name in statement.binds}
+        after = {name: indexes[-1] for name, indexes in self.binders.items()}
         return frozenset(
             name
             for name, index in after.items()
@@ -132,27 +130,23 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def bound_twice(self) -> frozenset[str]:
         """Names that several of the new statements bind."""
-        seen: set[str] = set()
-        twice: set[str] = set()
-        for statement in self.new:
-            twice |= seen & statement.binds
-            seen |= statement.binds
-        return frozenset(twice - {"*"})
+        names = {name for name, indexes in self.binders.items() if len(indexes) > 1}
+        return frozenset(names - {"*"})
 
 
 class ImportGraph:
     """The imports between some modules, by the names that they bind."""
 
     def __init__(self, loaded: Collection[str]) -> None:
-        """`known` are all loaded modules of ours, in import order."""
-        self._known = {name: index for index, name in enumerate(loaded)}
+        """`loaded` are all loaded modules of ours, in import order."""
+        self._import_order = {name: index for index, name in enumerate(loaded)}
         self._edits: dict[str, ModuleEdit] = {}
         self._sources: dict[str, dict[str, Origin]] = {}
         self._whole: dict[str, set[str]] = {}
         self._targets: dict[str, set[str]] = {}
 
     def add(self, edit: ModuleEdit) -> None:
-        self._known.setdefault(edit.name, len(self._known))
+        self._import_order.setdefault(edit.name, len(self._import_order))
         self._edits[edit.name] = edit
         self._sources[edit.name] = _sources(edit)
         self._whole[edit.name] = set(self._needed_whole(edit))
@@ -184,7 +178,9 @@ class ImportGraph:
 
     def _submodule(self, module: str, name: str, full_name: str) -> str | None:
         """Return the submodule of that name, if a name of the module refers to it."""
-        is_one = full_name in self._known and self._edits[module].names_module(name, full_name)
+        is_one = full_name in self._import_order and self._edits[module].names_module(
+            name, full_name
+        )
         return full_name if is_one else None
 
     def resolve(self, module: str, dotted: str) -> tuple[str, str, Sequence[str]]:
@@ -201,7 +197,7 @@ class ImportGraph:
             if submodule is None:
                 return module, head, rest
             owner = submodule
-        while rest and f"{owner}.{rest[0]}" in self._known:
+        while rest and f"{owner}.{rest[0]}" in self._import_order:
             owner = f"{owner}.{rest.pop(0)}"
         if not rest:
             return module, head, ()
@@ -217,7 +213,7 @@ class ImportGraph:
         return ".".join(parts[:size]), parts[size], parts[size + 1 :]
 
     def _knows(self, parts: Sequence[str]) -> bool:
-        return ".".join(parts) in self._known
+        return ".".join(parts) in self._import_order
 
     def targets(self, module: str) -> set[str]:
         """Return the modules that a module imports names from, or needs."""
@@ -236,11 +232,7 @@ class ImportGraph:
             for dotted in statement.names.deferred
             if dotted.startswith(ABSOLUTE)
         }
-        return {
-            imported
-            for imported in modules
-            if imported in self._sources and module not in self._needs(imported)
-        }
+        return {m for m in modules if m in self._sources and module not in self._needs(m)}
 
     def _needs(self, module: str) -> set[str]:
         """Return a module, and all modules that it imports from, directly or through others."""
@@ -264,11 +256,11 @@ class ImportGraph:
                 return
             visiting.add(name)
             targets = self.targets(name) | self._imported_late(name)
-            for target in sorted(targets, key=lambda t: self._known.get(t, 0)):
+            for target in sorted(targets, key=lambda t: self._import_order.get(t, 0)):
                 visit(target)
             result.append(name)
 
-        for name in sorted(self._sources, key=lambda n: self._known.get(n, 0)):
+        for name in sorted(self._sources, key=lambda n: self._import_order.get(n, 0)):
             visit(name)
         return result
 
@@ -277,7 +269,7 @@ def _sources(edit: ModuleEdit) -> dict[str, Origin]:
     sources: dict[str, Origin] = {}
     for statement in edit.new:
         if isinstance(statement.node, ast.Delete):
-            continue  # The statements above it have read the imported value.
+            continue  # the statements above it have read the imported value
         for name in statement.binds:
             sources.pop(name, None)
         for name, source in imports_of(statement, edit.package):

@@ -21,7 +21,7 @@ class Importers:
 
     def __init__(self, sources: RunningSources, planned: Collection[str], exports: Exports) -> None:
         self._sources = sources
-        self._known = set(planned)
+        self._planned = set(planned)
         self._exports = exports
 
     @cached_property
@@ -36,18 +36,19 @@ class Importers:
         handed = handed_over(self._sources[module].statements).intersection(names)
         holding = {holder for name in handed for holder in self._holders.get((module, name), ())}
         for name, loaded in self._sources.loaded():
-            if name in self._known:
+            if name in self._planned:
                 continue
             source = self._sources[name]
             text = source.text
-            # Only a module in a package may name it by dots alone.
-            package = f"{getattr(loaded, '__package__', None)}."
-            by_dots = b"from ." in text and package.startswith(f"{module}.")
+            by_dots = b"from ." in text
+            if by_dots:  # only a module in a package may name it by dots alone
+                package = getattr(loaded, "__package__", None)
+                by_dots = f"{package}.".startswith(f"{module}.")
             takes = (last in text or by_dots) and (
                 takes_any or b"import *" in text or wanted(text) or taken_whole(text)
             )
             if takes or name in holding:
-                self._known.add(name)
+                self._planned.add(name)
                 try:
                     yield unedited(name, loaded, source, self._exports)
                 except (SyntaxError, ValueError):

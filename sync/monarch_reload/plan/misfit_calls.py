@@ -13,7 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from monarch_reload.source.spelling import FunctionNode, catches, dotted
+from monarch_reload.source.spelling import FunctionNode, catches, dotted, walk_scope
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -46,13 +46,10 @@ class Definitions:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 for name in node.names:
                     binders.setdefault(name, []).append(node)
-        pending: list[ast.AST] = [*self._body]
-        while pending:
-            node = pending.pop()
-            for name in _bound_by(node):
-                binders.setdefault(name, []).append(node)
-            if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
-                pending.extend(ast.iter_child_nodes(node))
+        for statement in self._body:
+            for node in walk_scope(statement):
+                for name in _bound_by(node):
+                    binders.setdefault(name, []).append(node)
         return binders
 
     def function(self, name: str) -> Function | None:
@@ -125,7 +122,7 @@ def _of_methods(
     """Yield the misfit calls `self.method(...)` in the methods of a class that defines the
     method."""
     methods = [node for node in cls.body if isinstance(node, FunctionNode)]
-    bound = [name for node in cls.body for name in _bound_at(node)]
+    bound = [name for node in cls.body for part in walk_scope(node) for name in _bound_by(part)]
     assigned = {
         node.attr
         for node in ast.walk(cls)
@@ -222,14 +219,6 @@ def _bound_by(node: ast.AST) -> Iterable[str]:
         return () if node.rest is None else (node.rest,)
     name = getattr(node, "name", None)  # of a type, and of its parameters
     return (name,) if isinstance(name, str) and not isinstance(node, ast.alias) else ()
-
-
-def _bound_at(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement of a class body binds in it."""
-    yield from _bound_by(node)
-    if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
-        for child in ast.iter_child_nodes(node):
-            yield from _bound_at(child)
 
 
 _CAUGHT = frozenset({"TypeError", "Exception", "BaseException"})

@@ -17,19 +17,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from monarch_reload.live.targets import called_on, targets_of
-from monarch_reload.plan.concern import Concern
 from monarch_reload.plan.dirty_marks import DirtyMark, EditPlan, ModulePlan
 from monarch_reload.plan.graph import ImportGraph, ModuleEdit, NameKind, absolute_name, imports_of
 from monarch_reload.plan.propagation import Propagation
 from monarch_reload.plan.staged_copies import choose_twins
 from monarch_reload.source.alignment import changed_functions, differ_in_bodies_only
 from monarch_reload.source.names import Use
-from monarch_reload.source.spelling import dotted, root_of
+from monarch_reload.source.spelling import ABSOLUTE, dotted, root_of
 from monarch_reload.source.statements import Statement
 
 _FILLED_ONCE = ("argparse", "ArgumentParser")
 _CLASSES = (NameKind.CLASS, NameKind.METACLASS)
-# Methods that have their say when a class statement runs; by whether theirs is a metaclass.
+# Methods that take part when classes are made, of classes (False) and of metaclasses (True).
 _MAKERS = {
     False: frozenset({"__init_subclass__"}),
     True: frozenset({"__init_subclass__", "__new__", "__init__", "__prepare__", "__call__"}),
@@ -48,35 +47,31 @@ def make_plan(
     """Return the plan of some edits.
 
     `importers(module, names)` returns the loaded modules that may import `names` from `module`;
-    `known` are all loaded modules of ours, in import order. `check` is called now and then; it
+    `loaded` are all loaded modules of ours, in import order. `check` is called now and then; it
     raises to cancel the work.
     """
-    planner = _Planner(edits, importers, loaded, check)
+    planner = _Planner(importers, ImportGraph(loaded), check)
+    for edit in edits:
+        planner.add(edit)
     planner.spread()
     return planner.plan()
 
 
 class _Planner:
-    def __init__(
-        self,
-        edits: Iterable[ModuleEdit],
-        importers: Importers,
-        loaded: Collection[str],
-        check: Callable[[], None],
-    ) -> None:
-        self._check = check
-        self._importers = importers
-        self._graph = ImportGraph(loaded)
-        self.plans: dict[str, ModulePlan] = {}
-        self._reach = Propagation(self._graph, self.plans)
-        self._concerns: dict[str, Concern] = {}
-        for edit in edits:
-            self._add(edit)
+    """Marks names and chooses statements, over and over, until nothing changes any more."""
 
-    def _add(self, edit: ModuleEdit) -> None:
+    def __init__(self, importers: Importers, graph: ImportGraph, check: Callable[[], None]) -> None:
+        self._importers = importers
+        self._graph = graph
+        self._check = check
+        self.plans: dict[str, ModulePlan] = {}
+        self._reach = Propagation(graph, self.plans)
+        self._concerns: dict[str, _Concern] = {}
+
+    def add(self, edit: ModuleEdit) -> None:
         self.plans[edit.name] = ModulePlan(edit, marks=dict.fromkeys(edit.gone, DirtyMark.VALUE))
         self._graph.add(edit)
-        self._concerns[edit.name] = Concern(self._reach, edit)
+        self._concerns[edit.name] = _Concern(self._reach, edit)
 
     def spread(self) -> None:
         """Spread marks, and choose the statements to run, until nothing changes any more."""
@@ -94,7 +89,7 @@ class _Planner:
                 asked[name] |= fresh
                 for edit in self._importers(name, fresh) if fresh else ():
                     if edit.name not in self.plans:
-                        self._add(edit)
+                        self.add(edit)
                         pending.add(edit.name)
                 pending.add(name)
                 pending |= {other for other in self.plans if self._looks_at(other, name)}
@@ -151,7 +146,7 @@ class _Planner:
         # `x = 1` and then `x += 1`: the second alone would start from the finished value.
         displaced = edit.displaced
         for name in edit.bound_twice | displaced:
-            binders = {i for i, statement in enumerate(edit.new) if name in statement.binds}
+            binders = set(edit.binders[name])
             if name in displaced:
                 plan.run.add(max(binders))
                 plan.marks[name] = DirtyMark.VALUE
@@ -229,10 +224,8 @@ class _Planner:
             elif edit.kinds.get(name) in _CLASSES:
                 yield name, DirtyMark.SHAPE
             elif name in edit.kinds and self._graph.module_of(edit.name, name) is None:
-                yield (
-                    name,
-                    DirtyMark.VALUE if isinstance(target, ast.Subscript) else DirtyMark.INSTANCE,
-                )
+                is_item = isinstance(target, ast.Subscript)
+                yield name, DirtyMark.VALUE if is_item else DirtyMark.INSTANCE
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
         """Return the mark on a name that a statement binds, because it runs, is patched, or calls
@@ -302,9 +295,7 @@ class _Planner:
         names = _MAKERS[edit.kinds.get(statement.name or "") is NameKind.METACLASS]
         if not any(name in statement.text for name in names):
             return False
-        makers = [
-            member for member in statement.body if member.is_function and member.name in names
-        ]
+        makers = [s for s in statement.body if s.is_function and s.name in names]
         old = edit.alignment.narrow.get(index)
         if old is not None:
             changed = [after for _, after in changed_functions(edit.old[old], statement)]
@@ -344,9 +335,76 @@ class _Planner:
         return EditPlan({name: self.plans[name] for name in self._graph.ordered()})
 
 
+class _Concern:
+    """Tells which statements of one module may lead to marks. It may name too many, never too
+    few."""
+
+    def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
+        self._reach = reach
+        self._edit = edit
+        self._always = frozenset(self._always_concerned())
+        self._num_members = -1
+        self._from_others: frozenset[str] = frozenset()
+
+    def _always_concerned(self) -> Iterator[int]:
+        """Yield the statements that must always be looked at, whatever is marked."""
+        edit = self._edit
+        for index, statement in enumerate(edit.new):
+            origin = edit.alignment.same.get(index)
+            may_read_any = statement.is_star or statement.reads_whole or "__getattr__" in edit.kinds
+            imports_inside = bool(statement.imports) and not statement.is_import
+            if (
+                origin is None
+                or index in edit.rereads
+                or edit.old[origin].brought != statement.brought
+                or may_read_any
+                or imports_inside
+                or edit.is_compiled(statement)
+                or any(name[0] == ABSOLUTE for name in statement.names.roots)
+            ):
+                yield index
+
+    def look_around(self) -> None:
+        """Find the names that were affected by other modules since the last call."""
+        reach, edit = self._reach, self._edit
+        self._num_members = len(reach.members)
+        taken = {
+            name
+            for statement in edit.new
+            for name, (owner, inner) in imports_of(statement, edit.package)
+            if self._has_news(owner, inner)
+        }
+        members = {name for module, name in reach.members if module == edit.name}
+        instances = {n for n, types in edit.types.items() if any(t in reach.members for t in types)}
+        self._from_others = frozenset(taken | members | instances)
+
+    def _has_news(self, owner: str, inner: str | None) -> bool:
+        """Return whether an import refers to a module that the plan includes."""
+        plans = self._reach.plans
+        whole = owner if inner is None else f"{owner}.{inner}"
+        return owner in plans or any(
+            name == whole or name.startswith(f"{whole}.") for name in plans
+        )
+
+    def of(self, plan: ModulePlan, index: int) -> bool:
+        if index in self._always or index in plan.run:
+            return True
+        if len(self._reach.members) != self._num_members:
+            self.look_around()
+        statement = plan.edit.new[index]
+        roots = statement.names.roots
+        if not (roots.isdisjoint(plan.marks) and roots.isdisjoint(self._from_others)):
+            return True
+        containers = statement.names.containers
+        if not statement.is_definition:
+            containers |= statement.binds
+        tables, plans = plan.edit.tables, self._reach.plans
+        return any(held.module in plans for container in containers for held in tables[container])
+
+
 def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
-    bound = {name for statement in (*edit.old, *edit.new) for name in statement.binds}
-    return {name for name in edit.kinds.keys() - bound if not name.startswith("__")}
+    names = edit.kinds.keys() - edit.last_binders.keys() - edit.binders.keys()
+    return {name for name in names if not name.startswith("__")}
 
 
 def _fills(statement: Statement, name: str) -> bool:

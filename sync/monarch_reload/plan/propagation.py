@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from monarch_reload.live.tables import HeldDefinition
 from monarch_reload.plan.dirty_marks import (
@@ -15,11 +17,13 @@ from monarch_reload.plan.dirty_marks import (
     When,
 )
 from monarch_reload.plan.graph import ImportGraph, ModuleEdit, NameKind, Origin
-from monarch_reload.plan.members import are_operators, changed_members
+from monarch_reload.source.alignment import align
 from monarch_reload.source.names import Use
 from monarch_reload.source.spelling import ABSOLUTE, WHOLE, FunctionNode, dotted, root_of
 from monarch_reload.source.statements import Statement
 
+_BY_SUPER = r"\bsuper\([^()]*\)\s*"
+_RAN_ONCE = frozenset({"__init__", "__new__", "__del__", "__init_subclass__", "__set_name__"})
 _MAX_HOPS = 2
 """A function that calls an edited function is followed through so many other modules. Everything is
 called by way of everything else in the end, and each module that is looked at takes its time."""
@@ -155,7 +159,7 @@ class Propagation:
         members = self.members_of(owner, name)
         if rest and rest[0] in members:
             return not (is_held and len(rest) == 1 and self._is_method(owner, name, rest[0]))
-        if members and not rest and are_operators(members):
+        if members and not rest and _are_operators(members):
             return use not in (Use.PASSED, Use.BASE) and name in self.types(owner)
         whole = self.graph.module_of(module, dotted)
         if whole is not None and use in (Use.PASSED, Use.USED):
@@ -208,7 +212,7 @@ class Propagation:
         old = None if index in edit.alignment.same else edit.old[origin]
         if old is None and not (inherited or affected or moved):
             return
-        changed = changed_members(old, new, inherited, affected, moved)
+        changed = _changed_members(old, new, inherited, affected, moved)
         if changed:
             self.members[edit.name, new.name] = changed
 
@@ -289,9 +293,7 @@ class Propagation:
 
     def comes_from_getattr(self, module: str, name: str) -> bool:
         edit = self.plans[module].edit
-        return "__getattr__" in edit.kinds and not (
-            name in edit.kinds or any(name in statement.binds for statement in edit.new)
-        )
+        return "__getattr__" in edit.kinds and name not in edit.kinds and name not in edit.binders
 
 
 def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:
@@ -310,3 +312,66 @@ def _only_calls_method(statement: Statement, name: str) -> bool:
     """Return whether the statement only calls a method of a function: `f.register(g)`."""
     call = statement.node.value if isinstance(statement.node, ast.Expr) else None
     return isinstance(call, ast.Call) and dotted(call.func) == name
+
+
+def _changed_members(
+    old: Statement | None,
+    new: Statement,
+    inherited: Collection[str],
+    affected: AbstractSet[str],
+    moved: AbstractSet[str],
+) -> frozenset[str]:
+    """Return names in the class `new` whose meaning differs from `old`.
+
+    `inherited` are changed names of its bases; `affected` the (dotted) names whose behaviour
+    changed for methods, `moved` the names whose value changed for the class body. A method that
+    uses such a member of its own class is included.
+    """
+    changed = set(_edited(old, new))
+    bound = {name for statement in new.body for name in statement.binds}
+    changed |= set(inherited) - bound
+    changed |= set(_users(new.body, bound.intersection(inherited), _BY_SUPER))
+    for statement in new.body:
+        if statement.is_function:
+            follows = not statement.names.deferred.isdisjoint(affected)
+        else:
+            read = {name for name, _ in statement.names.eager}
+            follows = not statement.is_definition and bool(read & (moved | changed))
+        if follows:
+            changed |= statement.binds
+    while True:
+        users = set(_users(new.body, changed)) - changed
+        if not users:
+            return frozenset(changed)
+        changed |= users
+
+
+def _edited(old: Statement | None, new: Statement) -> Iterator[str]:
+    if old is None or not old.is_class or old.text == new.text:
+        return
+    alignment = align(old.body, new.body)
+    for index, statement in enumerate(new.body):
+        if index not in alignment.same:
+            yield from statement.binds
+    remaining = {name for statement in new.body for name in statement.binds}
+    for statement in old.body:
+        yield from statement.binds - remaining
+
+
+def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "") -> Iterator[str]:
+    """Yield the methods that read one of these members, as an attribute of ``owner`` or, if that is
+    "", of anything."""
+    if not changed:
+        return
+    mentions = re.compile(rf"{owner}\.({'|'.join(map(re.escape, changed))})\b")
+    for statement in body:
+        if statement.is_function and mentions.search(statement.text):
+            yield from statement.binds
+
+
+def _are_operators(members: Collection[str]) -> bool:
+    """Return whether Python calls one of the members without naming it, as `__add__` and
+    `__call__`."""
+    return any(
+        name.startswith("__") and name.endswith("__") and name not in _RAN_ONCE for name in members
+    )

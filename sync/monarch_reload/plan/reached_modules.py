@@ -30,7 +30,8 @@ def reached_modules(
     imports: dict[str, Collection[str] | None] = {}
     while latest:
         reached |= latest
-        mention = re.compile(b"|".join(re.escape(_last(name)) for name in latest) + rb"|import \*")
+        last_parts = [re.escape(name.rpartition(".")[2].encode()) for name in latest]
+        mention = re.compile(b"|".join([*last_parts, rb"import \*"]))
         importers = set()
         for name, source in rest.items():
             if name in reached:
@@ -92,10 +93,6 @@ def _may_import_any_of(source: ModuleSource, folders: Collection[str]) -> bool:
         return False
     above = os.path.join(os.path.realpath(os.path.dirname(source.path)), "")
     return any(os.path.join(folder, "").startswith(above) for folder in folders)
-
-
-def _last(name: str) -> bytes:
-    return name.rpartition(".")[2].encode()
 
 
 def _above(name: str) -> Iterator[str]:

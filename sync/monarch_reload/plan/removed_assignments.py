@@ -77,7 +77,8 @@ def _followed(
     """Return the assignment, with what is known of its earlier state."""
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
-        return replace(removed, removal=_without(owner, key)) if is_ours else removed
+        removal = Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
+        return replace(removed, removal=removal) if is_ours else removed
     if is_a(owner, ModuleType):
         name = own_names(owner).get("__name__", "")
         place = (name, "", key)
@@ -87,13 +88,11 @@ def _followed(
     else:
         return removed
     if "__wrapped__" in own_names(vars(owner).get(key)):
-        return removed  # it passes for the function it wraps, which others may hold
-    is_ours = name in sources and (not place[1] or _defines(sources[name].statements, place[1]))
+        return removed  # a wrapper: other code may hold the function that it wraps
+    is_ours = name in sources and (
+        not place[1] or any(s.is_class and s.name == place[1] for s in sources[name].statements)
+    )
     return replace(removed, place=place) if is_ours else removed
-
-
-def _without(owner: dict[Any, Any], key: Any) -> Action:
-    return Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
 
 
 def as_if(
@@ -125,10 +124,6 @@ def _bind_otherwise(statements: list[Statement], name: str) -> None:
         statements.append(Statement(node, f"{name} = None  # from elsewhere", 0, 0, ()))
 
 
-def _defines(statements: Iterable[Statement], cls: str) -> bool:
-    return any(statement.is_class and statement.name == cls for statement in statements)
-
-
 def _key_of(target: ast.Attribute | ast.Subscript) -> Any:
     if isinstance(target, ast.Attribute):
         return target.attr
@@ -149,7 +144,7 @@ def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bo
     if not isinstance(old.node, ast.Assign):
         return value is not MISSING
     assigned = value_of(old.node.value, namespace)
-    # Others may do anything when they are compared: an array gives an array.
+    # Other values may not compare to a bool: an array gives an array.
     is_another = (
         value is not assigned
         and type(assigned) in _PLAIN

@@ -34,7 +34,7 @@ def choose_twins(reach: Propagation) -> None:
         reads[node] = set()
         for kind in reach.types(node[0]).get(node[1], ()):
             if kind in reach.members:
-                # Its class, so that the instance can be seen as it will be.
+                # Its class, so that staged code sees the instance as it will be.
                 reads[node].add(kind)
                 pending.append(kind)
         for definition in reach.held(*node):

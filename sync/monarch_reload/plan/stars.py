@@ -75,16 +75,8 @@ class Exports:
         if any("__all__" in statement.binds for statement in new.statements):
             return before
         live = _names_of(sys.modules[module])
-        was = {
-            name
-            for statement in self.split_before(old.statements, package)
-            for name in statement.binds
-        }
-        will = {
-            name
-            for statement in self.split_after(new.statements, package)
-            for name in statement.binds
-        }
+        was = {name for s in self.split_before(old.statements, package) for name in s.binds}
+        will = {name for s in self.split_after(new.statements, package) for name in s.binds}
         return frozenset(name for name in will | (live.keys() - was) if name[0] not in "_*")
 
     def split_before(self, statements: Statements, package: str) -> Statements:

@@ -48,7 +48,7 @@ class _Text:
         for within, node in _with_functions(tree):
             if isinstance(node, ast.Name):
                 is_read = isinstance(node.ctx, ast.Load)
-                # The definition itself is one at the top level.
+                # An assignment at the top level is the definition itself.
                 if is_read or within:
                     mention = _Mention(within if is_read else "", id(node) in called)
                     self._plain.setdefault(node.id, []).append(mention)
@@ -118,7 +118,7 @@ class StartHelpers:
     ) -> bool:
         callers: dict[tuple[str, str], None] = {}
         word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-        # Where it is from first: most are taken by others there, and nothing else need be read.
+        # Its own module first: most names are used there by other code, which decides at once.
         for other in dict.fromkeys((module, *self._sources)):
             if word.search(self._sources[other].text):
                 for mention in self._text(other).mentions(name, is_home=other == module):
@@ -159,7 +159,7 @@ class StartHelpers:
 
 
 def _with_functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Yields each node with the name of the function that directly contains it; "" for code that
+    """Yield each node with the name of the function that directly contains it; "" for code that
     runs when the module is imported, and for code that a function makes to be run later."""
     pending: list[tuple[str, str, ast.AST]] = [("", "", node) for node in tree.body]
     while pending:
@@ -171,7 +171,7 @@ def _with_functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             pending += [("?.", "", part) for part in rest]
             pending += [(inside, "", part) for part in node.body]
         elif isinstance(node, FunctionNode):
-            # Nested ones are run later, by the code that has them.
+            # Other code calls nested functions later.
             is_plain = not within and isinstance(node, ast.FunctionDef) and owner != "?."
             body = f"{owner}{node.name}" if is_plain else ""
             rest = [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
@@ -188,11 +188,8 @@ def _computes_names(tree: ast.Module, ours: Collection[str]) -> bool:
     outside = {"self", "cls"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            outside |= {
-                alias.asname or root_of(alias.name)
-                for alias in node.names
-                if root_of(alias.name) not in roots
-            }
+            names = [alias for alias in node.names if root_of(alias.name) not in roots]
+            outside |= {alias.asname or root_of(alias.name) for alias in names}
         elif isinstance(node, ast.ImportFrom):
             is_ours = node.level or root_of(node.module or "") in roots
             outside |= set() if is_ours else {alias.asname or alias.name for alias in node.names}

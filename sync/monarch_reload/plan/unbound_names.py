@@ -21,7 +21,7 @@ _OPERATIONS = {dis.opmap[name]: name for name in (*_LOADS, *_STORES) if name in 
 _SHIFT = {"LOAD_GLOBAL": 1} if sys.version_info >= (3, 11) else {}  # its lowest bit is a flag
 # Uses of these may bind names that the text does not show.
 _UNSEEN = frozenset({"exec", "globals", "vars", "locals", "setattr", "__dict__", "execfile"})
-# Put into builtins by other code, or there on another system.
+# Other code adds these to builtins, or other systems have them.
 _ELSEWHERE = frozenset({"_", "__class__", "WindowsError", "get_ipython", "reveal_type", "profile"})
 
 
@@ -36,8 +36,8 @@ def may_be_unbound(code: CodeType, known_names: Collection[str]) -> bool:
 def unbound_names(
     code: CodeType, tree: ast.Module, known_names: Collection[str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of every read of an unbound name in a function. `known` are names that the
-    running module has.
+    """Yield (line, name) of every read of an unbound name in a function. `known_names` are names
+    that the running module has.
 
     Modules that bind names dynamically, and lines that handle a NameError, are skipped.
     """
@@ -54,12 +54,9 @@ def unbound_names(
         line = inner.co_firstlineno
         for instruction in dis.get_instructions(inner):
             line = _line_of(instruction, line)
-            if (
-                instruction.opname in _LOADS
-                and instruction.argval not in bound
-                and line not in expected
-            ):
-                yield line, instruction.argval
+            name = instruction.argval
+            if instruction.opname in _LOADS and name not in bound and line not in expected:
+                yield line, name
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:

@@ -57,7 +57,7 @@ def align(old: Sequence[Statement], new: Sequence[Statement]) -> Alignment:
                 same[index] = candidate
             elif (candidate := unmatched.take(_Unmatched.by_frame, statement)) is not None:
                 narrow[index] = candidate
-    # Of several definitions of one name, an implementation is none of its `@overload`s.
+    # By decorators first, so that an implementation is not matched with one of its `@overload`s.
     for like in (_Unmatched.by_decorators, _Unmatched.by_name):
         for index, statement in enumerate(new):
             if statement.name is None or index in same or index in narrow or index in renewed:
@@ -76,18 +76,18 @@ class _Unmatched:
     def __init__(self, statements: Sequence[tuple[int, Statement]]) -> None:
         self._taken: set[int] = set()
         self._statements = statements
-        self._found: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
+        self._by_likeness: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
 
     def take(self, like: Callable[[Statement], Hashable], statement: Statement) -> int | None:
         """Return the first old statement that is like this one, and take it; None if there is
         none."""
-        if like not in self._found:
+        if like not in self._by_likeness:
             indexes: defaultdict[Hashable, list[int]] = defaultdict(list)
             for index, other in reversed(self._statements):
                 indexes[like(other)].append(index)
-            self._found[like] = indexes
+            self._by_likeness[like] = indexes
         key = like(statement)
-        candidates = self._found[like].get(key) if key is not None else None
+        candidates = self._by_likeness[like].get(key) if key is not None else None
         while candidates:
             index = candidates.pop()
             if index not in self._taken:
@@ -236,7 +236,7 @@ def _header(node: ast.stmt) -> tuple[str, ...]:
         if default is not None
     }
     parts += [*node.args.defaults, *([node.returns] if node.returns else [])]
-    # The number of positional defaults is told apart from annotations and decorators by count.
+    # The counts separate decorators, defaults and the annotation in the list of parts.
     counts = (len(node.decorator_list), len(node.args.defaults), node.returns is not None)
     docstring = ast.get_docstring(node, clean=False)
     return (repr(counts), repr(annotated), repr(keyword_only), repr(docstring)) + tuple(

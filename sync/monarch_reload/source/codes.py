@@ -16,8 +16,8 @@ class Codes(Mapping[Place, CodeType]):
     """
 
     def __init__(self, codes: Mapping[Place, tuple[CodeType, int]]) -> None:
-        """``found`` has each code object with the number of lines that it has moved down."""
-        self._found = dict(codes)
+        """``codes`` has each code object with the number of lines that it has moved down."""
+        self._codes = dict(codes)
 
     @classmethod
     def inside(cls, whole: CodeType) -> Codes:
@@ -25,7 +25,7 @@ class Codes(Mapping[Place, CodeType]):
         for code in inner_codes(whole):
             place = code.co_name, code.co_firstlineno
             codes[place] = None if place in codes else (code, 0)
-        return cls({place: found for place, found in codes.items() if found is not None})
+        return cls({place: entry for place, entry in codes.items() if entry is not None})
 
     def spliced(self, window: range, others: Codes, distance: int) -> Codes:
         """Return the code objects with ``others`` in place of those in a window of lines; those
@@ -33,8 +33,8 @@ class Codes(Mapping[Place, CodeType]):
 
         Raises ValueError for code that cannot be moved.
         """
-        codes = dict(others._found)
-        for (name, line), (code, moved) in self._found.items():
+        codes = dict(others._codes)
+        for (name, line), (code, moved) in self._codes.items():
             if line < window.start:
                 codes[name, line] = code, moved
             elif line >= window.stop:
@@ -45,31 +45,31 @@ class Codes(Mapping[Place, CodeType]):
 
     def copy_codes(self) -> None:
         """Replace the code objects by copies: those of live functions are about to move."""
-        self._found = {place: (moved_code(*moved), 0) for place, moved in self._found.items()}
+        self._codes = {place: (moved_code(*moved), 0) for place, moved in self._codes.items()}
 
     def has_closures(self) -> bool:
         """Return whether one of them is a function made by another function, to which objects may
         refer."""
         return any(
             code.co_flags & inspect.CO_NESTED and name[0] != "<"
-            for (name, _), (code, _) in self._found.items()
+            for (name, _), (code, _) in self._codes.items()
         )
 
     def __getitem__(self, place: Place) -> CodeType:
-        code, distance = self._found[place]
+        code, distance = self._codes[place]
         if distance:
             code = moved_code(code, distance)
-            self._found[place] = code, 0
+            self._codes[place] = code, 0
         return code
 
     def __contains__(self, place: object) -> bool:
-        return place in self._found
+        return place in self._codes
 
     def __iter__(self) -> Iterator[Place]:
-        return iter(self._found)
+        return iter(self._codes)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._codes)
 
 
 def _says_its_line(code: CodeType) -> bool:

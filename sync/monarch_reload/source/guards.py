@@ -30,14 +30,11 @@ _OPERATORS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
+_NAMES_IN_SYS = ("version_info", "hexversion", "platform", "byteorder", "maxsize")
 _FACTS = {
-    "sys.version_info": sys.version_info,
+    **{f"sys.{name}": getattr(sys, name) for name in _NAMES_IN_SYS},
     "sys.version_info.major": sys.version_info.major,
     "sys.version_info.minor": sys.version_info.minor,
-    "sys.hexversion": sys.hexversion,
-    "sys.platform": sys.platform,
-    "sys.byteorder": sys.byteorder,
-    "sys.maxsize": sys.maxsize,
     "sys.implementation.name": sys.implementation.name,
     "os.name": os.name,
 }

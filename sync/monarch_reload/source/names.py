@@ -43,6 +43,8 @@ class Use(Enum):
 
 
 class Names(msgspec.Struct, frozen=True, dict=True):
+    """The names that a statement binds and reads, each read with how it uses the value."""
+
     binds: frozenset[str]
     eager: frozenset[tuple[str, Use]]
     deferred: frozenset[str]
@@ -78,9 +80,11 @@ def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None =
 
 
 class _Reader:
+    """Collects the names of a statement, a class body or a comprehension from its syntax tree."""
+
     def __init__(self, argument: Use, deferred: Mapping[ast.AST, frozenset[str]]) -> None:
         self._argument = argument
-        self._known = deferred
+        self._deferred_of = deferred
         self.binds: set[str] = set()
         self.eager: set[tuple[str, Use]] = set()
         self.deferred: set[str] = set()
@@ -132,7 +136,7 @@ class _Reader:
         self._decorators(node.decorator_list)
         for expression in header_of(node):
             self._expression(expression, Use.HELD)
-        deferred = self._known.get(node)
+        deferred = self._deferred_of.get(node)
         self.deferred |= (
             free_names(node.body, parameters_of(node.args)) if deferred is None else deferred
         )
@@ -144,7 +148,7 @@ class _Reader:
             self._expression(base, Use.BASE)
         for keyword in node.keywords:
             self._expression(keyword.value, Use.BASE)
-        body = _Reader(Use.PASSED, self._known)
+        body = _Reader(Use.PASSED, self._deferred_of)
         for child in node.body:
             body.statement(child)
         local = body.binds | {WHOLE}  # `vars()` in a class body is about the class
@@ -208,7 +212,7 @@ class _Reader:
     def _comprehension(
         self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     ) -> None:
-        inner = _Reader(self._argument, self._known)
+        inner = _Reader(self._argument, self._deferred_of)
         inner._entries.update(self._entries)
         for generator in node.generators:
             inner._runs_through(generator.target, generator.iter)

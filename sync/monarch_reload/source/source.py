@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import operator
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -28,8 +29,9 @@ import msgspec
 
 from monarch_reload.kinds import is_waiting, own_names
 from monarch_reload.source.codes import Codes, moved_code
-from monarch_reload.source.lines import decoded_lines
 from monarch_reload.source.statements import Statement, split
+
+ENCODING_COMMENT = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 
 
 class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -85,6 +87,15 @@ _FUTURE_FLAGS = functools.reduce(
 )
 
 
+def decoded_lines(source: bytes) -> list[str]:
+    """Return the lines of a source, as Python counts them."""
+    # Form feeds and the like end a line for str.splitlines, not for Python.
+    cookie = ENCODING_COMMENT.match(source)
+    encoding = cookie.group(1).decode() if cookie else "utf-8"
+    text = source.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return text.split("\n")
+
+
 def read_text(path: str) -> bytes:
     """Return the bytes of a source file; for a binary module, a stamp of its status instead."""
     if path.endswith(".py"):
@@ -93,7 +104,7 @@ def read_text(path: str) -> bytes:
     return repr((status.st_mtime_ns, status.st_size, status.st_ino)).encode()
 
 
-_SECONDS_A_BYTE = 0.5e-6  # to compile and run what was imported before it could be seen
+_SECONDS_A_BYTE = 0.5e-6  # estimate for a module whose import was not measured
 
 # A virtual environment often lies inside the project.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -116,17 +127,17 @@ class RunningSources:
         self._sources: dict[str, ModuleSource] = {}
         self._names: dict[str, list[str]] = {}  # real path -> modules loaded from it
         self._elsewhere: set[str] = set()  # files in folders that are in no root
-        self._seconds: dict[str, float] = {}  # of imports that were seen
+        self._seconds: dict[str, float] = {}  # how long each measured import took
         self._elsewhere_texts: dict[str, bytes] = {}  # see `witness`
         self._inside = threading.local()
 
     def add_root(self, root: str | Path) -> None:
         real = os.path.join(os.path.realpath(root), "")
-        if real not in self._roots:  # Each push names its roots again.
+        if real not in self._roots:  # each push adds its roots again
             self._roots.append(real)
             self._elsewhere.clear()
         elsewhere, imported = self._elsewhere, self._imported()
-        # Copied in one step: a list of items may let other threads, which import, come between.
+        # Copied in one step, during which no other thread can import.
         for name, module in sys.modules.copy().items():
             if type(module) is ModuleType:  # nearly all, and there may be thousands
                 path = module.__dict__.get("__file__")
@@ -136,7 +147,7 @@ class RunningSources:
                 continue
             source = self._sources.get(name)
             if source is not None and (source.path == path or not os.path.isabs(path)):
-                continue  # One of another place was of that name, perhaps.
+                continue  # else a module of that name came from another path
             if not self._has_folder_of(path):
                 elsewhere.add(path)
             elif self.owns(path):
@@ -175,7 +186,7 @@ class RunningSources:
     def record(self, name: str, source: ModuleSource) -> None:
         before = self._sources.get(name)
         if before is not None and before.path != source.path:
-            # Not where the path leads now: a link on the way may have been turned since.
+            # By name, not by real path: a link in the path may have changed since.
             for names in self._names.values():
                 if name in names:
                     names.remove(name)
@@ -217,7 +228,7 @@ class RunningSources:
         """Yield every loaded module of ours, in the order of import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
-            # Some put another object in their place.
+            # Some modules put another object in their place.
             if isinstance(module, ModuleType):
                 yield name, module
 
@@ -237,15 +248,15 @@ class ImportHook:
     """
 
     def __init__(
-        self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]] | None = None
+        self, sources: RunningSources, on_loaded: Mapping[str, Callable[[], None]]
     ) -> None:
         self._sources = sources
-        self._on_loaded = on_loaded or {}
+        self._on_loaded = on_loaded
         self.pending: dict[str, bytes] = {}
         self.arriving: dict[str, str] = {}
         self.builtins: dict[str, object] | None = None  # for modules imported during a prepare
         self.imported: list[str] = []
-        self.thread = 0  # the one that prepares; others import as ever
+        self.thread = 0  # the thread that prepares; imports of other threads are not affected
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -264,7 +275,7 @@ class ImportHook:
         elif _is_found_from_here(spec.origin):
             self._sources.witness(spec.origin)
         elif self._sources.owns(spec.origin) and fullname not in sys.modules:
-            # A loader of another package (pytest rewrites asserts): its source is there now.
+            # A loader of another package (pytest rewrites asserts) will read the present file.
             self._sources.record(fullname, ModuleSource(spec.origin, read_text(spec.origin)))
         return spec
 
@@ -279,22 +290,14 @@ class ImportHook:
             if isinstance(spec, ModuleSpec):
                 return spec
             if isinstance(finder, ImportHook):
-                return None  # It has asked all that stand behind it, another of its kind included.
+                return None  # it has asked all finders behind it, other ImportHooks included
         return None
 
     def _pending_spec(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
         for base in self._places(fullname, path):
-            for candidate, is_package in (
-                (os.path.join(base, "__init__.py"), True),
-                (base + ".py", False),
-            ):
+            for candidate in (os.path.join(base, "__init__.py"), f"{base}.py"):
                 if candidate in self.pending or candidate in self.arriving:
-                    return importlib.util.spec_from_file_location(
-                        fullname,
-                        candidate,
-                        loader=SourceFileLoader(fullname, candidate),
-                        submodule_search_locations=[base] if is_package else None,
-                    )
+                    return importlib.util.spec_from_file_location(fullname, candidate)
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
@@ -314,11 +317,10 @@ class ImportHook:
 
     def _places(self, fullname: str, path: Sequence[str] | None) -> Iterator[str]:
         """Yield the paths, without a suffix, at which a module may be."""
+        last = fullname.rpartition(".")[2]
         if self.pending or self.arriving:
             for folder in sys.path if path is None else path:
-                yield os.path.join(
-                    os.path.realpath(folder or os.getcwd()), fullname.rpartition(".")[2]
-                )
+                yield os.path.join(os.path.realpath(folder or os.getcwd()), last)
 
     def text_of(self, path: str) -> bytes | None:
         """Return the content that a file will have; None if it is no new file."""
@@ -338,6 +340,8 @@ def _is_found_from_here(path: str) -> bool:
 
 
 class _RecordingLoader(SourceFileLoader):
+    """Loads a module of ours, and records the text that it runs and how long its import takes."""
+
     def __init__(self, fullname: str, path: str, hook: ImportHook, sources: RunningSources) -> None:
         super().__init__(fullname, path)
         self._hook = hook
@@ -369,6 +373,8 @@ class _RecordingLoader(SourceFileLoader):
 
 
 class _NotifyingLoader(SourceFileLoader):
+    """Loads a module, and then calls a function."""
+
     def __init__(self, fullname: str, path: str, tell: Callable[[], None]) -> None:
         super().__init__(fullname, path)
         self._tell = tell

@@ -23,6 +23,14 @@ def dotted(node: ast.expr) -> str | None:
     return ".".join(reversed(parts))
 
 
+def walk_scope(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and the nodes inside it, but not those inside functions and classes."""
+    yield node
+    if not isinstance(node, (*FunctionNode, ast.ClassDef, ast.Lambda)):
+        for child in ast.iter_child_nodes(node):
+            yield from walk_scope(child)
+
+
 def catches(node: ast.Try, exceptions: Collection[str]) -> bool:
     """Return whether a `try` has an `except` for one of these exceptions, or for all."""
     for handler in node.handlers:

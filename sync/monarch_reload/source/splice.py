@@ -9,11 +9,11 @@ compile by itself, and top-level statements that affect how others compile.
 from __future__ import annotations
 
 import ast
+import codecs
 from collections.abc import Iterable, Iterator, Sequence
 
 from monarch_reload.source.codes import Codes
-from monarch_reload.source.lines import decoded_lines, is_plain
-from monarch_reload.source.source import ModuleSource
+from monarch_reload.source.source import ENCODING_COMMENT, ModuleSource, decoded_lines
 from monarch_reload.source.spelling import FunctionNode, imported_names
 from monarch_reload.source.statements import Statement, split
 
@@ -21,7 +21,7 @@ from monarch_reload.source.statements import Statement, split
 def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
     """Return the new source, made by parsing only the lines that changed; None if the whole text
     has to be parsed."""
-    if not (is_plain(before.text) and is_plain(text)):
+    if not (_is_plain(before.text) and _is_plain(text)):
         return None
     lines = decoded_lines(text)
     try:
@@ -37,9 +37,7 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
             return None
         tree = ast.parse("\n" * (start - 1) + edited + "\n", before.path)
         fresh = split(tree.body, lines, is_head=above == 0)
-        classes = {
-            statement.name: statement for statement in old[above:below] if statement.is_class
-        }
+        classes = {s.name: s for s in old[above:below] if s.is_class}
         for statement in fresh:
             if statement.is_class and statement.name in classes:
                 statement.take_members(classes[statement.name])
@@ -78,9 +76,7 @@ def as_imported(names: Iterable[str]) -> list[ast.stmt]:
 
 def names_imported(statements: Iterable[Statement]) -> set[str]:
     """Return the names that imports of the module itself bind."""
-    nodes = (
-        node for statement in statements if statement.imports for node in _of_module(statement.node)
-    )
+    nodes = (node for s in statements if s.imports for node in _of_module(s.node))
     return {name for node in nodes for name in imported_names(node)} - {"*"}
 
 
@@ -102,7 +98,7 @@ def _window(
     most = num_lines - num_above
     num_below = next((n for n in range(most) if before[-1 - n] != after[-1 - n]), most)
     above = next((i for i, statement in enumerate(old) if statement.last > num_above), len(old))
-    # The last one may go on in the lines that come, as an `if` does with an `else`.
+    # The new lines may continue the last statement above, as an `else` continues an `if`.
     above = _between(old, max(above - 1, 0), -1)
     below = next(
         (i for i in range(above, len(old)) if old[i].first > len(before) - num_below), len(old)
@@ -119,3 +115,15 @@ def _between(statements: Sequence[Statement], index: int, step: int) -> int:
     while 0 < index < len(statements) and statements[index].first <= statements[index - 1].last:
         index += step
     return index
+
+
+def _is_plain(source: bytes) -> bool:
+    """Return whether a source is valid UTF-8 and has neither a byte-order mark nor an encoding
+    comment."""
+    if source.startswith(codecs.BOM_UTF8) or ENCODING_COMMENT.match(source):
+        return False
+    try:
+        source.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
+from msgspec.structs import replace
 
 from monarch_reload.source.names import Names, names_of
 from monarch_reload.source.spelling import WHOLE, FunctionNode, dotted, root_of
@@ -28,31 +29,29 @@ _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """A statement at the top level of a module or a class, with its place in the file."""
+
     node: ast.stmt
     text: str
     first: int  # line of the first decorator, if there is one: code objects count from there
     last: int
     lines: Sequence[str]  # of the whole file
     brought: frozenset[tuple[str, str]] | None = None  # (module, name) that star imports bring
-    moved_by: int = 0  # so many lines, since its node was read
+    moved_by: int = 0  # how many lines it is below the lines of its node
 
     @cached_property
     def names(self) -> Names:
         functions = [member for member in self.body if member.is_function] if self.is_class else ()
-        return names_of(
-            self.node, {function.node: function.names.deferred for function in functions}
-        )
+        return names_of(self.node, {f.node: f.names.deferred for f in functions})
 
     def moved(self, distance: int, lines: Sequence[str]) -> Statement:
         """Return the same statement in another version of the file, ``distance`` lines further
         down."""
-        moved = Statement(
-            node=self.node,
-            text=self.text,
+        moved = replace(
+            self,
             first=self.first + distance,
             last=self.last + distance,
             lines=lines,
-            brought=self.brought,
             moved_by=self.moved_by + distance,
         )
         moved.take_analysis(self)
@@ -139,7 +138,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
         A `global` at module level is an error below a use; `super` may be a name of the module.
         """
-        if not self.is_definition and "lobal" in self.text:  # of its source, or of its dump
+        if not self.is_definition and "lobal" in self.text:  # in its source, or in its dump
             return True
         names = self.names
         return "super" in names.binds or any(root_of(name) == "super" for name, _ in names.eager)
@@ -312,12 +311,7 @@ def _single_imports(node: ast.stmt) -> list[ast.stmt]:
         return [node]
     if len(node.names) == 1:
         return [node]
-    parts: list[ast.stmt] = []
-    for alias in node.names:
-        part: ast.stmt
-        if isinstance(node, ast.Import):
-            part = ast.Import(names=[alias])
-        else:
-            part = ast.ImportFrom(module=node.module, names=[alias], level=node.level)
-        parts.append(ast.copy_location(part, node))
-    return parts
+    parts = [copy.copy(node) for _ in node.names]
+    for part, alias in zip(parts, node.names, strict=True):
+        part.names = [alias]
+    return list(parts)

@@ -89,7 +89,10 @@ class ContainerCopies:
         if id(value) in self.twins:
             return self.twins[id(value)]
         if kind is functools.partial:
-            return self._partial(value, depth)
+            function = self._copy(value.func, depth + 1)
+            if function is value.func:
+                return value
+            return functools.partial(function, *value.args, **value.keywords)
         if kind is MethodType:
             owner = self._copy(value.__self__, depth)
             return value if owner is value.__self__ else getattr(owner, value.__func__.__name__)
@@ -107,9 +110,3 @@ class ContainerCopies:
         parts = list(value)
         copies = [self._copy(part, depth + 1) for part in parts]
         return value if all(map(operator.is_, parts, copies)) else kind(copies)
-
-    def _partial(self, value: Any, depth: int) -> Any:
-        function = self._copy(value.func, depth + 1)
-        if function is value.func:
-            return value
-        return functools.partial(function, *value.args, **value.keywords)

@@ -36,13 +36,9 @@ class ObjectAttributes:
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self._names = owner.__dict__ if is_a(owner, type) else own_names(owner)
-        self._before = self._seen = dict(self._names)
-        self._assigned: dict[str, tuple[Any, Whose]] = {}  # not by others
-
-    @property
-    def content(self) -> Mapping[str, Any]:
-        return self._names
+        self.content: Mapping[str, Any] = owner.__dict__ if is_a(owner, type) else own_names(owner)
+        self._before = self._seen = dict(self.content)
+        self._assigned: dict[str, tuple[Any, Whose]] = {}  # by staged code, or unclear by whom
 
     @property
     def has_news(self) -> bool:
@@ -50,9 +46,9 @@ class ObjectAttributes:
 
     def look(self) -> dict[str, Any] | None:
         """Return the attributes that were set since the last look; None if none were."""
-        if is_same(self._seen, self._names):
+        if is_same(self._seen, self.content):
             return None
-        seen, self._seen = self._seen, dict(self._names)
+        seen, self._seen = self._seen, dict(self.content)
         num = len(seen)
         if len(self._seen) > num and begins_with(self._seen, seen):
             return dict(islice(self._seen.items(), num, None))
@@ -66,7 +62,7 @@ class ObjectAttributes:
         for name, value in (changes or {}).items():
             if whose is Whose.OTHERS:
                 self._assigned.pop(name, None)
-            elif not (name.startswith("__") or is_a(value, ModuleType)):  # Python's own doing
+            elif not (name.startswith("__") or is_a(value, ModuleType)):  # set by Python itself
                 self._assigned[name] = value, whose
 
     def take_out(self, is_made_here: Callable[[Any], bool]) -> Iterator[HeldAttribute]:
@@ -90,7 +86,7 @@ class HeldAttribute:
         self._owner, self._name, self._before, self._value = owner, name, before, value
 
     def put(self, value: Any) -> Callable[[], None]:
-        # Past properties and `__setattr__`, which have had their say.
+        # Without properties and `__setattr__`, which ran in the trial.
         if is_a(self._owner, type):
             return Attribute(self._owner, self._name, value).apply()
         return Item(own_names(self._owner), self._name, value).apply()
@@ -101,5 +97,5 @@ class HeldAttribute:
     def _repeat(self, live_of: Lookup) -> Callable[[], None]:
         names = self._owner.__dict__ if is_a(self._owner, type) else own_names(self._owner)
         if self._before is MISSING and self._name in names:
-            return lambda: None  # a value that is made when it is first asked for: it was
+            return lambda: None  # a value that is made at its first use, which happened meanwhile
         return self.put(live_of(self._value))

@@ -44,13 +44,10 @@ class Snapshot:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self.content: Any = registry.container
         self._before: Any = registry.container.copy()
         self._seen: Any = self._before
         self._by_others: list[tuple[Difference, Whose]] = []
-
-    @property
-    def content(self) -> Any:
-        return self._registry.container
 
     @property
     def has_news(self) -> bool:
@@ -64,9 +61,9 @@ class Snapshot:
 
     def look(self) -> Difference | None:
         """Return the changes since the last look; None if there are none."""
-        if is_same(self._seen, self._registry.container):
+        if is_same(self._seen, self.content):
             return None
-        content = self._registry.container.copy()
+        content = self.content.copy()
         difference = Difference.between(self._seen, content)
         self._seen = content
         return difference
@@ -114,7 +111,7 @@ class Withdrawn:
 
     def __init__(self, registry: Registry, before: Any, ids: Collection[int]) -> None:
         self._registry, self._before = registry, before
-        # Not a copy of the container: others may have put something into that meanwhile.
+        # From the copy, as other threads may have changed the container meanwhile.
         self._rest = before.copy()
         take_out(self._rest, ids)
 
@@ -135,16 +132,12 @@ class HeldBack:
     """The change that staged code made to a live container."""
 
     def __init__(self, registry: Registry, difference: Difference) -> None:
-        self._registry, self._difference = registry, difference
+        self.registry, self._difference = registry, difference
         put = difference.put
-        # Tuples are told of live definitions in place, before the commit.
+        # Kept apart, because `settle` puts live definitions into the tuples before the commit.
         values = put.values() if isinstance(put, dict) else put
         self._parts = {id(value): (value, parts_of_entry(value)) for value in values}
         self._inner = [part for value in values if type(value) in (list, set) for part in value]
-
-    @property
-    def registry(self) -> Registry:
-        return self._registry
 
     def renewed(self, live_of: Lookup) -> set[int]:
         """Return the ids of the live definitions that were registered again, here or in an inner
@@ -163,12 +156,12 @@ class HeldBack:
 
         An object that takes the name of a registered one also takes its place in the container.
         """
-        kind = type(self._registry.container)
+        kind = type(self.registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
         in_line = self._repeat_in_set if is_set else self._repeat_in_list
         repeat = self._repeat_in_dict if is_dict else in_line
         return Action(
-            lambda: change(self._registry, lambda container: repeat(container, live_of, before_of))
+            lambda: change(self.registry, lambda container: repeat(container, live_of, before_of))
         )
 
     def _repeat_in_dict(self, container: Any, live_of: Lookup, before_of: Lookup) -> None:
@@ -220,7 +213,7 @@ class HeldBack:
                 container[index] = value
                 counts[id(value)] += 1
             alike = closures[_definition_of(value)] if type(value) is FunctionType else ()
-            if not counts[id(value)] and not any(_is_made_again(value, known) for known in alike):
+            if not counts[id(value)] and not any(_is_made_again(value, other) for other in alike):
                 added.append(value)
                 counts[id(value)] += 1
                 closures[_definition_of(value)].append(value)
@@ -262,13 +255,10 @@ def left_behind(
     renewed: dict[int, set[int]] = {}
     by_container: dict[int, set[int]] = {}
     for held in held_back:
-        by_container[id(held.registry.container)] = held.renewed(live_of)
-        renewed.setdefault(held.registry.family, set()).update(
-            by_container[id(held.registry.container)]
-        )
+        ids = by_container[id(held.registry.container)] = held.renewed(live_of)
+        renewed.setdefault(held.registry.family, set()).update(ids)
     for registry in candidates if any(renewed.values()) else ():
-        stale = renewed.get(registry.family, set()) - by_container.get(
-            id(registry.container), set()
-        )
+        in_place = by_container.get(id(registry.container), set())
+        stale = renewed.get(registry.family, set()) - in_place
         if registry.outer is not None and stale and registry.names(stale):
             yield without(registry, stale)

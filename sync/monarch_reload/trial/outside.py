@@ -98,7 +98,7 @@ class Outside:
 def _register(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[[], None]:
-    # One that was edited runs once at the exit, not once for each of its versions.
+    # An edited handler runs once at the exit, not once for each of its versions.
     atexit.unregister(function)
     atexit.register(function, *args, **kwargs)
     return lambda: atexit.unregister(function)

@@ -37,9 +37,7 @@ class SideEffects:
         held = list(holders(ours))
         self._loggers = loggers
         self._targets: dict[Hashable, Target] = {}
-        self._snapshots = [
-            Snapshot(registry) for registry in (*registries(held), Registry(sys.path))
-        ]
+        self._snapshots = [Snapshot(r) for r in (*registries(held), Registry(sys.path))]
         self._attributes = [ObjectAttributes(holder) for holder in held if may_be_set(holder)]
         watched: list[Snapshot | ObjectAttributes] = [*self._snapshots, *self._attributes]
         parts = (watched[at : at + _AT_A_GLANCE] for at in range(0, len(watched), _AT_A_GLANCE))
@@ -83,12 +81,8 @@ class SideEffects:
         back."""
         if not ids:
             return []
-        snapshots = {
-            id(snapshot): snapshot for part in ids for snapshot in self._holding.get(part, ())
-        }
-        snapshots.update(
-            {id(snapshot): snapshot for snapshot in self._snapshots if snapshot.has_news}
-        )
+        snapshots = {id(s): s for part in ids for s in self._holding.get(part, ())}
+        snapshots.update((id(s), s) for s in self._snapshots if s.has_news)
         return [withdrawn for s in snapshots.values() if (withdrawn := s.withdraw(ids)) is not None]
 
     @cached_property
@@ -112,9 +106,7 @@ class SideEffects:
             if id(attributes) in changed or attributes.has_news:
                 stores += attributes.take_out(is_definition)
         held_back = []
-        snapshots = [
-            snapshot for snapshot in self._snapshots if id(snapshot) in changed or snapshot.has_news
-        ]
+        snapshots = [s for s in self._snapshots if id(s) in changed or s.has_news]
         for snapshot in (*snapshots, *self._loggers.values()):
             self._turns.freshen()
             held = snapshot.take_out(is_definition)

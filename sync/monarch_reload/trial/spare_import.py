@@ -61,7 +61,7 @@ class NewStateFinder:
                 return spec
             if base in self.folders or os.path.isdir(base):
                 portions.append(base)
-        if not portions and is_gone:  # The finders behind this one would find it.
+        if not portions and is_gone:  # else a later finder would find the old file
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         if not portions:
             return None

@@ -79,11 +79,7 @@ class TrialStage:
         self.outside = Outside()
         self.overloads = Overloads()
         #: The builtins of staged code.
-        self.builtins = {
-            **vars(builtins),
-            "__import__": self._import,
-            **self.stand_ins.checks,
-        }
+        self.builtins = {**vars(builtins), "__import__": self._import, **self.stand_ins.checks}
         #: Whether the trial goes on: then staged code sees staged modules.
         self._is_open = True
         #: Whether a commit took the results.
@@ -177,14 +173,14 @@ class TrialStage:
                     with self._copies.in_place(self.namespaces, statement):
                         self._execute(run, namespace, live, name, effects)
             except (Exception, SystemExit) as error:
-                raise ReloadError.of_exception(
-                    error, "run", source.path, {source.path: source.text}
-                ) from error
+                texts = {source.path: source.text}
+                raise ReloadError.of_exception(error, "run", source.path, texts) from error
             if not (statement.is_definition or statement.is_import):
-                unchanged = {
-                    b for b, value in bound_to.items() if namespace.get(b, MISSING) is value
+                self.left_alone[name, index] = {
+                    bound
+                    for bound, value in bound_to.items()
+                    if namespace.get(bound, MISSING) is value
                 }
-                self.left_alone[name, index] = unchanged
             namespace.update({key: later[key] for key in later.keys() - namespace.keys()})
             if statement.name is not None:
                 live, value = vars(module).get(statement.name), namespace.get(statement.name)
@@ -215,7 +211,7 @@ class TrialStage:
             taken = {name: plan.edit.origins.get(name) for name in statement.binds}
             if any(taken.values()):
                 return functools.partial(self._take, taken)
-        # So that functions which are not edited keep their code.
+        # So that unedited functions are compiled to the same code as before.
         others: list[ast.stmt] = []
         if statement.is_definition:
             if path not in self._imported:
@@ -265,7 +261,8 @@ class TrialStage:
         """Yield the live definitions that are no longer in their modules, with the modules."""
         for name, plan in self._plan.modules.items():
             live = vars(sys.modules[name])
-            yield from ((live.get(gone), name) for gone in plan.edit.gone_definitions)
+            before, after = plan.edit.definitions
+            yield from ((live.get(gone), name) for gone in before - after)
 
     def _is_definition(self, entry: Any) -> bool:
         """Return whether an entry is, or contains, a callable or an instance of a class made
@@ -283,16 +280,10 @@ class TrialStage:
             return module
         return StagedModule(module, self)
 
-    def _import(
-        self,
-        name: str,
-        globals: dict[str, Any] | None = None,
-        locals: dict[str, Any] | None = None,
-        fromlist: tuple[str, ...] | None = (),
-        level: int = 0,
-    ) -> ModuleType:
-        module: ModuleType = builtins.__import__(name, globals, locals, fromlist or (), level)
-        return self._view(module)
+    def _import(self, name: str, *arguments: Any, **keywords: Any) -> ModuleType:
+        """Import a module for staged code, which gets a view of it; the arguments are those of
+        `__import__`."""
+        return self._view(builtins.__import__(name, *arguments, **keywords))
 
     def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
         """Return an `import_module` that returns staged views to this thread, and real modules to
@@ -334,7 +325,7 @@ class TrialStage:
     def let_go(self) -> None:
         """Drop all references to objects of the trial."""
         for name in self.namespaces:
-            self.namespaces[name] = {}  # Another one: functions may still look into it.
+            self.namespaces[name] = {}  # a new dict: functions may still use the old one
         self.made.clear()
         self.defined.clear()
         self.stores.clear()

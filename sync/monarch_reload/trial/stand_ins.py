@@ -54,7 +54,7 @@ class StandIns:
         if type(staged) is FunctionType and type(live) is FunctionType:
             origin = plan.edit.alignment.source_of(index)
             if plan.edit.last_binders.get(statement.name or "", origin) != origin:
-                return  # that of a later `def _`
+                return  # the live function is that of a later `def _`
             if "__wrapped__" not in live.__dict__ and "__wrapped__" not in staged.__dict__:
                 for name, held in live.__dict__.items():
                     staged.__dict__.setdefault(name, held)
@@ -83,11 +83,11 @@ class StandIns:
         """Return a stand-in for a kept instance, of the staged class; the instance itself if none
         can be made."""
         if hasattr(staged, "__del__"):
-            return instance  # the stand-in would close an object that the instance goes on using
+            return instance  # the stand-in would close a resource that the instance still uses
         try:
             twin = _copied(instance, staged)
         except (TypeError, AttributeError):
-            return instance  # it has another layout than most
+            return instance  # its memory layout does not allow one
         self.pairs.append((twin, instance))
         return twin
 
