@@ -122,14 +122,18 @@ class InProcessProc:
     ) -> None:
         self.uid = config.uid
         self.pid = next(_pids)
+        #: What `os.environ` is on the proc's threads.
         self.environment = _changed(os.environ, config.env)
         self._exited = exited
         self._world = world
         for fd in output.values():
             os.set_blocking(fd, False)
+        #: The pipes to the host agent, by stream (1 or 2); empty once the proc has ended.
         self._output = output
+        #: Guards `_output` and `_has_ended`; never held for longer than a system call.
         self._lock = threading.Lock()
         self._has_ended = False
+        #: Set once the end is complete and has been reported.
         self.ended = threading.Event()
         with belonging_to(self):
             self.node = world.new_node(config.uid, machine)

@@ -40,6 +40,7 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
+        """Return whether a file with this status certainly has the same content."""
         size, mtime_ns, ctime_ns, _, read_ns, _ = self
         return (
             mtime_ns == status.st_mtime_ns
@@ -56,13 +57,14 @@ class Readings:
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
+        #: By device and inode; during a full scan, those of the last scan are separate.
         self._readings: dict[_Key, Reading] = {}
         self._old_readings: dict[_Key, Reading] = {}
-        # Names of files with several: a write to one changes them all.
+        #: The names of files that have several: a write to one changes them all.
         self._names: dict[_Key, set[str]] = {}
-        # Of which there may be a name that we do not see.
+        #: Files of these that may have a name that we do not see.
         self._shared: set[_Key] = set()
-        # Those of files that turned out to have changed when another name was looked at.
+        #: Other names of files that have turned out to be changed.
         self._stale: set[str] = set()
 
     def begin(self) -> None:
@@ -89,7 +91,7 @@ class Readings:
         if status.st_nlink > 1:
             self._note_names(key, local, status.st_nlink, reading)
         elif self._names.pop(key, None):
-            # Its names of then are none to go by when it gets another: it may have moved since.
+            # When it gets a second name again, its first name may be another than now.
             self._shared.discard(key)
         if reading is None or not reading.is_still(status):
             self._stale.update(self._names.get(key, ()))
@@ -134,7 +136,7 @@ class Readings:
         if reading is not None:
             names.add(reading.local)
         if len(names) >= num:
-            # One that has gone, or is another file's now, may live on where we do not see it.
+            # A name that is gone, or is another file's now, may have been moved out of sight.
             names.intersection_update([name for name in names if _key_of(name) == key])
         (self._shared.add if len(names) < num else self._shared.discard)(key)
 
