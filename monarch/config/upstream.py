@@ -95,7 +95,7 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "message_delivery_timeout": UpstreamSetting("duration", "30s", "heartbeat_timeout_seconds"),
     "codec_max_frame_length": UpstreamSetting(int, 10 * 2**30, "max_message_bytes"),
     "tail_log_lines": UpstreamSetting(int, 0, "log_tail_lines"),
-    # Settings that mean here what they mean there.
+    # Settings with the same meaning here.
     "rdma_allow_tcp_fallback": UpstreamSetting(bool, True),
     "rdma_disable_ibverbs": UpstreamSetting(bool, False),
     "rdma_max_chunk_size_mb": UpstreamSetting(int, 64),

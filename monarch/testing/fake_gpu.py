@@ -299,7 +299,7 @@ class FakeGpu:
         self._limbo: list[tuple[list[int], int, int]] = []
         #: Handles that are open here, as (pid, word).
         self._opened: set[tuple[int, int]] = set()
-        #: The streams that run kernels, and those that copy, by device.
+        #: The streams that run kernels, and the streams that copy, by device.
         self._kernels: dict[int, _FakeStream] = {}
         self._copiers: dict[int, _FakeStream] = {}
         #: Sizes of pinned host memory, by address.

@@ -154,7 +154,7 @@ class InProcessProc:
             come_up(config, self.node, self.pid, prepare)
         except RuntimeError:
             if not self._has_ended:
-                raise  # Otherwise it was killed meanwhile, which is told as such.
+                raise  # Otherwise it was killed meanwhile, which is reported as its end.
 
     def _set_up(self, config: ProcConfig, setup: bytes) -> None:
         loop = self.agent.asyncio_loop()
@@ -191,7 +191,7 @@ class InProcessProc:
                 self._write(stream, label_mark(label))
 
     def _keep_log_level(self, envelope: Envelope[SetLogLevel]) -> None:
-        # It would be that of the test's process, and so everybody's.
+        # The log level of the test's process would change for all procs.
         order = envelope.message
         self.node.answer(order)
 

@@ -216,9 +216,12 @@ class SyncReport:
 
     def _what_moved(self) -> str:
         if not self.ok:
-            outcome = _unchanged(self.generation)
             if self.was_taken_back:
                 outcome = f"taken back; all run the code of gen {self.generation}"
+            elif self.generation:
+                outcome = f"no rank changed; still on gen {self.generation}"
+            else:
+                outcome = "no rank changed; no generation there yet"
             return f"✗ refused  {took(self.seconds)}  {outcome}"
         num_behind = sum(bool(host.error) for host in self.hosts)
         hosts = counted(len(self.hosts) - num_behind, "host")
@@ -362,12 +365,6 @@ def problem_lines(problems: Sequence[Problem]) -> list[str]:
         if num := rest.count(is_kept):
             lines.append(f"{_FATES[is_kept]} {num:,} more")
     return lines
-
-
-def _unchanged(generation: int) -> str:
-    if not generation:
-        return "no rank changed; no generation there yet"
-    return f"no rank changed; still on gen {generation}"
 
 
 def _with_carets(lines: list[str], width: int, *, ascii_only: bool) -> list[str]:

@@ -25,7 +25,7 @@ _WILD = re.compile(r"[*?\[\\]")
 _STARS = re.compile(r"\*+")
 _STAR, _ANYTHING, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
 _STANDS_FOR_MANY = (_STAR, _ANYTHING, _FOLDERS)
-_REACH = {_ANYTHING: ".*?", _FOLDERS: "(?:[^/]*/)*?"}  # what `**` matches, as little as possible
+_REACH = {_ANYTHING: ".*?", _FOLDERS: "(?:[^/]*/)*?"}  # `**`, as short as possible
 _MAX_STARS = 2  # with more, a regular expression might try for ever
 _MAX_PATH = 4096
 _MAX_QUICK = 256
@@ -101,7 +101,8 @@ class _Wild:
 
 class RuleFile:
     """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
-    is matched step by step."""
+    is matched
+    without retries."""
 
     def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
@@ -228,7 +229,7 @@ def _tokens(pattern: str) -> list[str] | None:
             end = at
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            # Git strikes off what is plain at the front: then it begins with the stars.
+            # Git removes the plain characters at the front first, so the stars begin the pattern.
             is_alone = (at == num_plain or pattern[at - 1] == "/") and (
                 pattern[end : end + 1] in ("", "/") or pattern.startswith("\\/", end)
             )
@@ -326,7 +327,7 @@ def _bracket(pattern: str, at: int) -> tuple[str, int] | None:
             high, at = _literal(pattern, at + 1)
             if high is None:
                 return None
-            # Git holds a name against where a range begins before it looks whether it is one.
+            # For git, a range whose ends are in the wrong order matches its first character.
             is_range = low <= high
             parts.append(f"{re.escape(low)}-{re.escape(high)}" if is_range else re.escape(low))
         else:

@@ -30,8 +30,8 @@ _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file,
 
 
 class _Level(NamedTuple):
-    """The rules of one folder. ``start``: the offset, in an absolute path, at which the paths that
-    its rules match begin."""
+    """The rules of one folder. Its rules match the part of an absolute path from the offset
+    ``start`` on."""
 
     start: int
     own: RuleFile | None

@@ -20,8 +20,8 @@ class Tracked:
     """The files of one folder that git tracks and `walk` has not ``listed``. Paths are relative to
     the folder.
 
-    ``parents`` are all folders above these paths. Raises ``OSError`` if it cannot be known what git
-    tracks.
+    ``parents`` are all folders above these paths. Raises ``OSError`` if the git index cannot be
+    read.
     """
 
     def __init__(self, folder: Folder, patterns: Sequence[str], listed: Container[str]) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from monarch_sync.content.chunks import cut
 from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.content.stamps import identity_of
 from monarch_sync.progress import progress
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.reading import is_being_written, open_file
@@ -123,7 +124,7 @@ class Readings:
             keys.add(key)
             reading = self._readings.get(key)
             if status.st_nlink > 1 and reading is not None and key not in self._names:
-                if _key_of(reading.local) != key:
+                if identity_of(reading.local) != key:
                     return None
                 self._names[key] = {reading.local}
         moves = _moves_with(paths)
@@ -137,20 +138,12 @@ class Readings:
             names.add(reading.local)
         if len(names) >= num:
             # A name that is gone, or is another file's now, may have been moved out of sight.
-            names.intersection_update([name for name in names if _key_of(name) == key])
+            names.intersection_update([name for name in names if identity_of(name) == key])
         (self._shared.add if len(names) < num else self._shared.discard)(key)
 
 
-def _key_of(local: str) -> _Key | None:
-    try:
-        status = os.lstat(local)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a path is one of these, or inside one of them."""
+    """Return a function that returns whether a path is one of these, or inside one of them."""
 
     def moves(path: str) -> bool:
         while path:

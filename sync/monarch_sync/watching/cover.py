@@ -69,8 +69,7 @@ class Cover:
 
     @property
     def is_open_now(self) -> bool:
-        """Whether a folder that could not be opened before can be now; there may be no event of
-        that."""
+        """Whether a folder can be opened now that could not be before; that may raise no event."""
         return any(map(self._is_open, self._closed))
 
     def begin(self) -> None:

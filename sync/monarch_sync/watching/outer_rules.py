@@ -58,8 +58,8 @@ class _OuterFolder:
 
 
 class OuterRules:
-    """The outer rules of one workspace folder, as they were when last looked at. ``tick_ns``: a
-    folder that changed so recently is looked into again."""
+    """The outer rules of one workspace folder, as they were at the last look. ``tick_ns``: a
+    folder that changed within this time is looked into again."""
 
     def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:
         self._folder = folder
