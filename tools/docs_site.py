@@ -1,4 +1,4 @@
-"""What `make docs` adds to the pages in docs/: the documents at the top, and the Python API.
+"""Adds pages to the site of `make docs`: the documents at the top, and the Python API.
 
 A hook of mkdocs, which calls `on_files` and `on_page_markdown`.
 """
@@ -39,40 +39,40 @@ _STYLE = ".md-typeset table:not([class]) td:first-child code { word-break: norma
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The site's files, with those that are not in docs/."""
+    """Return the site's files, with the pages that are not in docs/."""
     for page, document in _PAGES.items():
         files.append(File.generated(config, page, content=_moved((ROOT / document).read_text())))
-    rows = [f"| [`{name}`]({name}.md) | {what} |" for name, what in _API.items()]
+    rows = [f"| [`{name}`]({name}.md) | {summary} |" for name, summary in _API.items()]
     files.append(File.generated(config, "site.css", content=_STYLE))
     index = ["# Python API", "", "| module | what is in it |", "| --- | --- |", *rows]
     files.append(File.generated(config, "api/index.md", content="\n".join(index)))
-    shown: set[str] = set()
-    for name, what in _API.items():
-        page = _api_page(name, what, shown)
+    documented: set[str] = set()
+    for name, summary in _API.items():
+        page = _api_page(name, summary, documented)
         files.append(File.generated(config, f"api/{name}.md", content=page))
     return files
 
 
 def _moved(text: str) -> str:
-    """A document's links, as they are from within docs/."""
+    """Return a document with its links as they are from within docs/."""
     text = re.sub(r"\]\(docs/", "](", text)
     for page, document in _PAGES.items():
         text = text.replace(f"]({document}", f"]({page}")
     return text.replace("[LICENSE](LICENSE)", "LICENSE")
 
 
-def _api_page(name: str, what: str, shown: set[str]) -> str:
-    """A heading for each public name that is not shown yet, from the module where it is made."""
+def _api_page(name: str, summary: str, documented: set[str]) -> str:
+    """Return a page with the public names of a module that no other page has documented."""
     module = importlib.import_module(name)
-    parts = [f"# {name}", what]
+    parts = [f"# {name}", summary]
     for public in getattr(module, "__all__", None) or _defined_in(module):
         value = getattr(module, public)
         home = getattr(value, "__module__", None)
         if not callable(value) or not isinstance(home, str):
             continue
         where = f"{home}.{getattr(value, '__qualname__', public)}"
-        if where not in shown and home.startswith(("monarch.", "monarch_")):
-            shown.add(where)
+        if where not in documented and home.startswith(("monarch.", "monarch_")):
+            documented.add(where)
             parts.append(f"::: {where}")
     return "\n\n".join(parts) + "\n"
 
@@ -87,10 +87,8 @@ def _is_made_in(value: object, module: ModuleType) -> bool:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Its links to documents at the top, as they are on the site.
-
-    And no word by which tests tell which blocks are not whole programs.
-    """
+    """Return a page with its links to the documents at the top as they are on the site, and without
+    the word `notest`, which tells tests that a block is no whole program."""
     for page, document in _PAGES.items():
         markdown = markdown.replace(f"](../{document}", f"]({page}")
     return re.sub(r"^(```\w+) notest$", r"\1", markdown, flags=re.MULTILINE)

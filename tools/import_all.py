@@ -23,11 +23,11 @@ OPTIONAL = frozenset({
 def modules() -> Iterator[str]:
     for top in PACKAGES:
         yield top
-        for found in pkgutil.walk_packages(
+        for module in pkgutil.walk_packages(
             importlib.import_module(top).__path__, f"{top}.", onerror=lambda name: None
         ):
-            if not found.name.endswith("__main__"):
-                yield found.name
+            if not module.name.endswith("__main__"):
+                yield module.name
 
 
 def main() -> int:

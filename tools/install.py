@@ -37,11 +37,11 @@ _VARIABLES = {
 
 
 def variables_of_uv(pip_settings: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What uv's variables must be for it to look where pip does, from ``pip config list``.
+    """Return the variables that make uv look where pip does, from ``pip config list``.
 
-    Variables that are set already stay: whoever set one meant uv.
+    Variables that are set already are left out: a person has set them for uv.
     """
-    # pip takes the best version of all indexes; uv by itself that of the first that has any.
+    # pip takes the best version of all indexes; uv by default that of the first index that has any.
     variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     # Lines are sorted by where a setting comes from; the environment wins over `install`, that
     # over `global`.
@@ -56,7 +56,8 @@ def variables_of_uv(pip_settings: str, environment: Mapping[str, str]) -> dict[s
 
 
 def find_uv() -> str | None:
-    """The uv on the PATH, or the one beside this Python, which is installed if need be."""
+    """Return the path of uv: from the PATH, or beside this Python, where it is installed if it is
+    missing; None if that fails."""
     beside = Path(sys.executable).with_name("uv")
     uv = shutil.which("uv") or shutil.which(str(beside))
     if uv is None:
@@ -78,12 +79,12 @@ class _Uv:
         return subprocess.run(command, env=self._environment, check=False).returncode == 0
 
     def has_cpu_torch(self) -> bool:
-        """Whether the sources that are configured give the CPU build for plain torch."""
+        """Return whether the configured sources give the CPU build for plain torch."""
         command = [*self._command, "--dry-run", "--no-deps", TORCH]
-        shown = subprocess.run(
+        plan = subprocess.run(
             command, env=self._environment, capture_output=True, text=True, check=False
         )
-        return shown.returncode == 0 and "+cpu" in shown.stderr + shown.stdout
+        return plan.returncode == 0 and "+cpu" in plan.stderr + plan.stdout
 
 
 class Pip:

@@ -87,7 +87,7 @@ PROGRAMS = (
 
 @dataclass
 class FileCounts:
-    """What came of one file of tests. ``ended`` says why its pytest ended, where not by itself."""
+    """The outcome of one file of tests. ``ended`` says why its pytest ended, if not by itself."""
 
     file: str
     seconds: float = 0.0
@@ -98,7 +98,8 @@ class FileCounts:
 
 
 def read_junit(file: str, text: str) -> FileCounts:
-    """The counts of a junit file. A case that fails, and fails again as it is torn down, is one."""
+    """Return the counts of a junit file. A case that fails twice, the second time as it is torn
+    down, is counted once."""
     result = FileCounts(file)
     outcomes: dict[str, str] = {}
     for case in ElementTree.fromstring(text).iter("testcase"):
@@ -120,7 +121,7 @@ def read_junit(file: str, text: str) -> FileCounts:
 
 
 def table(program: str, results: list[FileCounts]) -> str:
-    """The counts by file, and the failures, as Markdown."""
+    """Return the counts by file, and the failures, as Markdown."""
     total = {word: sum(result.counts[word] for result in results) for word in OUTCOMES}
     lines = [f"## {program}", "", f"| file | {' | '.join(OUTCOMES)} | seconds | GB | |"]
     lines.append("|---" * (len(OUTCOMES) + 4) + "|")
@@ -139,7 +140,7 @@ def table(program: str, results: list[FileCounts]) -> str:
 
 
 def ended_words(status: int) -> str:
-    """Why a pytest gave no counts; empty where its exit status is that of tests that ran."""
+    """Return why a pytest gave no counts; "" if its exit status is that of tests that ran."""
     if status in (0, 1, 5):
         return ""
     return "interrupted" if status == 2 else f"pytest's exit status {status}"
@@ -148,7 +149,7 @@ def ended_words(status: int) -> str:
 def run_file(
     program: Program, trees: Mapping[str, Path], file: Path, python: str, out: Path
 ) -> FileCounts:
-    """Run one file of tests, in a session of its own, and give its counts."""
+    """Run one file of tests, in a session of its own, and return its counts."""
     tree = trees[program.tree_variable]
     name = str(file.relative_to(tree / program.tests))
     stem = out / name.replace("/", "-").removesuffix(".py")
@@ -245,7 +246,7 @@ def _memory_of(pid: int) -> float:
 
 
 def test_files(tree: Path, program: Program, only: str) -> Iterator[Path]:
-    """The files of tests, by name; ``only`` is a pattern of PROGRAM/PATH, or of the path alone."""
+    """Yield the files of tests, by name; ``only`` is a pattern of PROGRAM/PATH, or of the path."""
     folder = tree / program.tests
     for file in sorted(folder.rglob("test_*.py")):
         path = str(file.relative_to(folder))

@@ -41,7 +41,7 @@ their unit; others are counts, texts, or yes and no.
 
 
 def reference() -> str:
-    """The page."""
+    """Return the page."""
     parts = [_HEAD, "## monarch.toml\n", _table(ProjectFile)]
     for name in built_in_recipes():
         recipe = find_recipe(name)
@@ -67,7 +67,7 @@ def _rows(notes: Mapping[str, Note], values: Iterable[tuple[str, Any]], live: se
         headings = [note.heading] if note.heading else []
         if table != last:
             last = table
-            if table:  # else one of no table, which is a table of a person's own names
+            if table:  # A table of a person's own names has no name itself.
                 headings.insert(0, f"[{table}] {notes[table].text}".strip())
         rows += [f"| **{_cell(heading)}** | | |" for heading in headings]
         text = f"{note.text} (live)".strip() if key in live else note.text
@@ -80,7 +80,7 @@ def _cell(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write it, or say that it is out of date."""
+    """Write the page; with ``--check``, report whether it is out of date."""
     if arguments == ["--check"]:
         if PAGE.read_text(encoding="utf-8") == reference():
             return 0

@@ -23,11 +23,11 @@ def main() -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         for recipe, words in _RUNS.items():
-            place = Path(folder, recipe)
-            place.mkdir()
+            recipe_folder = Path(folder, recipe)
+            recipe_folder.mkdir()
             if recipe == "titan":
-                call("recipe", "prepare", "titan-tiny", ".", folder=place)
-            failed += (status := run(recipe, words, place)) != 0
+                call("recipe", "prepare", "titan-tiny", ".", folder=recipe_folder)
+            failed += (status := run(recipe, words, recipe_folder)) != 0
             sys.stdout.write(f"{recipe}: {'ran' if status == 0 else 'FAILED'}\n")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torchtitan"))
     sys.stdout.write(f"{versions}: {len(_RUNS) - failed} passed, {failed} failed\n")
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def run(recipe: str, words: list[str], folder: Path) -> int:
-    """The status that it ends with; what it says is shown."""
+    """Run a recipe, show its output and return its exit status."""
     command = ("run", recipe, "--local", "--procs", "2", *words)
     try:
         return call(*command, folder=folder)

@@ -38,7 +38,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return the shortest such text for a number of seconds."""
+    """Return a number of seconds as text, in the largest units that fit: "1h 30m"."""
     rest = round(seconds * 1e9)
     parts = []
     for unit in _WRITTEN:

@@ -39,19 +39,12 @@ def parametrize_config_pointwise(**values: Sequence[Any]) -> Decorator:
 
 
 def _parametrize(names: Collection[str], rows: list[tuple[Any, ...]]) -> Decorator:
-    # A dependency of those alone who write tests.
-    import pytest
+    import pytest  # Only those who write tests have it.
 
     overrides = [dict(zip(names, row, strict=True)) for row in rows]
-    ids = ["-".join(f"{name}={value}" for name, value in one.items()) for one in overrides]
-
-    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        marked: Callable[..., Any] = pytest.mark.parametrize(_ARGUMENT, overrides, ids=ids)(
-            _wrap(test)
-        )
-        return marked
-
-    return decorate
+    ids = ["-".join(f"{name}={value}" for name, value in each.items()) for each in overrides]
+    mark: Decorator = pytest.mark.parametrize(_ARGUMENT, overrides, ids=ids)
+    return lambda test: mark(_wrap(test))
 
 
 def _wrap(test: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +68,7 @@ def _wrap(test: Callable[..., Any]) -> Callable[..., Any]:
     added = inspect.Parameter(_ARGUMENT, inspect.Parameter.KEYWORD_ONLY)
     parameters = list(signature.parameters.values())
     # Before a ``**kwargs``, which must stay last.
-    place = len(parameters) - any(p.kind is p.VAR_KEYWORD for p in parameters)
-    parameters.insert(place, added)
+    index = len(parameters) - any(p.kind is p.VAR_KEYWORD for p in parameters)
+    parameters.insert(index, added)
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return wrapped

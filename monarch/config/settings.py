@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from monarch.config.duration import parse_duration
 from monarch.config.transport import BindSpec
-from monarch.config.upstream import UPSTREAM, Encoding
+from monarch.config.upstream import UPSTREAM, Encoding, check_type
 
 _PLAIN = (bool, int, float, str)
 
@@ -107,12 +107,12 @@ class Settings(msgspec.Struct, frozen=True):
         """Return these settings with the values of ``MONARCH_<NAME>`` variables in place of
         theirs.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             text = os.environ.get(f"MONARCH_{name.upper()}")
             if text is not None:
-                found[name] = _from_text(text, type(getattr(self, name)))
-        return replace(self, **found)
+                values[name] = _from_text(text, type(getattr(self, name)))
+        return replace(self, **values)
 
 
 def _from_text(text: str, kind: type) -> Any:
@@ -141,7 +141,8 @@ def configure(**values: Any) -> None:
     accepted = {name: _accept(name, value) for name, value in values.items()}
     changed = dict(_runtime)
     for name, value in accepted.items():
-        for alias in _aliases(name):
+        # Our setting replaces a value that was given under upstream's name for it.
+        for alias in (alias for alias, upstream in UPSTREAM.items() if upstream.ours == name):
             changed.pop(alias, None)
         changed.pop(name, None)
         changed[name] = value
@@ -163,48 +164,38 @@ def _use(runtime: dict[str, Any]) -> None:
     _current = replace(_base, **ours)
 
 
-def _aliases(name: str) -> list[str]:
-    """Return upstream's names for a setting of ours; setting ours replaces values given under these
-    names.
-    """
-    return [alias for alias, upstream in UPSTREAM.items() if upstream.ours == name]
-
-
 def _accept(name: str, value: Any) -> Any:
     """Check and convert the value of a setting; return the value to store."""
     if name in UPSTREAM:
         return UPSTREAM[name].accept(name, value)
-    known = {name: type(getattr(_base, name)) for name in _base.__struct_fields__}
-    if name not in known:
+    kinds = {name: type(getattr(_base, name)) for name in _base.__struct_fields__}
+    if name not in kinds:
         import difflib  # For mistakes only.
 
-        near = difflib.get_close_matches(name, [*known, *UPSTREAM], 1)
+        near = difflib.get_close_matches(name, [*kinds, *UPSTREAM], 1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(
-            f"unknown setting {name!r}{hint} Known ones: {', '.join(sorted(known))}; and those of "
+            f"unknown setting {name!r}{hint} Known ones: {', '.join(sorted(kinds))}; and those of "
             "upstream"
         )
-    kind = known[name]
-    if kind is float and isinstance(value, str):
+    if kinds[name] is float and isinstance(value, str):
         try:
             return parse_duration(value)
         except ValueError as error:
             raise TypeError(f"setting {name!r} takes float, not str: {error}") from None
-    accepted = (int, float) if kind is float else (kind,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise TypeError(f"setting {name!r} takes {kind.__name__}, not {type(value).__name__}")
+    check_type(name, value, kinds[name])
     return value
 
 
 @contextmanager
 def configured(**values: Any) -> Iterator[dict[str, Any]]:
     """Apply ``configure`` for the length of a ``with`` block, which gets all settings in force."""
-    before = _runtime
+    outer = _runtime
     try:
         configure(**values)
         yield get_global_config()
     finally:
-        _use(before)
+        _use(outer)
 
 
 def get_global_config() -> dict[str, Any]:
@@ -234,17 +225,16 @@ def clear_runtime_config() -> None:
 
 def inherited_config() -> dict[str, Any]:
     """Return the settings that procs spawned from here get, as data for a message."""
-    plain = {name: value for name, value in _runtime.items() if type(value) in _PLAIN}
-    encodings = {
-        name: value.value for name, value in _runtime.items() if isinstance(value, Encoding)
-    }
-    transports = {
-        name: value.text for name, value in _runtime.items() if isinstance(value, BindSpec)
-    }
-    # Where sockets lie is a matter of each machine.
-    plain.pop("runtime_dir", None)
-    debugger = {"breakpoint": _patience(), "on_error": _current.on_error}
-    return {**plain, **encodings, **transports, **debugger}
+    inherited: dict[str, Any] = {}
+    for name, value in _runtime.items():
+        if isinstance(value, Encoding):
+            inherited[name] = value.value
+        elif isinstance(value, BindSpec):
+            inherited[name] = value.text
+        elif type(value) in _PLAIN:
+            inherited[name] = value
+    inherited.pop("runtime_dir", None)  # Each machine has its own folder of sockets.
+    return {**inherited, "breakpoint": _patience(), "on_error": _current.on_error}
 
 
 _UNATTENDED_SECONDS = "600"
@@ -264,13 +254,8 @@ def _patience() -> str:
 
 def inherit_config(values: dict[str, Any]) -> None:
     """Use the settings that our owner's ``inherited_config`` returned."""
-    kinds = {name: UPSTREAM[name].kind for name in values if name in UPSTREAM}
-    configure(
-        **{
-            name: Encoding(value) if kinds.get(name) is Encoding else value
-            for name, value in values.items()
-        }
-    )
+    encodings = [name for name in values if name in UPSTREAM and UPSTREAM[name].kind is Encoding]
+    configure(**{**values, **{name: Encoding(values[name]) for name in encodings}})
 
 
 def runtime_dir() -> str:

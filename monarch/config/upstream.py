@@ -40,11 +40,7 @@ class UpstreamSetting(NamedTuple):
             return _transport(name, value)
         if self.kind == "count":
             return _count(name, value)
-        accepted = (int, float) if self.kind is float else (self.kind,)
-        if not isinstance(value, accepted) or (isinstance(value, bool) and self.kind is not bool):
-            raise TypeError(
-                f"setting {name!r} takes {self.kind.__name__}, not {type(value).__name__}"
-            )
+        check_type(name, value, self.kind)
         return value
 
     def for_ours(self, value: Any) -> Any:
@@ -52,7 +48,15 @@ class UpstreamSetting(NamedTuple):
         return parse_duration(value) if self.kind == "duration" else value
 
     def from_ours(self, value: Any) -> Any:
+        """Convert a value of our setting to upstream's value."""
         return format_duration(value) if self.kind == "duration" else value
+
+
+def check_type(name: str, value: Any, kind: type) -> None:
+    """Raise ``TypeError`` unless a setting's value is of this type; a number may be an integer."""
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"setting {name!r} takes {kind.__name__}, not {type(value).__name__}")
 
 
 def _duration(name: str, value: Any) -> str:
@@ -91,7 +95,7 @@ UPSTREAM: dict[str, UpstreamSetting] = {
     "message_delivery_timeout": UpstreamSetting("duration", "30s", "heartbeat_timeout_seconds"),
     "codec_max_frame_length": UpstreamSetting(int, 10 * 2**30, "max_message_bytes"),
     "tail_log_lines": UpstreamSetting(int, 0, "log_tail_lines"),
-    # Settings that mean here what they mean there.
+    # Settings with the same meaning here.
     "rdma_allow_tcp_fallback": UpstreamSetting(bool, True),
     "rdma_disable_ibverbs": UpstreamSetting(bool, False),
     "rdma_max_chunk_size_mb": UpstreamSetting(int, 64),

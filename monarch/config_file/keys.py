@@ -40,10 +40,10 @@ def changed_keys(old: C, new: C) -> list[str]:
     """Return the dotted keys in which two configs differ, in the order of the class. If their
     nested classes differ, keys that only one config has are included.
     """
-    before, now = dict(leaves(old)), dict(leaves(new))
+    old_values, new_values = dict(leaves(old)), dict(leaves(new))
     missing = object()
-    changed = [key for key, value in now.items() if value != before.get(key, missing)]
-    return [*changed, *(key for key in before if key not in now)]
+    changed = [key for key, value in new_values.items() if value != old_values.get(key, missing)]
+    return [*changed, *(key for key in old_values if key not in new_values)]
 
 
 def with_keys_of(config: C, other: C, keys: Sequence[str]) -> C:
@@ -69,16 +69,16 @@ def build(
     arguments: dict[str, Any] = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
         key = f"{above}{field.name}"
-        known = _default_of(field) if default is None else getattr(default, field.name)
+        value = _default_of(field) if default is None else getattr(default, field.name)
         if is_config(hints[field.name]):
-            nested = None if known is dataclasses.MISSING else known
+            nested = None if value is dataclasses.MISSING else value
             arguments[field.name] = build(
                 hints[field.name], f"{key}.", values, origins, path, nested
             )
         elif key in values:
             arguments[field.name] = values[key]
-        elif known is not dataclasses.MISSING:
-            arguments[field.name] = known
+        elif value is not dataclasses.MISSING:
+            arguments[field.name] = value
         else:
             where = f"{path}: " if path else ""
             raise ConfigError(f"{where}the key '{key}' has no value", path=path, key=key)
@@ -100,13 +100,10 @@ def _default_of(field: Field) -> Any:
 def nearest(key: str, schema: Mapping[str, Any]) -> str | None:
     """Return the known key that is most similar to `key`, as a whole or in its last part."""
 
-    def likeness(known: str) -> float:
-        whole = SequenceMatcher(None, key.lower(), known.lower()).ratio()
-        last = SequenceMatcher(
-            None, key.lower().rpartition(".")[2], known.lower().rpartition(".")[2]
-        ).ratio()
-        return max(whole, last)
+    def likeness(candidate: str) -> float:
+        pairs = (key, candidate), (key.rpartition(".")[2], candidate.rpartition(".")[2])
+        return max(SequenceMatcher(None, a.lower(), b.lower()).ratio() for a, b in pairs)
 
-    tables = {known.rpartition(".")[0] for known in schema} - {""}
+    tables = {candidate.rpartition(".")[0] for candidate in schema} - {""}
     best = max((*schema, *tables), key=likeness, default=None)
     return best if best is not None and likeness(best) >= 0.6 else None

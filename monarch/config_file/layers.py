@@ -26,13 +26,14 @@ class Given:
 
 
 def from_file(schema: Mapping[str, Any], text: str, path: Path | None) -> Iterator[Given]:
-    shown = path or Path("config.toml")
+    """Yield the values of a TOML text, which is the file at ``path``. Raises ConfigError."""
+    named = path or Path("config.toml")
     try:
         document = loads(text)
     except TOMLDecodeError as error:
-        raise _syntax_error(text, shown, str(error)) from None
+        raise _syntax_error(text, named, str(error)) from None
     except ValueError as error:  # A number that is too long, without its line.
-        raise ConfigError(f"{shown}: {error}", path=path) from None
+        raise ConfigError(f"{named}: {error}", path=path) from None
     lines = key_lines(text)
     source = _lines(text)
 
@@ -40,17 +41,18 @@ def from_file(schema: Mapping[str, Any], text: str, path: Path | None) -> Iterat
         for name, value in table.items():
             key_path = (*above, name)
             key = ".".join(key_path)
-            if isinstance(value, dict) and any(known.startswith(f"{key}.") for known in schema):
+            if isinstance(value, dict) and any(other.startswith(f"{key}.") for other in schema):
                 yield from walk(value, key_path)
                 continue
             line = lines[key_path]
-            origin = Origin("file", f"{shown}:{line}", shown, line, source[line - 1])
+            origin = Origin("file", f"{named}:{line}", named, line, source[line - 1])
             yield Given(key, value, origin)
 
     yield from walk(document, ())
 
 
 def from_environment(schema: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Given]:
+    """Yield the values of `MONARCH_CONFIG_*` variables."""
     by_variable = {key.upper().replace(".", "__"): key for key in schema}
     for variable, value in sorted(environment.items()):
         if variable.startswith(ENVIRONMENT_PREFIX):
@@ -61,6 +63,7 @@ def from_environment(schema: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 def from_overrides(schema: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Given]:
+    """Yield the values of `key=value` texts. Raises ConfigError for a text without `=`."""
     for override in overrides:
         key, equals, value = override.partition("=")
         origin = Origin("override", override)
@@ -70,19 +73,19 @@ def from_overrides(schema: Mapping[str, Any], overrides: Sequence[str]) -> Itera
 
 
 def _syntax_error(text: str, path: Path, message: str) -> ConfigError:
-    place = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+    position = re.search(r" \(at line (\d+), column (\d+)\)$", message)
     lines = _lines(text)
-    if place:
-        line, column = int(place[1]), int(place[2])
-        message = message[: place.start()]
+    if position:
+        line, column = int(position[1]), int(position[2])
+        message = message[: position.start()]
     else:
         line, column = len(lines), len(lines[-1]) + 1
         message = message.replace(" (at end of document)", "") + ", and the file ends"
-    shown = lines[line - 1] if line <= len(lines) else ""
+    source = lines[line - 1] if line <= len(lines) else ""
     margin = f"  {line} | "
     caret = " " * (len(margin) + column - 1) + "^"
     return ConfigError(
-        f"{path}:{line}:{column}: {message}\n{margin}{shown}\n{caret}", path=path, line=line
+        f"{path}:{line}:{column}: {message}\n{margin}{source}\n{caret}", path=path, line=line
     )
 
 

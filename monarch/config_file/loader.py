@@ -93,10 +93,10 @@ def resolve_config(
     schema = _schema_of(config_class)
     values: dict[str, Any] = {}
     origins = dict.fromkeys(schema, DEFAULT)
-    for given in given_to(config_class):
-        hint = _hint_of(schema, given, getattr(config_class, "KEYS_GONE", {}))
-        values[given.key] = _value_of(given, hint)
-        origins[given.key] = given.origin
+    for each in given_to(config_class):
+        hint = _hint_of(schema, each, getattr(config_class, "KEYS_GONE", {}))
+        values[each.key] = _value_of(each, hint)
+        origins[each.key] = each.origin
     return LoadedConfig(build(config_class, "", values, origins, path), origins)
 
 

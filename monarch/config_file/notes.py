@@ -41,18 +41,20 @@ def notes_of(config_class: type[Any], above: str = "") -> dict[str, Note]:
             # A field that a subclass declares again, as with another default, keeps its meaning.
             written[name] = note if note.text else note._replace(text=written.get(name, note).text)
     hints = get_type_hints(config_class)
-    found: dict[str, Note] = {}
+    notes: dict[str, Note] = {}
     for name in _own_fields(config_class):
         key, hint = f"{above}{name}", hints[name]
         note = written.get(name, Note())
         if is_config(hint):
-            found[key] = Note(_own_words(hint) or note.text, note.heading)
-            found |= notes_of(hint, f"{key}.")
+            notes[key] = Note(_own_words(hint) or note.text, note.heading)
+            notes |= notes_of(hint, f"{key}.")
             continue
-        if get_origin(hint) is Literal and not all(str(one) in note.text for one in get_args(hint)):
+        if get_origin(hint) is Literal and not all(
+            str(choice) in note.text for choice in get_args(hint)
+        ):
             note = note._replace(text=f"{note.text}; {describe(hint)}".removeprefix("; "))
-        found[key] = note
-    return found
+        notes[key] = note
+    return notes
 
 
 def _own_fields(cls: type[Any]) -> Sequence[str]:
@@ -63,18 +65,22 @@ def _own_fields(cls: type[Any]) -> Sequence[str]:
 
 
 def _own_words(cls: type[Any]) -> str:
-    said = cls.__dict__.get("__doc__") or ""
-    is_made_up = said.startswith(f"{cls.__name__}(")  # by dataclasses, for want of any
-    return "" if is_made_up else _in_a_row(inspect.cleandoc(said).split("\n\n")[0])
+    """Return the first paragraph of a class's own docstring, on one line; "" if it has none."""
+    docstring = cls.__dict__.get("__doc__") or ""
+    is_signature = docstring.startswith(
+        f"{cls.__name__}("
+    )  # `dataclasses` writes it if there is none
+    return "" if is_signature else _in_a_row(inspect.cleandoc(docstring).split("\n\n")[0])
 
 
 def _notes_in(cls: type[Any]) -> dict[str, Note]:
+    """Return the notes on the fields that a class itself declares, from its source."""
     try:
         source = textwrap.dedent(inspect.getsource(cls))
         tree = ast.parse(source).body[0]
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
-        return {}  # made by a program
+        return {}  # It has no source.
     if not isinstance(tree, ast.ClassDef):
         return {}
     lines = source.splitlines()
@@ -83,7 +89,7 @@ def _notes_in(cls: type[Any]) -> dict[str, Note]:
         for token in tokens
         if token.type == tokenize.COMMENT and not token.string.startswith("# type:")
     }
-    found = {}
+    notes = {}
     for statement, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
@@ -95,11 +101,11 @@ def _notes_in(cls: type[Any]) -> dict[str, Note]:
         while first > 1 and lines[first - 2].lstrip().startswith("#"):
             first -= 1
             over.insert(0, comments.get(first, ""))
-        before = lines[first - 2].strip()
-        is_heading = not before or before.startswith("class ")
+        line_above = lines[first - 2].strip()
+        is_heading = not line_above or line_above.startswith("class ")
         text = _in_a_row(" ".join(parts if is_heading else [*over, *parts]))
-        found[statement.target.id] = Note(text, _in_a_row(" ".join(over)) if is_heading else "")
-    return found
+        notes[statement.target.id] = Note(text, _in_a_row(" ".join(over)) if is_heading else "")
+    return notes
 
 
 def _in_a_row(text: str) -> str:

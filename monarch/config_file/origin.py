@@ -48,10 +48,10 @@ class Origin:
     def error(self, reason: str, key: str, suggestion: str | None = None) -> ConfigError:
         """Return an error about `key` that names this place, and quotes its line if there is
         one."""
-        place = {"default": "", "file": f"{self.text}: "}.get(
+        prefix = {"default": "", "file": f"{self.text}: "}.get(
             self.layer, f"{self.layer} '{self.text}': "
         )
-        message = f"{place}{reason}"
+        message = f"{prefix}{reason}"
         if suggestion:
             message += f"; did you mean '{suggestion}'?"
         if self.source_line is not None:
@@ -86,9 +86,9 @@ def check_range(
         (operator.lt, "less than", less_than),
         (operator.le, "at most", most),
     ]
-    given = [(holds, words, bound) for holds, words, bound in bounds if bound is not None]
+    checks = [(holds, words, bound) for holds, words, bound in bounds if bound is not None]
     for key in keys:
         value = getattr(config, key)
-        if value is not None and not all(holds(value, bound) for holds, _, bound in given):
-            wanted = " and ".join(f"{words} {bound}" for _, words, bound in given)
+        if value is not None and not all(holds(value, bound) for holds, _, bound in checks):
+            wanted = " and ".join(f"{words} {bound}" for _, words, bound in checks)
             raise ConfigError(f"must be {wanted}, and is {value}", key=key)

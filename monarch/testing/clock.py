@@ -25,9 +25,9 @@ class VirtualClock:
     def __init__(self) -> None:
         self._now = 1000.0
         self._lock = threading.Lock()
+        #: A heap of the times at which timers fall due.
         self._due: list[float] = []
-        self._io_loops: list[VirtualIoLoop] = []
-        self._event_loops: list[VirtualEventLoop] = []
+        self._loops: list[VirtualIoLoop | VirtualEventLoop] = []
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""
@@ -53,9 +53,9 @@ class VirtualClock:
         """Wait until no loop has anything left to do at the current time."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         while time.monotonic() < deadline:
-            before = self._num_runs()
+            old_runs = self._num_runs()
             barriers = self._pass_all()
-            if self._num_runs() - before == barriers:
+            if self._num_runs() - old_runs == barriers:
                 return
 
     def _next_due(self, end: float) -> float | None:
@@ -66,14 +66,14 @@ class VirtualClock:
 
     def _num_runs(self) -> int:
         with self._lock:
-            runs = sum(loop.num_runs for loop in self._io_loops)
-            return runs + sum(loop.num_runs for loop in self._event_loops)
+            return sum(loop.num_runs for loop in self._loops)
 
     def _pass_all(self) -> int:
         """Wake each loop to run what is due at the current time; return how many did."""
         with self._lock:
-            loops: list[VirtualIoLoop | VirtualEventLoop] = [*self._io_loops, *self._event_loops]
-        # Each is passed once more, because timers run after what was handed over.
+            # I/O loops before event loops, and all of them twice, because timers run after what
+            # was handed over.
+            loops = sorted(self._loops, key=lambda loop: isinstance(loop, VirtualEventLoop))
         return sum(loop.pass_by(_SETTLE_SECONDS) for loop in [*loops, *loops])
 
     def note(self, when: float) -> None:
@@ -85,24 +85,21 @@ class VirtualClock:
         """Make a loop for a node that uses this clock."""
         loop = VirtualIoLoop(self)
         with self._lock:
-            self._io_loops.append(loop)
+            self._loops.append(loop)
         return loop
 
     def event_loop(self) -> VirtualEventLoop:
         """Make an asyncio loop that uses this clock."""
         loop = VirtualEventLoop(self)
         with self._lock:
-            self._event_loops.append(loop)
+            self._loops.append(loop)
         return loop
 
-    def forget(self, loop: VirtualIoLoop | VirtualEventLoop) -> None:
+    def forget(self, loop: VirtualIoLoop) -> None:
         """Remove a loop that has ended."""
         with self._lock:
-            loops: list[Any] = (
-                self._io_loops if isinstance(loop, VirtualIoLoop) else self._event_loops
-            )
-            if loop in loops:
-                loops.remove(loop)
+            if loop in self._loops:
+                self._loops.remove(loop)
 
 
 class VirtualIoLoop(IoLoop):

@@ -10,6 +10,7 @@ as torch's allocator does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -20,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from monarch.rdma.memory.gpu import GpuArray, GpuFence, GpuMark, GpuStream, gpu, use_gpu
@@ -65,14 +67,19 @@ class FakeStorage:
     def __init__(
         self, memory: mmap.mmap, offset: int, size: int, device: int, end: Callable[[], None]
     ) -> None:
+        #: Frees the memory as the storage ends.
         self._block = _Block(end)
         self._memory = memory
+        #: Where the storage begins in that memory.
         self.offset = offset
         self.size = size
         self.device = device
+        #: Its address in this process, and the address that the device has for it.
         self.real = _address(memory) + offset
         self.address = _FAR + self.real
+        #: The words of handles that were given out: not 0 while another process maps it.
         self.shares: list[int] = []
+        #: Whether it is another process's.
         self.is_received = False
 
     def view(self) -> memoryview:
@@ -80,15 +87,18 @@ class FakeStorage:
         return memoryview(self._memory)[self.offset : self.offset + self.size]
 
 
+@dataclass
 class FakePinned:
-    """Host memory that a GPU can copy to."""
+    """Host memory that a GPU can copy to. ``keep`` is what owns the memory."""
 
+    address: int
+    size: int
+    keep: object = None
     device = -1
 
-    def __init__(self, address: int, size: int, keep: object = None) -> None:
-        self.address = self.real = address
-        self.size = size
-        self._keep = keep
+    @property
+    def real(self) -> int:
+        return self.address
 
 
 class FakeGpuArray:
@@ -126,9 +136,12 @@ class FakeGpuArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
-            "shape": (len(self),), "strides": (self.step,), "typestr": "|u1", "version": 3,
+            "shape": (len(self),),
+            "strides": (self.step,),
+            "typestr": "|u1",
+            "version": 3,
             "data": (self.storage.address, self.is_readonly),
-        }  # fmt: skip
+        }
 
     def __len__(self) -> int:
         return len(range(0, self.storage.size, self.step))
@@ -157,27 +170,30 @@ class _FakeMark:
             raise RuntimeError(str(self.error))
 
 
+@dataclass
 class _OthersFence:
     """Another process's fence, at the place where it was when it was followed."""
 
-    def __init__(self, words: _Words, at: int, world: FakeGpu) -> None:
-        self._words, self._at = words, at
-        self._world = world
+    words: _Words
+    at: int
+    world: FakeGpu
 
     def as_of_now(self) -> _FencePlace:
-        self._world.num_followed += 1
-        return _FencePlace(self._words, self._at, self._words[self._at])
+        self.world.num_followed += 1
+        return _FencePlace(self.words, self.at, self.words[self.at])
 
     def wait(self) -> None:
         self.as_of_now().wait()
 
 
+@dataclass
 class _FencePlace:
-    def __init__(self, words: _Words, at: int, number: int) -> None:
-        self._words, self._at, self._number = words, at, number
+    words: _Words
+    at: int
+    number: int
 
     def wait(self) -> None:
-        while self._words[self._at + 1] < self._number:
+        while self.words[self.at + 1] < self.number:
             time.sleep(_PAUSE_SECONDS)
 
 
@@ -201,8 +217,8 @@ class _FakeStream:
         self._work.put(work)
 
     def follow(self, mark: GpuMark) -> None:
-        place: Any = mark.as_of_now() if isinstance(mark, _OthersFence) else mark
-        self.put(place.wait)
+        reached: Any = mark.as_of_now() if isinstance(mark, _OthersFence) else mark
+        self.put(reached.wait)
 
     def copy(self, source: StoragePlace, target: StoragePlace) -> None:
         self._count_copy(source, target)
@@ -229,62 +245,79 @@ def _run(work: queue.SimpleQueue[Callable[[], None] | None], errors: list[BaseEx
         del task
 
 
-def _real_runs(place: StoragePlace) -> Iterator[Run]:
-    for offset, size in place.layout.runs():
-        begin = place.address + offset - place.storage.address
-        if not 0 <= begin <= begin + size <= place.storage.size:
+def _real_runs(part: StoragePlace) -> Iterator[Run]:
+    for offset, size in part.layout.runs():
+        begin = part.address + offset - part.storage.address
+        if not 0 <= begin <= begin + size <= part.storage.size:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        yield place.storage.real + begin, size
+        yield part.storage.real + begin, size
 
 
+@dataclass
 class _FakeFence:
-    def __init__(self, world: FakeGpu, device: int, at: int) -> None:
-        self._world, self._device, self._at = world, device, at
+    world: FakeGpu
+    device: int
+    at: int
 
     def handle(self) -> bytes:
-        pid, fd = os.getpid(), self._world.words_fd
-        return f"{pid} {fd} {self._at}".encode()
+        pid, fd = os.getpid(), self.world.words_fd
+        return f"{pid} {fd} {self.at}".encode()
 
     def set(self) -> None:
-        words, at = self._world.words, self._at
+        words, at = self.world.words, self.at
         number = words[at] + 1
 
         def reach() -> None:
             words[at + 1] = number
 
-        self._world.queue_kernel(self._device, reach)
+        self.world.queue_kernel(self.device, reach)
         words[at] = number
 
 
 class FakeGpu:
-    """The GPUs that this process sees.
-
-    ``num_opened`` counts storages of others that are mapped, ``num_opens`` all openings; ``copies``
-    are the copies made: "across", "within" a device, "to_host", "from_host".
-    """
+    """The GPUs that this process sees. ``devices``: their names."""
 
     def __init__(self, devices: Sequence[str] = ("GPU-0",)) -> None:
+        #: The memory of all devices, which other processes open by this descriptor.
         self._fd = os.memfd_create("fake-gpu", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, _ARENA_BYTES)
         self._arena = mmap.mmap(self._fd, _ARENA_BYTES)
+        #: The words of handles and fences, likewise.
         self.words_fd = os.memfd_create("fake-gpu-words", os.MFD_CLOEXEC)
         os.ftruncate(self.words_fd, _PAGE)
         self.words = _Words(self.words_fd)
+        #: Fences that were made, by device; `monarch.rdma` keeps them here.
         self.fences: dict[int, GpuFence] = {}
+        #: The first word that no handle or fence uses.
         self._next_word = 0
         self._names = list(devices)
+        #: The offset of the memory that was never allocated.
         self._fresh = 0
+        #: Offsets of freed memory, by size.
         self._free: dict[int, list[int]] = {}
+        #: Freed memory that others still map, as (words of its handles, offset, size).
         self._limbo: list[tuple[list[int], int, int]] = []
+        #: Handles that are open here, as (pid, word).
         self._opened: set[tuple[int, int]] = set()
+        #: The streams that run kernels, and the streams that copy, by device.
         self._kernels: dict[int, _FakeStream] = {}
         self._copiers: dict[int, _FakeStream] = {}
+        #: Sizes of pinned host memory, by address.
         self._pinned: dict[int, int] = {}
+        #: The storages of tensors that `tensor` made, by their address on the host.
         self._tensors: dict[int, weakref.ref[FakeStorage]] = {}
+        #: Unset while kernels are stopped.
         self._go = threading.Event()
         self._go.set()
-        self.num_opened = self.num_opens = self.num_followed = 0
+        #: Storages of other processes that are mapped now.
+        self.num_opened = 0
+        #: Storages of other processes that were ever mapped.
+        self.num_opens = 0
+        #: Fences of other processes that were waited for.
+        self.num_followed = 0
+        #: How many copies were made: "across", "within" a device, "to_host", "from_host".
         self.copies: dict[str, int] = {}
+        #: Faults that a test may set.
         self.refuses_to_export = False
         self.is_expandable = False
         self.has_no_fences = False
@@ -330,19 +363,19 @@ class FakeGpu:
         """
         torch = sys.modules["torch"]
         storage = self.storage(max(1, tensor.nbytes), device)
-        made = torch.frombuffer(storage.view(), dtype=tensor.dtype, count=tensor.numel())
-        made = made.view(tensor.shape)
-        made.copy_(tensor)
-        self._tensors[made.data_ptr()] = weakref.ref(storage)
-        weakref.finalize(made.untyped_storage(), _keep, storage)
-        return made
+        copy = torch.frombuffer(storage.view(), dtype=tensor.dtype, count=tensor.numel())
+        copy = copy.view(tensor.shape)
+        copy.copy_(tensor)
+        self._tensors[copy.data_ptr()] = weakref.ref(storage)
+        weakref.finalize(copy.untyped_storage(), _keep, storage)
+        return copy
 
     def tensor_at(self, tensor: Any) -> tuple[int, Any, str]:
         address, storage = tensor.data_ptr(), tensor.untyped_storage()
-        found = self._tensors.get(storage.data_ptr(), lambda: None)()
-        if found is None:
+        fake_storage = self._tensors.get(storage.data_ptr(), lambda: None)()
+        if fake_storage is None:
             return address, storage, str(tensor.device)
-        return _FAR + address, found, f"cuda:{found.device}"
+        return _FAR + address, fake_storage, f"cuda:{fake_storage.device}"
 
     def storage(self, num_bytes: int, device: int) -> FakeStorage:
         self._check(device)
@@ -358,9 +391,9 @@ class FakeGpu:
                 raise MemoryError("the fake GPU has no more memory")
         shares: list[int] = []
         end = functools.partial(self._end, offset, pages, shares)
-        found = FakeStorage(self._arena, offset, num_bytes, device, end)
-        found.shares = shares
-        return found
+        storage = FakeStorage(self._arena, offset, num_bytes, device, end)
+        storage.shares = shares
+        return storage
 
     def _end(self, offset: int, pages: int, shares: list[int]) -> None:
         if any(self.words[at] for at in shares):
@@ -405,8 +438,8 @@ class FakeGpu:
         at = self._take_words(1)
         self.words[at] = 1
         storage.shares.append(at)
-        place = (storage.offset, storage.size, at)
-        return [storage.device, os.getpid(), self._fd, self.words_fd, *place]
+        location = (storage.offset, storage.size, at)
+        return [storage.device, os.getpid(), self._fd, self.words_fd, *location]
 
     def _take_words(self, num: int) -> int:
         at, self._next_word = self._next_word, self._next_word + num
@@ -421,7 +454,8 @@ class FakeGpu:
             raise RuntimeError("CUDA error: invalid device context (the handle is of this process)")
         if (pid, at) in self._opened:
             raise RuntimeError("CUDA error: the handle is open in this process")
-        memory = _of_peer(pid, fd, _ARENA_BYTES)
+        with _file_of_peer(pid, fd) as opened:
+            memory = mmap.mmap(opened, _ARENA_BYTES)
         words = _open_words(pid, words_fd)
         self._opened.add((pid, at))
         self.num_opened += 1
@@ -432,9 +466,9 @@ class FakeGpu:
             self._opened.discard((pid, at))
             self.num_opened -= 1
 
-        found = FakeStorage(memory, offset, size, device, close)
-        found.is_received = True
-        return found
+        storage = FakeStorage(memory, offset, size, device, close)
+        storage.is_received = True
+        return storage
 
     def fence(self, device: int) -> GpuFence:
         if self.has_no_fences:
@@ -447,11 +481,11 @@ class FakeGpu:
 
     def stream(self, device: int) -> GpuStream:
         self._check(device)
-        found = self._copiers.get(device)
-        if found is None:
+        copier = self._copiers.get(device)
+        if copier is None:
             count = functools.partial(_count_copy, self.copies, device)
-            found = self._copiers[device] = _FakeStream(count)
-        return found
+            copier = self._copiers[device] = _FakeStream(count)
+        return copier
 
     def mark(self, device: int) -> GpuMark:
         mark = _FakeMark()
@@ -470,9 +504,9 @@ class FakeGpu:
         return _ARENA_BYTES - self._fresh
 
     def pinned(self, num_bytes: int) -> tuple[Any, int]:
-        made = bytearray(max(1, num_bytes))
-        address = ctypes.addressof(ctypes.c_char.from_buffer(made))
-        return FakePinned(address, num_bytes, made), address
+        memory = bytearray(max(1, num_bytes))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        return FakePinned(address, num_bytes, memory), address
 
     def pinned_at(self, address: int, num_bytes: int) -> Any:
         for begin, size in self._pinned.items():
@@ -531,26 +565,27 @@ def _count_nothing(source: StoragePlace, target: StoragePlace) -> None:
     raise RuntimeError("copies are queued on the stream that is for them")
 
 
-def _of_peer(pid: int, fd: int, size: int) -> mmap.mmap:
-    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+@contextlib.contextmanager
+def _file_of_peer(pid: int, fd: int) -> Iterator[int]:
+    """Open a file that another process has open."""
+    opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
-        return mmap.mmap(own, size)
+        yield opened
     finally:
-        os.close(own)
+        os.close(opened)
 
 
-_others: weakref.WeakValueDictionary[tuple[int, int], _Words] = weakref.WeakValueDictionary()
+_words_of_peers: weakref.WeakValueDictionary[tuple[int, int], _Words] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def _open_words(pid: int, fd: int) -> _Words:
-    found = _others.get((pid, fd))
-    if found is None:
-        own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            found = _others[pid, fd] = _Words(own)
-        finally:
-            os.close(own)
-    return found
+    words = _words_of_peers.get((pid, fd))
+    if words is None:
+        with _file_of_peer(pid, fd) as opened:
+            words = _words_of_peers[pid, fd] = _Words(opened)
+    return words
 
 
 def _address(memory: mmap.mmap) -> int:
@@ -559,8 +594,8 @@ def _address(memory: mmap.mmap) -> int:
 
 def gpu_of_tests(devices: Sequence[str] = ("GPU-0",)) -> FakeGpu:
     """Return this process's fake GPU library; install one with these devices if there is none."""
-    found = gpu()
-    if not isinstance(found, FakeGpu):
-        found = FakeGpu(devices)
-        use_gpu(found)
-    return found
+    library = gpu()
+    if not isinstance(library, FakeGpu):
+        library = FakeGpu(devices)
+        use_gpu(library)
+    return library

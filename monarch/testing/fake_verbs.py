@@ -21,25 +21,28 @@ _FLUSHED = 5
 
 
 class FakeVerbs:
-    """A library with one device, whose port is connected to itself.
-
-    ``statuses`` are the statuses of the next completions; ``most_polled`` is how many one poll
-    returns at most; ``num_registrations_left`` is how many registrations succeed before memory is
-    short. ``num_closed`` counts closed devices.
-    """
+    """A library with one device, whose port is connected to itself."""
 
     name = "fake"
 
     def __init__(self) -> None:
         self.devices = ["fake0"]
+        #: The statuses of the next completions; then all succeed.
         self.statuses: deque[int] = deque()
+        #: The most completions that one poll returns.
         self.most_polled = 1000
+        #: How many registrations succeed before memory is short.
         self.num_registrations_left = 2**31
+        #: Devices that were closed.
         self.num_closed = 0
         self.is_port_up = True
+        #: Registered memory, as (address, length), by key.
         self.registered: dict[int, tuple[int, int]] = {}
+        #: Memory of GPUs that was exported, with how far it is from its address there, by key.
         self.exported: dict[int, tuple[mmap.mmap, int]] = {}
+        #: Queue pairs that are not closed, by number.
         self.pairs: dict[int, FakeQueuePair] = {}
+        #: Work requests that were posted.
         self.num_posted = 0
         self.numbers = itertools.count(1)
 
@@ -80,8 +83,8 @@ class FakeVerbsDevice:
     def register_dma_buf(self, fd: int, offset: int, address: int, length: int) -> FakeKeys:
         keys = self.register(address, length)
         memory = mmap.mmap(fd, 0)
-        there = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + offset
-        self._world.exported[keys.rkey] = memory, there - address
+        mapped = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + offset
+        self._world.exported[keys.rkey] = memory, mapped - address
         return keys
 
     def queue_pair(self, most_work: int) -> FakeQueuePair:
@@ -127,10 +130,10 @@ class FakeQueuePair:
         if self._world.statuses and (status := self._world.statuses.popleft()) != SUCCESS:
             return status
         if self._remote not in self._world.pairs:
-            return 12  # It has tried often enough.
-        for key, place in ((work.lkey, work.local), (work.rkey, work.remote)):
+            return 12  # The retries are used up.
+        for key, address in ((work.lkey, work.local), (work.rkey, work.remote)):
             begin, length = self._world.registered.get(key, (0, 0))
-            if not begin <= place <= place + work.length <= begin + length:
+            if not begin <= address <= address + work.length <= begin + length:
                 return REMOTE_ACCESS_ERROR
         return SUCCESS
 

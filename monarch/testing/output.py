@@ -35,13 +35,14 @@ def route_output() -> None:
     phases of a test.
     """
     for name, stream in _STREAMS:
-        now = getattr(sys, name)
-        if not isinstance(now, _Output):
-            setattr(sys, name, _Output(now, stream))
+        current = getattr(sys, name)
+        if not isinstance(current, _Output):
+            setattr(sys, name, _Output(current, stream))
 
 
 def unroute_output() -> None:
+    """Undo `route_output`."""
     for name, _ in _STREAMS:
-        now = getattr(sys, name)
-        if isinstance(now, _Output):
-            setattr(sys, name, now.real)
+        current = getattr(sys, name)
+        if isinstance(current, _Output):
+            setattr(sys, name, current.real)

@@ -122,14 +122,18 @@ class InProcessProc:
     ) -> None:
         self.uid = config.uid
         self.pid = next(_pids)
+        #: What `os.environ` is on the proc's threads.
         self.environment = _changed(os.environ, config.env)
         self._exited = exited
         self._world = world
         for fd in output.values():
             os.set_blocking(fd, False)
+        #: The pipes to the host agent, by stream (1 or 2); empty once the proc has ended.
         self._output = output
+        #: Guards `_output` and `_has_ended`; never held for longer than a system call.
         self._lock = threading.Lock()
         self._has_ended = False
+        #: Set once the end is complete and has been reported.
         self.ended = threading.Event()
         with belonging_to(self):
             self.node = world.new_node(config.uid, machine)
@@ -150,7 +154,7 @@ class InProcessProc:
             come_up(config, self.node, self.pid, prepare)
         except RuntimeError:
             if not self._has_ended:
-                raise  # Otherwise it was killed meanwhile, which is told as such.
+                raise  # Otherwise it was killed meanwhile, which is reported as its end.
 
     def _set_up(self, config: ProcConfig, setup: bytes) -> None:
         loop = self.agent.asyncio_loop()
@@ -187,7 +191,7 @@ class InProcessProc:
                 self._write(stream, label_mark(label))
 
     def _keep_log_level(self, envelope: Envelope[SetLogLevel]) -> None:
-        # It would be that of the test's process, and so everybody's.
+        # The log level of the test's process would change for all procs.
         order = envelope.message
         self.node.answer(order)
 

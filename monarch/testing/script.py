@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from monarch.wire import payload
@@ -26,14 +27,14 @@ class Script:
         self._rules: dict[tuple[Uid, Uid, str], list[_ScriptRule]] = {}
 
     def add(
-        self, procs: Sequence[Uid], actor: Uid, method: str, nth: int, does: Callable[[], object]
+        self, procs: Sequence[Uid], actor: Uid, method: str, nth: int, action: Callable[[], object]
     ) -> None:
-        """Make the ``nth`` call from now on, in each of ``procs``, run ``does``."""
+        """Make the ``nth`` call from now on, in each of ``procs``, run ``action``."""
         if nth < 1:
             raise ValueError(f"calls are counted from 1, not {nth}")
         with self._lock:
             for proc in procs:
-                self._rules.setdefault((proc, actor, method), []).append(_ScriptRule(nth, does))
+                self._rules.setdefault((proc, actor, method), []).append(_ScriptRule(nth, action))
 
     def applied(self, proc: Uid, envelope: Envelope[Call]) -> Envelope[Call]:
         """Return the call as it must be handled in ``proc``, changed if a rule is due."""
@@ -43,25 +44,28 @@ class Script:
         with self._lock:
             rules = self._rules.get((proc, call.actor, call.method), [])
             due = [rule for rule in rules if rule.is_due()]
-            rules[:] = [rule for rule in rules if rule.left > 0]
+            rules[:] = [rule for rule in rules if rule.num_left > 0]
         if not due:
             return envelope
-        data = payload.dump(_Instead(due[0].does, envelope))
+        data = payload.dump(_Instead(due[0].action, envelope))
         return Envelope(envelope.route, call, data.data, data.buffers)
 
 
+@dataclass
 class _ScriptRule:
-    def __init__(self, nth: int, does: Callable[[], object]) -> None:
-        self.left = nth
-        self.does = does
+    """``action`` runs instead of the call that makes ``num_left`` 0."""
+
+    num_left: int
+    action: Callable[[], object]
 
     def is_due(self) -> bool:
-        self.left -= 1
-        return self.left == 0
+        """Count a call; return whether it is the one to replace."""
+        self.num_left -= 1
+        return self.num_left == 0
 
 
 _numbers = itertools.count()
-_deeds: dict[int, tuple[Callable[[], object], Envelope[Call]]] = {}
+_actions: dict[int, tuple[Callable[[], object], Envelope[Call]]] = {}
 
 
 class _Instead:
@@ -70,17 +74,17 @@ class _Instead:
     The function itself need not be picklable.
     """
 
-    def __init__(self, does: Callable[[], object], envelope: Envelope[Call]) -> None:
+    def __init__(self, action: Callable[[], object], envelope: Envelope[Call]) -> None:
         self._number = next(_numbers)
-        _deeds[self._number] = does, envelope
+        _actions[self._number] = action, envelope
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _do, (self._number,)
 
 
 def _do(number: int) -> object:
-    does, envelope = _deeds.pop(number)
-    does()
+    action, envelope = _actions.pop(number)
+    action()
     return payload.load(envelope.payload, envelope.buffers)
 
 

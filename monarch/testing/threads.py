@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_here = threading.local()
+_current = threading.local()
 _ATTRIBUTE = "_monarch_in_process_owner"
 _ORDERED = "_monarch_unwound"
 _ending = threading.Lock()
 _ended: weakref.WeakSet[Any] = weakref.WeakSet()
 
-# Unwound in the middle of one of these, a thread would keep a lock for ever that others share, as
-# `Event.set` does, and `logging`.
+# A thread that is unwound in the middle of one of these would never release a lock that others
+# share, as `Event.set` and `logging` take.
 _HAND_OVERS = {"__enter__", "__exit__", "acquire", "release", "_acquireLock", "_releaseLock"}
 _PATIENCE_SECONDS = 5.0
 _LOOK_SECONDS = 0.001
@@ -35,18 +35,18 @@ class ProcEnded(BaseException):
 
 def owner_of_thread() -> Any:
     """Return the proc of the calling thread; ``None`` for the client's and other threads."""
-    return getattr(_here, "owner", None)
+    return getattr(_current, "owner", None)
 
 
 @contextmanager
 def belonging_to(owner: Any) -> Iterator[None]:
     """Within the block the calling thread, and each that it starts, belongs to ``owner``."""
-    before = owner_of_thread()
-    _here.owner = owner
+    outer = owner_of_thread()
+    _current.owner = owner
     try:
         yield
     finally:
-        _here.owner = before
+        _current.owner = outer
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def inherited() -> Iterator[None]:
 
             def run_as_ours() -> None:
                 del thread.run
-                _here.owner = owner
+                _current.owner = owner
                 # A thread that is unwound because its proc has ended is no error.
                 with contextlib.suppress(ProcEnded):
                     try:
@@ -125,7 +125,7 @@ def _unwind_soon(busy: list[threading.Thread], owner: Any) -> None:
     end = time.monotonic() + _PATIENCE_SECONDS
     while busy:
         time.sleep(_LOOK_SECONDS)
-        must = time.monotonic() > end  # It waits for a lock that another thread keeps.
+        must = time.monotonic() > end  # It waits for a lock that another thread has.
         busy = [thread for thread in busy if not _is_unwound(thread, owner, must)]
 
 

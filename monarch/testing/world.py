@@ -7,7 +7,7 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,10 @@ import monarch.actor
 from monarch.actor import ActorMesh, Endpoint, HostMesh, MeshFailure, ProcMesh, attach_to_workers
 from monarch.errors import SupervisionError
 from monarch.net.identifiers import new_uid
-from monarch.net.inproc_transport import InprocNetwork, InprocTransport
+from monarch.net.inproc_transport import InprocConnection, InprocNetwork, InprocTransport
 from monarch.net.io_loop import IoLoop
 from monarch.net.loop import Loop
-from monarch.net.transport import Connection, Frames, Receive
+from monarch.net.transport import Frames, Receive
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.hosts.directory import new_directory, remove_directory
@@ -33,7 +33,6 @@ from monarch.testing.surroundings import simulated_surroundings
 from monarch.testing.threads import inherited, owner_of_thread
 from monarch.wire.address import Uid
 from monarch.wire.host_url import HostUrl
-from monarch.wire.keys import JobKeys
 from monarch.wire.message import Command
 
 _CLIENT_MACHINE = "machine-of-the-client"
@@ -49,23 +48,28 @@ class InProcessClient(InProcessAgent, ClientAgent):
 
 
 class World:
-    """A simulation: a client with its own host, other hosts, and their procs.
-
-    ``faults`` are the failures that no supervisor handled; those left when the world ends are
-    raised then. ``clock`` exists with ``virtual_time`` only.
-    """
+    """A simulation: a client with its own host, other hosts, and their procs."""
 
     def __init__(self, virtual_time: bool = False) -> None:
+        #: Exists with ``virtual_time`` only.
         self.clock: VirtualClock | None = VirtualClock() if virtual_time else None
+        #: Failures that no supervisor handled; those left when the world ends are raised then.
         self.faults: list[MeshFailure] = []
         self._network = InprocNetwork()
+        #: The failures of calls that the test has asked for.
         self.script = Script()
+        #: The procs that run, on all machines.
         self.procs: ProcTable = {}
+        #: Calls that wait; they are released when the world ends.
         self._holds: list[Hold] = []
+        #: The transport of each process that the world has had.
         self._transports: dict[Uid, SeverableTransport] = {}
+        #: The host agents of the attached machines, by URL.
         self._hosts: dict[str, HostService] = {}
         self._host_numbers = itertools.count()
+        #: The folder of the hosts' sockets.
         self._directory = ""
+        #: Made when it is first needed, and again once it has been closed.
         self._client: InProcessClient | None = None
         self._client_lock = threading.RLock()
         self._is_over = False
@@ -139,9 +143,9 @@ class World:
             time.sleep(0.002)
         return self.faults.pop(0)
 
-    def _add(self, endpoint: Endpoint[..., Any], nth: int, does: Any) -> None:
+    def _add(self, endpoint: Endpoint[..., Any], nth: int, action: Callable[[], object]) -> None:
         mesh = endpoint._mesh
-        self.script.add(mesh.proc_uids, mesh.uid, endpoint._name, nth, does)
+        self.script.add(mesh.proc_uids, mesh.uid, endpoint._name, nth, action)
 
     def _proc_at(self, mesh: ProcMesh | ActorMesh[Any], rank: int) -> InProcessProc:
         procs = mesh._procs if isinstance(mesh, ProcMesh) else mesh._ref.procs
@@ -179,9 +183,8 @@ class World:
         """Make a node for the process ``uid`` on ``machine``, whose connections can be cut."""
 
         def transport(loop: Loop, receive: Any) -> SeverableTransport:
-            made = SeverableTransport(loop, receive, self._network)
-            self._transports[uid] = made
-            return made
+            severable = self._transports[uid] = SeverableTransport(loop, receive, self._network)
+            return severable
 
         loop = self.clock.io_loop() if self.clock is not None else IoLoop()
         return Node(uid, loop=loop, transport=transport, machine=machine)
@@ -262,48 +265,34 @@ def in_process(*, virtual_time: bool = False) -> Iterator[World]:
         )
 
 
-class SeverableTransport:
-    """The in-memory transport, with connections that can be cut.
-
-    Once cut, it delivers nothing in either direction, and neither side is notified.
-    """
+class SeverableTransport(InprocTransport):
+    """The in-memory transport, which a test can cut: then it delivers nothing in either direction,
+    and neither side is notified."""
 
     def __init__(self, loop: Loop, receive: Receive, network: InprocNetwork) -> None:
-        self._receive = receive
-        self._inner = InprocTransport(loop, self._received, network)
+        super().__init__(loop, self._take, network)
+        self._receive_all = receive
         self.is_severed = False
 
     def sever(self) -> None:
+        """Cut all connections, those of other transports to this one included."""
         self.is_severed = True
 
-    def _received(self, frames: Frames) -> None:
+    def _take(self, frames: Frames) -> None:
         if not self.is_severed:
-            self._receive(frames)
+            self._receive_all(frames)
 
-    def listen(self, url: str) -> str:
-        return self._inner.listen(url)
-
-    def connect(self, url: str) -> Connection:
-        return _SeverableConnection(self._inner.connect(url), self)
-
-    def use_keys(self, keys: JobKeys) -> None:
-        self._inner.use_keys(keys)
-
-    def allow_insecure(self) -> None:
-        self._inner.allow_insecure()
-
-    def close(self) -> None:
-        self._inner.close()
+    def connect(self, url: str) -> InprocConnection:
+        connection = _SeverableConnection(url, self._network, self)
+        self._connections.append(connection)
+        return connection
 
 
-class _SeverableConnection:
-    def __init__(self, connection: Connection, transport: SeverableTransport) -> None:
-        self._connection = connection
+class _SeverableConnection(InprocConnection):
+    def __init__(self, url: str, network: InprocNetwork, transport: SeverableTransport) -> None:
+        super().__init__(url, network)
         self._transport = transport
 
     def send(self, frames: Frames) -> None:
         if not self._transport.is_severed:
-            self._connection.send(frames)
-
-    def close(self, linger_seconds: float = 0.0) -> None:
-        self._connection.close(linger_seconds)
+            super().send(frames)

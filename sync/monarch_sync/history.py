@@ -132,7 +132,8 @@ class History:
         """
         moves, back = _way_back(old, new, moves)
         files = [path for path, _, was in back if _is_file(was) or _is_file(new.get(path))]
-        num_changed = sum(not _is_within(path, moves) for path in files)
+        moved_folders = tuple(f"{folder}/" for folder, _ in moves)
+        num_changed = sum(not path.startswith(moved_folders) for path in files)
         for moved, _ in moves:
             num_changed += new.folder(moved).num_files
             files += itertools.islice(new.files_below(moved), max(0, _MAX_PATHS - len(files)))
@@ -243,10 +244,6 @@ def _way_back(
         with contextlib.suppress(BadManifest):  # Another entry is at an old path now.
             return back, old.changes(new.replace(moves=back))
     return [], [EntryChange(path, after, before) for path, before, after in new.changes(old)]
-
-
-def _is_within(path: str, moves: list[tuple[str, str]]) -> bool:
-    return any(path.startswith(f"{folder}/") for folder, _ in moves)
 
 
 def _is_file(entry: Entry | None) -> bool:

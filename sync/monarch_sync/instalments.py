@@ -1,7 +1,7 @@
 """Instalments: send a first state to hosts while the author still scans the rest of it.
 
 So a host writes one part while the author reads the next. They are only an optimisation: a host
-that has not kept them says so when it gets the stage, and asks for what it lacks.
+that has not kept them says so when it gets the stage, and asks for the missing contents.
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ class Instalments:
         if self._files:
             self._send_part()
         if self._sent:
-            ahead = self._sent_of(manifest)
+            # The sent entries, as a manifest that shares as many folders as possible with the
+            # state.
+            unsent = [entry.path for entry in manifest if entry.path not in self._sent]
+            changed = [entry for path, entry in self._sent.items() if manifest.get(path) != entry]
+            ahead = manifest.replace(changed, unsent) if changed or unsent else manifest
             for view in self._views:
                 view.ahead = ahead
 
@@ -94,10 +98,3 @@ class Instalments:
         self._num_sent += self._num_bytes
         self._num_bytes = 0
         self._entries, self._files = [], {}
-
-    def _sent_of(self, manifest: Manifest) -> Manifest:
-        """Return the entries that were sent, as a manifest that shares as many folders as possible
-        with ``manifest``."""
-        unsent = [entry.path for entry in manifest if entry.path not in self._sent]
-        changed = [entry for path, entry in self._sent.items() if manifest.get(path) != entry]
-        return manifest.replace(changed, unsent) if changed or unsent else manifest

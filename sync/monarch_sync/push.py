@@ -1,4 +1,4 @@
-"""The author's end of a push to one host. No I/O of its own: messages in, messages out.
+"""The author's end of a push to one host: it takes messages and returns messages, without I/O.
 
 The author remembers what each host has, so the usual edit is one round trip: it sends the changes,
 with the content that the host lacks. A host in another state says so, and gets the whole manifest.
@@ -182,26 +182,28 @@ class Push:
     def _stage(self) -> PushMessage:
         change = self._change()
         wanted: frozenset[bytes] = frozenset()
-        if self._brings_content and self._base is not None:
+        base = self._base
+        if self._brings_content and base is not None:
             wanted = change.contents - self._view.held
             if unsure := change.unsure & wanted:
-                wanted -= self._elsewhere(change, unsure)
+                # Leave out contents that the host has at any path.
+                unsure_key = (self.generation, change.base, unsure)
+                wanted -= self._shared(unsure_key, lambda: frozenset(base.paths_of(unsure)))
         elif self._brings_content and self._is_empty:
             wanted = change.contents
         state = self._manifest.digest, change.base, change.ahead
         key = (self.generation, *state, wanted, self._is_near)
         return self._send(self._shared(key, lambda: self._make_stage(change, wanted)))
 
-    def _elsewhere(self, change: _Change, unsure: frozenset[bytes]) -> frozenset[bytes]:
-        """Return those of the ``unsure`` contents that the host's state has at any path."""
-        base = self._base
-        assert base is not None
-        key = (self.generation, change.base, unsure)
-        return self._shared(key, lambda: frozenset(base.paths_of(unsure)))
-
     def _supply(self, digests: frozenset[bytes]) -> PushMessage:
+        def make() -> PushMessage:
+            wanted = {entry.digest: entry for entry in self._manifest if entry.digest in digests}
+            blobs = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
+            message = Supply(self.generation, [blob for blob, _ in blobs])
+            return PushMessage(message, [content for _, content in blobs])
+
         key = (self.generation, self._manifest.digest, digests, self._is_near)
-        return self._send(self._shared(key, lambda: self._make_supply(digests)))
+        return self._send(self._shared(key, make))
 
     def _send(self, out: PushMessage) -> PushMessage:
         self.bytes_sent += sum(map(len, out.blobs))
@@ -314,13 +316,6 @@ class Push:
         report.num_deleted, report.num_unchanged = staged.num_deleted, staged.num_unchanged
         report.num_links, report.num_modes = staged.num_links, staged.num_modes
         report.num_folders = staged.num_folders
-
-    def _make_supply(self, digests: frozenset[bytes]) -> PushMessage:
-        wanted = {entry.digest: entry for entry in self._manifest if entry.digest in digests}
-        blobs = list(self._contents.packed(list(wanted.values()), is_near=self._is_near))
-        return PushMessage(
-            Supply(self.generation, [blob for blob, _ in blobs]), [content for _, content in blobs]
-        )
 
     def _pack(
         self, entries: Iterable[Entry], wanted: frozenset[bytes]

@@ -30,8 +30,8 @@ _MAX_NAMED = 3
 class Problem:
     """A path that could not be synced, and why. The rest of the sync goes on.
 
-    ``is_unreadable``: it exists and could not be read. ``is_kept``: so hosts keep what they have of
-    it.
+    ``is_unreadable``: the path exists and could not be read. ``is_kept``: hosts keep what they have
+    of it.
     """
 
     path: str
@@ -86,44 +86,47 @@ _WAIT = "_wait"
 class SyncReport:
     """One push, over all hosts. ``print(report)`` gives a table, ``to_dict()`` all of it as data.
 
-    ``deleted_files`` are those of ``changed_files`` that were deleted. ``seconds`` is the duration,
-    ``seconds_by_step`` its parts. ``errors`` say why a push was refused: then no host and no
-    process changed, and ``generation`` is still the old one; ``refusals`` name the refused code,
-    with file, line and column. ``notes`` say what else to know: what was synced unasked, a lock
-    file that changed. ``warnings`` are about code that was taken and will fail when it is run, with
-    file and line: names that nowhere exist, calls that do not fit. ``stale`` lists what still runs
-    old code, ``kept`` what keeps it by design: an audit fills them in after the push, while all
-    processes go on (`wait_for_audit`). ``was_taken_back``: the code was refused after hosts showed
-    it, so the push made two generations: the new one and the way back. ``compiles_again`` are the
-    functions that torch.compile compiles when they are next called. ``actors_patched`` is the
-    number of live actors by class. ``needs_respawn`` is what no running process could take, as
-    ``module: reason``; ``procs_respawned`` are the procs that were replaced by new ones because of
-    it, ``actors_respawned`` how many actors of each class were made again in them.
+    If there are ``errors``, no host and no process has changed, and ``generation`` is the old one.
     """
 
     generation: int = 0
     digest: str = ""
     hosts: list[HostReport] = field(default_factory=list)
     changed_files: list[str] = field(default_factory=list)
+    #: Those of the changed files that were deleted.
     deleted_files: list[str] = field(default_factory=list)
+    #: The duration of the push, and its parts.
     seconds: float = 0.0
     seconds_by_step: dict[str, float] = field(default_factory=dict)
     modules_reloaded: list[str] = field(default_factory=list)
     functions_patched: list[str] = field(default_factory=list)
+    #: Functions that torch.compile compiles when they are next called.
     compiles_again: list[str] = field(default_factory=list)
+    #: The number of live actors by class.
     actors_patched: dict[str, int] = field(default_factory=dict)
+    #: Changes that no running process could take, as ``module: reason``.
     needs_respawn: list[str] = field(default_factory=list)
+    #: The procs that were replaced by new ones for these changes.
     procs_respawned: list[str] = field(default_factory=list)
+    #: How many actors of each class were made again in the new procs.
     actors_respawned: dict[str, int] = field(default_factory=dict)
     num_procs: int = 0
     problems: list[Problem] = field(default_factory=list)
+    #: Why the push was refused.
     errors: list[str] = field(default_factory=list)
+    #: The refused code, with file, line and column.
     refusals: list[Refusal] = field(default_factory=list)
+    #: What else to know: folders that were synced unasked, a lock file that changed.
     notes: list[str] = field(default_factory=list)
+    #: Code that was taken and will fail when it runs: unknown names, calls that do not fit.
     warnings: list[str] = field(default_factory=list)
+    #: Old code that still runs, and what keeps old code by design. An audit fills these in after
+    #: the push, while all processes continue (`wait_for_audit`).
     stale: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     audit_seconds: float = 0.0
+    #: Whether the code was refused after hosts showed it, so that the push made two generations:
+    #: the new one, and one that restores the old state.
     was_taken_back: bool = False
 
     @property
@@ -213,9 +216,12 @@ class SyncReport:
 
     def _what_moved(self) -> str:
         if not self.ok:
-            outcome = _unchanged(self.generation)
             if self.was_taken_back:
                 outcome = f"taken back; all run the code of gen {self.generation}"
+            elif self.generation:
+                outcome = f"no rank changed; still on gen {self.generation}"
+            else:
+                outcome = "no rank changed; no generation there yet"
             return f"✗ refused  {took(self.seconds)}  {outcome}"
         num_behind = sum(bool(host.error) for host in self.hosts)
         hosts = counted(len(self.hosts) - num_behind, "host")
@@ -239,10 +245,10 @@ class SyncReport:
 
     def _beside_files(self) -> list[tuple[str, int]]:
         """Return how many links, modes and empty folders changed on the host where most did."""
+        nouns = ("link", "mode", "folder")
         return [
-            ("link", max((host.num_links for host in self.hosts), default=0)),
-            ("mode", max((host.num_modes for host in self.hosts), default=0)),
-            ("folder", max((host.num_folders for host in self.hosts), default=0)),
+            (noun, max((getattr(host, f"num_{noun}s") for host in self.hosts), default=0))
+            for noun in nouns
         ]
 
     def _what_follows(self, limit: int) -> list[str]:
@@ -306,11 +312,8 @@ class SyncReport:
         lines += [f"  {line}" for line in self.kept_lines()]
         lines += [f"  needs respawn: {printable(why)}" for why in self.needs_respawn]
         lines += [f"  {line}" for line in problem_lines(self.problems)]
-        code_lines = (
-            *self.compile_lines(), *self.warning_lines(), *self.stale_lines(),
-            *self.audit_kept_lines(),
-        )  # fmt: skip
-        lines += [f"  {line}" for line in code_lines]
+        code_lines = [*self.compile_lines(), *self.warning_lines(), *self.stale_lines()]
+        lines += [f"  {line}" for line in (*code_lines, *self.audit_kept_lines())]
         for text in (*self.notes, *self.errors):
             text_lines = [f"  {line}" for line in plain(text).splitlines()]
             lines += _with_carets(text_lines, width, ascii_only=ascii_only) if width else text_lines
@@ -362,12 +365,6 @@ def problem_lines(problems: Sequence[Problem]) -> list[str]:
         if num := rest.count(is_kept):
             lines.append(f"{_FATES[is_kept]} {num:,} more")
     return lines
-
-
-def _unchanged(generation: int) -> str:
-    if not generation:
-        return "no rank changed; no generation there yet"
-    return f"no rank changed; still on gen {generation}"
 
 
 def _with_carets(lines: list[str], width: int, *, ascii_only: bool) -> list[str]:

@@ -41,8 +41,8 @@ def took(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a name that cannot control a terminal: control characters, and what is no text, are
-    escaped."""
+    """Return a name that cannot control a terminal: control characters, and bytes that are not
+    text, are escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)

@@ -264,12 +264,12 @@ def _current(config: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
+    outer = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(outer)
 
 
 def _unchanged(*_: Any, **__: Any) -> Any:

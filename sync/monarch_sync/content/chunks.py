@@ -1,4 +1,4 @@
-"""Chunks: a large file in pieces, cut so that most are the old ones after an edit.
+"""Chunks: a large file in pieces, cut so that most pieces stay the same after an edit.
 
 The first time, a file is cut into chunks of equal size. Later cuts follow the old chunks: where the
 file does not continue with the expected chunk, `cut` searches for the beginnings of the next few.

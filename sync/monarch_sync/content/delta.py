@@ -34,11 +34,12 @@ _MAX_WINDOW_LOG = 27  # a frame that wants more memory than 128 MiB for its wind
 
 def patch(old: bytes, new: bytes) -> bytes:
     """Return the zstd frame that turns `old` into `new`."""
+    size = len(old) + len(new)
     options: dict[int, int] = {
         zstd.CompressionParameter.compression_level: 3,
-        zstd.CompressionParameter.window_log: _window_log(len(old) + len(new)),
+        zstd.CompressionParameter.window_log: min(max(size.bit_length(), 10), _MAX_WINDOW_LOG),
         zstd.CompressionParameter.content_size_flag: 0,
-        # Beyond its usual tables, zstd finds the old content again only so.
+        # In a long content, zstd finds the old bytes again only with this.
         zstd.CompressionParameter.enable_long_distance_matching: int(len(old) > _LONG_BYTES),
     }
     return zstd.compress(new, options=options, zstd_dict=_as_prefix(old))
@@ -79,10 +80,6 @@ def _decompress(frame: Content, size: int, decompressor: zstd.ZstdDecompressor) 
 def _as_prefix(old: bytes) -> tuple[zstd.ZstdDict, int] | None:
     # Less than 8 bytes are no dictionary, for zstd.
     return zstd.ZstdDict(old, is_raw=True).as_prefix if len(old) >= 8 else None
-
-
-def _window_log(size: int) -> int:
-    return min(max(size.bit_length(), 10), _MAX_WINDOW_LOG)
 
 
 def encode(pieces: Iterable[Piece]) -> bytes:
@@ -138,7 +135,7 @@ def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
 
 
 def _same_ends(old: Chunks, new: Chunks) -> tuple[int, int]:
-    """Count the chunks at the start, and at the end, that equal those of the old content."""
+    """Count the chunks that two contents have in common at the start, and at the end."""
     num_shared = min(len(old.chunks), len(new.chunks))
     first = last = 0
     while first < num_shared and old.chunks[first] is new.chunks[first]:

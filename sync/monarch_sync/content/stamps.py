@@ -22,8 +22,8 @@ _Stamp = tuple[int, int, int, bytes]  # size, mtime_ns, ctime_ns, digest
 
 
 class Stamps:
-    """The digests of files, remembered while this process lives. ``tick_ns``: two changes that are
-    no further apart may give a file the same time."""
+    """The digests of files, remembered while this process lives. ``tick_ns``: two changes
+    within this time may give a file the same time."""
 
     def __init__(self, tick_ns: int = TICK_NS) -> None:
         self._tick_ns = tick_ns
@@ -76,6 +76,15 @@ def lstat(path: str) -> os.stat_result | None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             return None
         raise
+
+
+def identity_of(path: str, *, follow_links: bool = False) -> tuple[int, int] | None:
+    """Return the device and the inode of the entry at a path; None if it cannot be reached."""
+    try:
+        status = os.stat(path, follow_symlinks=follow_links)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def digest_of(path: str) -> bytes | None:

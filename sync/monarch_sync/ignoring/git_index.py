@@ -1,8 +1,8 @@
 """GitIndex: the paths that git tracks, read straight from `.git/index`.
 
-A tracked file is part of the work even where an ignore rule matches it, and no ignore library
-knows what is tracked. The format is git's own `gitformat-index`, versions 2 to 4; a split index
-gives only what its own file holds.
+A tracked file belongs to the workspace even if an ignore rule matches it, and no ignore library
+knows which files are tracked. The format is git's own `gitformat-index`, versions 2 to 4; of a
+split index, only the entries in the index file itself are read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Iterable
+from pathlib import Path
 
 _HEAD = struct.Struct(">4sII")
 _FIXED = 40  # bytes of stat data in front of the object name
@@ -72,6 +74,12 @@ def tracked_paths(git_dir: str) -> frozenset[str]:
         return frozenset(os.fsdecode(name) for name in parse(raw, _name_bytes(git_dir)))
     except (ValueError, IndexError, struct.error):
         raise OSError(errno.EIO, "it is damaged", path) from None
+
+
+def paths_below(folder: Path, work_tree: str, paths: Iterable[str]) -> list[str]:
+    """Return those paths of a work tree that are in a folder of it, relative to the folder."""
+    prefix = "" if work_tree == str(folder) else f"{folder.relative_to(work_tree)}/"
+    return [path[len(prefix) :] for path in paths if path.startswith(prefix)]
 
 
 def parse(raw: bytes, name_bytes: int = 20) -> list[bytes]:

@@ -9,9 +9,11 @@ one.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 _CLASSES = {
     "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f",
@@ -23,6 +25,7 @@ _WILD = re.compile(r"[*?\[\\]")
 _STARS = re.compile(r"\*+")
 _STAR, _ANYTHING, _FOLDERS = "[^/]*", ".*", "(?:.*/)?"
 _STANDS_FOR_MANY = (_STAR, _ANYTHING, _FOLDERS)
+_REACH = {_ANYTHING: ".*?", _FOLDERS: "(?:[^/]*/)*?"}  # `**`, as short as possible
 _MAX_STARS = 2  # with more, a regular expression might try for ever
 _MAX_PATH = 4096
 _MAX_QUICK = 256
@@ -30,48 +33,42 @@ _MAX_JOINED = 64
 _MAX_START = 8
 
 
+@dataclass
 class _IgnoreRule:
     """One pattern, which is compiled when it is first matched."""
 
-    def __init__(
-        self, text: str, *, is_negated: bool, only_folders: bool, by_name: bool, max_stars: int
-    ) -> None:  # fmt: skip
-        self.text = text
-        self._max_stars = max_stars
-        self.is_negated = is_negated
-        self.only_folders = only_folders
-        self.by_name = by_name
-        self._match: Callable[[str], object] | None = None
+    text: str
+    is_negated: bool
+    only_folders: bool
+    by_name: bool
+    max_stars: int
 
     @property
     def is_plain(self) -> bool:
+        """Whether the pattern has no wildcards."""
         return not _WILD.search(self.text)
 
     @property
     def is_end(self) -> bool:
-        """Return whether the pattern only says how a name ends."""
+        """Whether the pattern only says how a name ends."""
         return self.by_name and self.text[:1] == "*" and not _WILD.search(self.text[1:])
 
     @property
     def is_quick(self) -> bool:
         """Whether one regular expression matches it fast enough, though it may try many ways to fit
         the stars."""
-        return _num_stars(self.text) <= self._max_stars and len(self.text) <= _MAX_QUICK
+        return len(_STARS.findall(self.text)) <= self.max_stars and len(self.text) <= _MAX_QUICK
 
-    def matches(self, text: str) -> object:
-        if self._match is None:
-            self._match = self._understood()
-        return self._match(text)
-
-    def _understood(self) -> Callable[[str], object]:
+    @functools.cached_property
+    def matches(self) -> Callable[[str], object]:
+        """The function that matches a name or a path with the pattern."""
         if _is_too_long(self.text):
             return _never
         tokens = _tokens(self.text)
         if tokens is None:
             return _never
-        if self.is_quick:
-            return re.compile("".join(tokens), re.DOTALL).fullmatch
-        return _Stepwise(tokens).fullmatch
+        regex = "".join(tokens) if self.is_quick else _without_retries(tokens)
+        return re.compile(regex, re.DOTALL).fullmatch
 
 
 class _Wild:
@@ -104,7 +101,8 @@ class _Wild:
 
 class RuleFile:
     """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
-    is matched step by step."""
+    is matched
+    without retries."""
 
     def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")
@@ -208,11 +206,6 @@ def _trimmed(line: str) -> str:
     return line[:end]
 
 
-def _num_stars(pattern: str) -> int:
-    """Count the groups of stars in a pattern; the count may be too high."""
-    return len(_STARS.findall(pattern))
-
-
 def _is_too_long(pattern: str) -> bool:
     """Return whether a pattern certainly matches only texts that are longer than any path."""
     if len(pattern) <= _MAX_PATH:
@@ -236,7 +229,7 @@ def _tokens(pattern: str) -> list[str] | None:
             end = at
             while end < len(pattern) and pattern[end] == "*":
                 end += 1
-            # Git strikes off what is plain at the front: then it begins with the stars.
+            # Git removes the plain characters at the front first, so the stars begin the pattern.
             is_alone = (at == num_plain or pattern[at - 1] == "/") and (
                 pattern[end : end + 1] in ("", "/") or pattern.startswith("\\/", end)
             )
@@ -268,65 +261,33 @@ def _tokens(pattern: str) -> list[str] | None:
     return out
 
 
-class _Stepwise:
-    """A matcher for a pattern with many stars, which never goes back to try a longer match.
+def _without_retries(tokens: Sequence[str]) -> str:
+    """Return a regular expression for a pattern with many stars that never tries a longer match.
 
     The text after a star is matched at the first position where it fits. A later position is never
     needed: the next star can match what lies between, except a slash, which only `**` matches. So
     each part between two `**` has a fixed number of slashes, and a part that begins as early as
     possible also ends as early as possible.
     """
+    parts: list[tuple[str, list[str]]] = [("", [""])]
+    for token in tokens:
+        if token in _REACH:
+            parts.append((_REACH[token], [""]))
+        elif token == _STAR:
+            parts[-1][1].append("")
+        else:
+            parts[-1][1][-1] += token
+    parts[-1][1][-1] += r"\Z"
+    numbers = itertools.count(1)
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._parts: list[tuple[str, list[re.Pattern[str]]]] = []
-        reach, part = "", [""]
-        for token in tokens:
-            if token in (_ANYTHING, _FOLDERS):
-                self._add(reach, part)
-                reach, part = token, [""]
-            elif token == _STAR:
-                part.append("")
-            else:
-                part[-1] += token
-        part[-1] += r"\Z"
-        self._add(reach, part)
+    def first_fit(regex: str) -> str:
+        name = f"fit{next(numbers)}"
+        return f"(?=(?P<{name}>{regex}))(?P={name})"
 
-    def _add(self, reach: str, part: list[str]) -> None:
-        first, *others = part
-        regexes = [first, *(f"[^/]*?{piece}" for piece in others)]
-        self._parts.append((reach, [re.compile(regex, re.DOTALL) for regex in regexes]))
-
-    def fullmatch(self, text: str) -> bool:
-        end = 0
-        for reach, part in self._parts:
-            for start in _starts(text, end, reach):
-                found = _end_of(part, text, start)
-                if found is not None:
-                    end = found
-                    break
-            else:
-                return False
-        return True
-
-
-def _starts(text: str, at: int, reach: str) -> Iterator[int]:
-    """Yield the positions at which the next part may begin."""
-    if reach == _ANYTHING:
-        yield from range(at, len(text) + 1)
-        return
-    yield at
-    while reach and (slash := text.find("/", at)) >= 0:
-        at = slash + 1
-        yield at
-
-
-def _end_of(part: Sequence[re.Pattern[str]], text: str, at: int) -> int | None:
-    for regex in part:
-        match = regex.match(text, at)
-        if match is None:
-            return None
-        at = match.end()
-    return at
+    return "".join(
+        first_fit(reach + first + "".join(first_fit(f"[^/]*?{piece}") for piece in pieces))
+        for reach, (first, *pieces) in parts
+    )
 
 
 def _never(text: str) -> None:
@@ -366,7 +327,7 @@ def _bracket(pattern: str, at: int) -> tuple[str, int] | None:
             high, at = _literal(pattern, at + 1)
             if high is None:
                 return None
-            # Git holds a name against where a range begins before it looks whether it is one.
+            # For git, a range whose ends are in the wrong order matches its first character.
             is_range = low <= high
             parts.append(f"{re.escape(low)}-{re.escape(high)}" if is_range else re.escape(low))
         else:

@@ -30,8 +30,8 @@ _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file,
 
 
 class _Level(NamedTuple):
-    """The rules of one folder. ``start``: the offset, in an absolute path, at which the paths that
-    its rules match begin."""
+    """The rules of one folder. Its rules match the part of an absolute path from the offset
+    ``start`` on."""
 
     start: int
     own: RuleFile | None
@@ -128,9 +128,9 @@ def walk_kinds(
         at, relative, above = stack.pop()
         try:
             with os.scandir(at or "/") as listing:
-                # A loop: Ctrl-C ends it at once, and a call of `list` when it is through.
+                # A loop, which Ctrl-C ends at once; it would end `list` only after the last entry.
                 entries = [entry for entry in listing]  # noqa: C416
-            os.lstat(f"{at}/.")  # where names may be listed, and nothing behind them be looked at
+            os.lstat(f"{at}/.")  # fails in a folder that may be listed and not entered
             level = _level(at, {entry.name for entry in entries})
         except OSError as error:
             if on_error is not None:
@@ -213,6 +213,7 @@ def is_environment(folder: str) -> bool:
 
 
 def _folders_above(path: str) -> Iterator[str]:
+    """Yield the folders above an absolute path, deepest first; the last is "", the root."""
     while path:
         path = path.rpartition("/")[0]
         yield path

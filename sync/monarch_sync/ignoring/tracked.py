@@ -10,7 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Container, Sequence
 
-from monarch_sync.ignoring.git_index import find_git_dir, tracked_paths
+from monarch_sync.ignoring.git_index import find_git_dir, paths_below, tracked_paths
 from monarch_sync.ignoring.ignore import is_wanted
 from monarch_sync.tree.entry import folders_above
 from monarch_sync.workspace import Folder
@@ -20,8 +20,8 @@ class Tracked:
     """The files of one folder that git tracks and `walk` has not ``listed``. Paths are relative to
     the folder.
 
-    ``parents`` are all folders above these paths. Raises ``OSError`` if it cannot be known what git
-    tracks.
+    ``parents`` are all folders above these paths. Raises ``OSError`` if the git index cannot be
+    read.
     """
 
     def __init__(self, folder: Folder, patterns: Sequence[str], listed: Container[str]) -> None:
@@ -31,9 +31,8 @@ class Tracked:
         names: list[str] = []
         if repository is not None:
             top, git_dir = repository
-            prefix = "" if top == str(folder.local) else f"{folder.local.relative_to(top)}/"
-            inside = (name for name in tracked_paths(git_dir) if name.startswith(prefix))
-            names = [name for name in (n[len(prefix) :] for n in inside) if name not in listed]
+            inside = paths_below(folder.local, top, tracked_paths(git_dir))
+            names = [name for name in inside if name not in listed]
         self._paths = sorted(names)
         self.parents = frozenset(above for path in names for above in folders_above(path))
 

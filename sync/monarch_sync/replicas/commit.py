@@ -216,7 +216,9 @@ class Committer:
         if extension != ".py":
             return
         if folder not in self._bytecode:
-            self._bytecode[folder] = _names_in(f"{folder}/__pycache__")
+            self._bytecode[folder] = []
+            with contextlib.suppress(OSError):
+                self._bytecode[folder] = os.listdir(f"{folder}/__pycache__")
         for compiled in self._bytecode[folder]:
             if compiled.startswith(f"{stem}.") and compiled.endswith(".pyc"):
                 with contextlib.suppress(FileNotFoundError):
@@ -259,8 +261,11 @@ class Committer:
                 self.lost.append(name)
                 return
             self._give_mode(source, source_status, entry.mode)
-            if status is not None:
-                self._make_younger(source, source_status, path, status)
+            # Python takes bytecode for fresh if the source's size and its mtime in whole seconds
+            # match, so a source file gets a later time than the file that it replaces.
+            second = int(status.st_mtime) if status is not None else -1
+            if path.endswith(".py") and int(source_status.st_mtime) <= second:
+                self._disk.set_time(source, second + 1)
         elif entry.mode & 0o600 != 0o600:
             self._disk.chmod(source, entry.mode)
         old_entry = self._old.get(name)
@@ -305,14 +310,6 @@ class Committer:
                 beside = f"{self._staging.folder}/mode.part"
                 self._disk.copy(path, beside, mode)
                 self._disk.rename(beside, path)
-
-    def _make_younger(
-        self, staged: str, staged_status: os.stat_result, path: str, old_status: os.stat_result
-    ) -> None:
-        """Give a file that replaces a source file another time than the old file. Python takes
-        bytecode for fresh if the source's size and its mtime in whole seconds match."""
-        if path.endswith(".py") and int(staged_status.st_mtime) <= int(old_status.st_mtime):
-            self._disk.set_time(staged, int(old_status.st_mtime) + 1)
 
     def _put_link(self, entry: Entry) -> None:
         path = f"{self._root}/{entry.path}"
@@ -391,10 +388,3 @@ def _is_unchanged(old: os.stat_result | None, new: os.stat_result | None) -> boo
         and old.st_ino == new.st_ino
         and old.st_size == new.st_size
     )
-
-
-def _names_in(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

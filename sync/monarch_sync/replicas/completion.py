@@ -66,7 +66,7 @@ class Completion:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no work is left from after the answer to a commit."""
+        """Whether the work that follows the answer to a commit is done."""
         return self._unsettled is None
 
     def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
@@ -84,7 +84,7 @@ class Completion:
         return kept
 
     def settle(self) -> None:
-        """Do the work that was left for after the answer. If it fails, call it again."""
+        """Do the work that follows the answer to a commit. If it fails, call it again."""
         if self._unsettled is None:
             return
         committer, new = self._unsettled
@@ -136,12 +136,13 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a reboot, or if the folder was replaced by another, read all files; those that are
-        not as we left them no longer count as ours."""
+        """After a reboot, or if the folder was replaced by another, read all files; changed files
+        no longer count as ours."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return
-        damaged = self._damaged(state.manifest)
+        files = (entry for entry in state.manifest if entry.is_file)
+        damaged = [e.path for e in files if digest_of(f"{self._root}/{e.path}") != e.digest]
         sound = state.manifest.replace(removed=damaged)
         self._log.state = state._replace(manifest=sound, boot=self.boot)
         if self._log.interrupted is None:
@@ -157,11 +158,6 @@ class Completion:
         if missing:
             self._note_lost(manifest, missing)
             self._log.forget(missing)
-
-    def _damaged(self, manifest: Manifest) -> list[str]:
-        """Return the paths of the files whose content is not what the manifest says."""
-        files = (entry for entry in manifest if entry.is_file)
-        return [e.path for e in files if digest_of(f"{self._root}/{e.path}") != e.digest]
 
     def _note_lost(self, manifest: Manifest, paths: list[str]) -> None:
         entries = [entry for entry in map(manifest.get, paths) if entry is not None]

@@ -133,7 +133,7 @@ class Replica:
 
     @property
     def generation(self) -> int:
-        """The number of the state that the folder holds; 0 before the first."""
+        """The number of the folder's state; 0 before the first push."""
         return self._log.state.generation
 
     @property
@@ -143,7 +143,7 @@ class Replica:
 
     @property
     def manifest(self) -> Manifest:
-        """The entries of the folder that pushes brought."""
+        """The entries of the folder that came by pushes."""
         return self._log.state.manifest
 
     @property
@@ -198,11 +198,11 @@ class Replica:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no work is left from after the answer to a commit."""
+        """Whether the work that follows the answer to a commit is done."""
         return self._completion.is_settled
 
     def settle(self) -> None:
-        """Do the work that was left for after the answer to a commit. Call it once the answer is
+        """Do the work that follows the answer to a commit. Call it once the answer is
         sent and no other message waits; a step that fails is tried again with the next message."""
         with contextlib.suppress(OSError):
             self._settle()

@@ -184,7 +184,8 @@ class Staging:
         ``is_removed``: the commit deletes the source, so a second name of it is enough.
         """
         above = self.folders.get(parent_of(entry.path))
-        if above is not None and source is None and not self._has(entry.digest):
+        is_stored = entry.digest in self._salvaged or self._store.has(entry.digest)
+        if above is not None and source is None and not is_stored:
             return None
         status, digest = (None, None) if above is not None else self._on_disk.look(entry.path)
         if digest == entry.digest and status is not None:
@@ -239,9 +240,6 @@ class Staging:
             if entry.is_file:
                 self._on_disk.look(entry.path)  # so that the commit need not read it
         return list(missing)
-
-    def _has(self, digest: bytes) -> bool:
-        return digest in self._salvaged or self._store.has(digest)
 
     def _fit(
         self,

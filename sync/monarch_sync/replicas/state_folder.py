@@ -1,5 +1,5 @@
-"""Where a replica keeps its own files: beside its folder, so that the folder has only the
-workspace.
+"""The state folder, in which a replica keeps its own files: beside the replica's folder, which so
+contains only the workspace.
 
 For `project` it is `.project.monarch`, on the same file system, so that files can be renamed into
 place. If that is impossible (the folder is a mount point, or we may not write to the folder above),

@@ -16,8 +16,8 @@ _MAX_STATES = 8
 
 
 class States:
-    """The recent states of one replica. They share what they have in common, so a few more cost
-    little."""
+    """The recent states of one replica. Manifests share equal folders, so a few more take
+    little memory."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[bytes, Manifest] = OrderedDict()

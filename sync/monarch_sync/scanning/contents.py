@@ -14,7 +14,7 @@ import getpass
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from monarch_sync.content.chunks import Chunks
 from monarch_sync.content.delta import Piece, between_chunks, compress, encode, patch
@@ -30,7 +30,7 @@ DEFAULT_MAX_BYTES = 128 << 20
 _MAX_DELTAS = 256
 _MAX_DELTA_BYTES = 128 << 10  # a longer one is not remembered
 _MAX_LARGE = 64  # large files whose chunks are remembered
-_MAX_SHARE = 0.5  # a delta that is not smaller than this part of the whole is none
+_MAX_SHARE = 0.5  # a delta that is larger than this share of the content is not sent
 _NUM_SAMPLES = 16
 _MAX_PATCHED_BYTES = LARGE_BYTES
 _PACK_BYTES = 4 << 20
@@ -38,30 +38,26 @@ _MAX_PACKED_BYTES = 1 << 20  # a larger content travels by itself
 _MIN_FRAME_BYTES = 256  # less is not worth compressing
 
 
-class _Delta(NamedTuple):
-    base: bytes
-    digest: bytes
-
-
 class Contents:
-    """The contents of one workspace. Not for several threads at once.
-
-    ``elsewhere`` is asked for a content that no file here has: hosts may have files that the author
-    cannot read.
-    """
+    """The contents of one workspace, of which small ones take ``max_bytes`` of memory. Not for
+    several threads at once."""
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.author = author_name()
         self._workspace = workspace
         self._max_bytes = max_bytes
+        #: The bytes of all small contents that are remembered.
         self._num_bytes = 0
+        #: Small contents, and the chunks of large ones, by digest; the oldest first.
         self._small: OrderedDict[bytes, bytes] = OrderedDict()
         self._large: OrderedDict[bytes, Chunks] = OrderedDict()
+        #: Is called for a content that no file here has: hosts may have files that the author
+        #: cannot read.
         self.elsewhere: Callable[[Entry], bytes | None] = lambda entry: None
-        self._deltas: OrderedDict[_Delta, tuple[Blob, bytes] | None] = OrderedDict()
-        self.shared: dict[
-            tuple[Hashable, ...], Any
-        ] = {}  # contents that go to several hosts in the push under way
+        #: Deltas by (old digest, new digest); None for a delta that saves little.
+        self._deltas: OrderedDict[tuple[bytes, bytes], tuple[Blob, bytes] | None] = OrderedDict()
+        #: What the push under way sends to several hosts; `Push` makes the keys.
+        self.shared: dict[tuple[Hashable, ...], Any] = {}
 
     def remember(self, digest: bytes, content: bytes) -> None:
         """Keep a small content, as long as there is room."""
@@ -130,13 +126,13 @@ class Contents:
         A file that changes while it is read gives a wrong delta: the host verifies the result, and
         asks for the whole content.
         """
-        key = _Delta(base, entry.digest)
+        key = (base, entry.digest)
         if key not in self._deltas:
             delta = self._make_delta(base, entry)
             if delta is not None and len(delta[1]) > entry.size * _MAX_SHARE:
                 delta = None
             if delta is not None and len(delta[1]) > _MAX_DELTA_BYTES:
-                return delta  # the push under way keeps it for its other hosts
+                return delta  # `shared` keeps it during the push.
             self._deltas[key] = delta
             if len(self._deltas) > _MAX_DELTAS:
                 self._deltas.popitem(last=False)

@@ -24,7 +24,7 @@ from monarch_sync.ignoring.ignore import (
 )
 from monarch_sync.ignoring.tracked import Tracked
 from monarch_sync.scanning.unreadable import listing_fault, tracking_fault
-from monarch_sync.tree.entry import is_reserved, path_fault, target_fault
+from monarch_sync.tree.entry import folders_above, is_reserved, path_fault, target_fault
 from monarch_sync.workspace import Folder, Workspace
 
 
@@ -92,7 +92,7 @@ def _within(workspace: Workspace, folder: Folder, given_path: str, local: Path) 
     except (FileNotFoundError, NotADirectoryError):
         return out("missing", "there is no such file")
     except OSError:
-        pass  # A folder above tells why.
+        pass  # The check of a folder above gives the reason.
     parts = relative.split("/")
     if reserved := next(filter(is_reserved, parts), None):
         return out("reserved", f"{reserved}/ belongs to monarch itself, here and on the hosts")
@@ -107,7 +107,7 @@ def _within(workspace: Workspace, folder: Folder, given_path: str, local: Path) 
             )
         if fault := _fault(folder.remote_of(part), whole):
             return out("unfit", f"{about} {fault}")
-        if _is_environment(whole):
+        if not whole.is_symlink() and is_environment(str(whole)):
             return out("environment", f"{about} is a virtual environment (it has a pyvenv.cfg)")
         parent, is_dir = os.path.dirname(part), whole.is_dir() and not whole.is_symlink()
         if part in walk(folder.local, workspace.ignore, parent, depth=1) and not kept_by_git:
@@ -180,10 +180,6 @@ def _unreadable(workspace: Workspace, folder: Folder, relative: str) -> str:
     return listing_fault(faults[0]) if faults else ""
 
 
-def _is_environment(local: Path) -> bool:
-    return not local.is_symlink() and is_environment(str(local))
-
-
 def _override(patterns: Sequence[str], relative: str, is_dir: bool) -> str:
     """Return the first of the patterns that alone leaves the path out; "" if none does."""
     return next((pattern for pattern in patterns if _matches(pattern, relative, is_dir)), "")
@@ -217,7 +213,7 @@ def _matches(pattern: str, inner: str, is_dir: bool) -> bool:
 def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]:
     """Yield (folder that the patterns are relative to, name to show, file), the strongest file
     first."""
-    inside = [folder / parent for parent in _parents(relative)]
+    inside = [folder / parent for parent in (*folders_above(relative), "")]
     above = list(folder.parents)
     for parent in (*inside, *above):
         yield parent, _name(folder, parent / IGNORE_FILE), parent / IGNORE_FILE
@@ -234,13 +230,6 @@ def _rule_files(folder: Path, relative: str) -> Iterator[tuple[Path, str, Path]]
     repository = find_git_dir(str(folder))
     personal = Path(personal_rule_file(common_dir(repository[1]) if repository else None))
     yield Path(repository[0]) if repository else Path("/"), str(personal), personal
-
-
-def _parents(relative: str) -> Iterator[str]:
-    """Yield the folders above a path, the nearest first, the workspace folder itself last."""
-    while relative:
-        relative = os.path.dirname(relative)
-        yield relative
 
 
 def _name(folder: Path, file: Path) -> str:

@@ -15,8 +15,10 @@ class LeftOut:
 
     def __init__(self) -> None:
         self._problems: dict[str, Problem] = {}
-        self._unreadable: dict[str, Problem] = {}  # nothing in it is in the manifest
-        self._parents: set[str] = set()  # the folders above all these, or more
+        #: Of an unreadable folder, no entry below it is in the manifest.
+        self._unreadable: dict[str, Problem] = {}
+        #: All folders above these paths; it may have more.
+        self._parents: set[str] = set()
 
     @property
     def unreadable(self) -> KeysView[str]:

@@ -103,7 +103,7 @@ class Looking:
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
     def find_tracked(self, folder: Folder, listed: Container[str]) -> None:
-        """Find the files that git tracks among those that the rules leave out."""
+        """Find the files that rules leave out and git tracks."""
         try:
             self.tracked[folder] = Tracked(folder, self._patterns, listed)
         except OSError as error:

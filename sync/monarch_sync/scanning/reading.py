@@ -34,9 +34,9 @@ def is_being_written(fd: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        # A program that opens it while we have the lease waits for its end, and a signal tells us
-        # of it.
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # one that does nothing
+        # If a program opens the file while we have the lease, the program waits, and we get a
+        # signal.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # is ignored
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:
         return True

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from monarch_sync.content.chunks import cut
 from monarch_sync.content.digest import LARGE_BYTES, digest_bytes
+from monarch_sync.content.stamps import identity_of
 from monarch_sync.progress import progress
 from monarch_sync.scanning.contents import Contents
 from monarch_sync.scanning.reading import is_being_written, open_file
@@ -40,6 +41,7 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
+        """Return whether a file with this status certainly has the same content."""
         size, mtime_ns, ctime_ns, _, read_ns, _ = self
         return (
             mtime_ns == status.st_mtime_ns
@@ -56,13 +58,14 @@ class Readings:
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
+        #: By device and inode; during a full scan, those of the last scan are separate.
         self._readings: dict[_Key, Reading] = {}
         self._old_readings: dict[_Key, Reading] = {}
-        # Names of files with several: a write to one changes them all.
+        #: The names of files that have several: a write to one changes them all.
         self._names: dict[_Key, set[str]] = {}
-        # Of which there may be a name that we do not see.
+        #: Files of these that may have a name that we do not see.
         self._shared: set[_Key] = set()
-        # Those of files that turned out to have changed when another name was looked at.
+        #: Other names of files that have turned out to be changed.
         self._stale: set[str] = set()
 
     def begin(self) -> None:
@@ -89,7 +92,7 @@ class Readings:
         if status.st_nlink > 1:
             self._note_names(key, local, status.st_nlink, reading)
         elif self._names.pop(key, None):
-            # Its names of then are none to go by when it gets another: it may have moved since.
+            # When it gets a second name again, its first name may be another than now.
             self._shared.discard(key)
         if reading is None or not reading.is_still(status):
             self._stale.update(self._names.get(key, ()))
@@ -121,7 +124,7 @@ class Readings:
             keys.add(key)
             reading = self._readings.get(key)
             if status.st_nlink > 1 and reading is not None and key not in self._names:
-                if _key_of(reading.local) != key:
+                if identity_of(reading.local) != key:
                     return None
                 self._names[key] = {reading.local}
         moves = _moves_with(paths)
@@ -134,21 +137,13 @@ class Readings:
         if reading is not None:
             names.add(reading.local)
         if len(names) >= num:
-            # One that has gone, or is another file's now, may live on where we do not see it.
-            names.intersection_update([name for name in names if _key_of(name) == key])
+            # A name that is gone, or is another file's now, may have been moved out of sight.
+            names.intersection_update([name for name in names if identity_of(name) == key])
         (self._shared.add if len(names) < num else self._shared.discard)(key)
 
 
-def _key_of(local: str) -> _Key | None:
-    try:
-        status = os.lstat(local)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a path is one of these, or inside one of them."""
+    """Return a function that returns whether a path is one of these, or inside one of them."""
 
     def moves(path: str) -> bool:
         while path:

@@ -51,7 +51,7 @@ class Scanner:
         self.contents = Contents(workspace)
         self._looking = Looking(workspace, self.contents, self._last_entry)
         self._identities = Identities()
-        # Paths that rules leave out, and those of them that come along because git tracks them.
+        #: Paths that rules leave out and that are synced because git tracks them.
         self._hidden: set[str] = set()
 
     def scan(self, follow: Callable[[Entry], None] | None = None) -> Scan:
@@ -79,7 +79,7 @@ class Scanner:
                     follow(entry)
             # All other folders on the way to a path are listed themselves.
             add_way(folder.remote, entries)
-            self._identities.check(folder)  # It may have gone while it was looked at.
+            self._identities.check(folder)  # It may have been unmounted during the scan.
         self._looking.readings.end()
         self._looking.left_out.drop_unlisted(entries)
         drop_orphans(entries)
@@ -94,7 +94,7 @@ class Scanner:
         is_vouched = isinstance(paths, Touched)
         names = paths.names if isinstance(paths, Touched) else (os.fspath(path) for path in paths)
         touched = set(names)
-        # Nothing tells when it can be read again: a mount that comes back does not.
+        # Unreadable paths are looked at each time: a mount that comes back raises no event.
         again = {
             str(at)
             for path in self._looking.left_out.unreadable
@@ -119,15 +119,15 @@ class Scanner:
             for folder in self.workspace.folders:
                 self._identities.check(folder)
         self._rescan_all(touched, changed, removed)
-        # A new folder has had in it another name of a file that we know.
+        # A new folder may contain another name of a known file, which has changed then.
         self._rescan_all(self._looking.readings.stale_names() - touched, changed, removed)
         self._looking.readings.stale_names()
         if removed or self._looking.left_out.unreadable:
-            # Gone with a folder of the workspace, they are not to go from the hosts.
+            # If a whole folder of the workspace is gone, its files must stay on the hosts.
             for folder in self.workspace.folders:
                 self._identities.check(folder)
         if any(map(_is_rule, (*changed, *removed))):
-            return self.scan()  # They came, or went, with their folder.
+            return self.scan()  # Rule files have come or gone with their folder.
         self._drop_empty_folders(changed, removed)
         manifest = self.manifest.replace(changed.values(), removed - changed.keys())
         self.manifest = manifest
@@ -160,7 +160,7 @@ class Scanner:
             if tracked is None or tracked.below(old_inside) or tracked.below(new_inside):
                 return None
             is_wanted = new_inside in self._looking.walk(home, parent_of(new_inside), depth=1)
-            # Less deep, a link in it may lead out.
+            # A link in a folder that is now less deep may lead outside.
             if not is_wanted or new_remote.count("/") < old_remote.count("/"):
                 return None
             try:
@@ -324,7 +324,7 @@ def scan(workspace: Workspace) -> Scan:
     return Scanner(workspace).scan()
 
 
-_MODE = 0o755  # of those that no author has, so that only the host will
+_MODE = 0o755  # of folders above a landing, which the author does not have
 
 
 def add_way(landing: str, entries: dict[str, Entry]) -> None:

@@ -125,11 +125,6 @@ class Manifest:
         """Return a path for each of these contents; contents that no file has are left out."""
         return paths_of(self.root, digests)
 
-    def children(self, folder: str) -> list[str]:
-        """Return the paths right inside a folder ("" = the root), in no order."""
-        children = self.folder(folder).children
-        return [join(folder, name) for name, child in children.items() if child.entry is not None]
-
     def below(self, path: str) -> list[str]:
         """Return the paths inside a folder, at any depth, in canonical order."""
         return sorted(

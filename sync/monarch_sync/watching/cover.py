@@ -49,23 +49,27 @@ class Cover:
         self._folder = folder
         self._patterns = patterns
         self._watched = watched
-        self._closed: set[str] = set()  # folders that could not be listed
+        #: Folders that could not be listed.
+        self._closed: set[str] = set()
+        #: Virtual environments, of which only the top folder is watched.
         self._environments: set[str] = set()
+        #: What git tracks although rules leave it out; None if that is not known.
         self._tracked: Tracked | None = None
-        self.has_new_rules = False  # in a folder that has appeared
+        #: Whether a folder that has appeared contains a rule file.
+        self.has_new_rules = False
+        #: The mount points inside, and the identity of the folder, when the watch began.
         self._mounted = mounted_inside(self.root)
         watched.add_root(self.root)
         self._identity = _identity(self.root)
 
     @property
     def is_same(self) -> bool:
-        """Return whether the folder is still the same, with the same disks mounted inside."""
+        """Whether the folder is still the same, with the same disks mounted inside."""
         return _identity(self.root) == self._identity and mounted_inside(self.root) == self._mounted
 
     @property
     def is_open_now(self) -> bool:
-        """Whether a folder that could not be opened before can be now; there may be no event of
-        that."""
+        """Whether a folder can be opened now that could not be before; that may raise no event."""
         return any(map(self._is_open, self._closed))
 
     def begin(self) -> None:
@@ -79,7 +83,7 @@ class Cover:
         tracked = self._tracked
         parents = tracked.parents if tracked is not None else frozenset()
         wanted: set[str] = set()
-        # Rules may leave out the one above, which is watched for what git tracks in it.
+        # Rules may leave out the parent, which is watched because git tracks files in it.
         if parent not in parents or is_wanted(self._folder.local, self._patterns, parent, {}):
             wanted.update(path for path, _ in self._walk(parent, depth=1))
         for relative in relatives:
@@ -98,7 +102,7 @@ class Cover:
         """Return whether the rules treat a renamed folder, and all its content, as before."""
         tracked = self._tracked
         if tracked is not None and (tracked.below(old) or tracked.below(new)):
-            return False  # Not all in it may be watched.
+            return False  # Some of its folders may not be watched.
         if old in self._environments:
             return False
         uses_git = self._folder.follows_git
@@ -113,7 +117,7 @@ class Cover:
                 changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
                 youngest_ns = max(youngest_ns, changed_ns)
                 is_new |= self._watched.add(self.root, relative)
-            # A file that was written to while we listed may hold bytes that we have not seen.
+            # A file may have been written to while we listed, before its folder was watched.
             if not is_new or not (below or youngest_ns >= began_ns):
                 return
 
@@ -147,16 +151,25 @@ class Cover:
                 self._closed.add(relative)
 
         return walk_kinds(
-            self._folder.local, self._patterns, below, depth, on_error=note,
-            on_environment=self._environments.add, uses_git=self._folder.follows_git,
-        )  # fmt: skip
+            self._folder.local,
+            self._patterns,
+            below,
+            depth,
+            on_error=note,
+            on_environment=self._environments.add,
+            uses_git=self._folder.follows_git,
+        )
 
     def _is_open(self, relative: str) -> bool:
         errors: list[str] = []
         listing = walk_kinds(
-            self._folder.local, self._patterns, relative, depth=1,
-            on_error=lambda at, error: errors.append(at), uses_git=self._folder.follows_git,
-        )  # fmt: skip
+            self._folder.local,
+            self._patterns,
+            relative,
+            depth=1,
+            on_error=lambda at, error: errors.append(at),
+            uses_git=self._folder.follows_git,
+        )
         list(listing)
         return not errors
 

@@ -16,7 +16,7 @@ _LOCAL = frozenset({
     0x9123683E,  # btrfs
     0x01021994,  # tmpfs
     0x858458F6,  # ramfs
-    0x794C7630,  # overlay: changes through it are told; its layers are not to be touched anyway
+    0x794C7630,  # overlay: reports changes made through it; nobody may change its layers
     0xF2F52010,  # f2fs
     0x2FC12FC1,  # zfs
     0xCA451A4E,  # bcachefs
@@ -30,20 +30,12 @@ _LOCAL = frozenset({
 
 
 def tells_all(path: str) -> bool:
-    """Return whether every change on the file system of ``path`` raises an event on this
-    machine."""
-    kind = _kind(path)
-    return kind is not None and kind in _LOCAL
-
-
-def _kind(path: str) -> int | None:
-    """Return the number of the kind of file system, from the first word of `struct statfs`; None if
-    it cannot be read."""
+    """Return whether every change on the file system of ``path`` raises an event on this machine;
+    False if its kind cannot be found out."""
     words = (ctypes.c_long * 64)()
     try:
         statfs = ctypes.CDLL(None, use_errno=True).statfs
     except (AttributeError, TypeError, OSError):
-        return None
-    if statfs(os.fsencode(path), words) != 0:
-        return None
-    return int(words[0]) & 0xFFFFFFFF
+        return False
+    # The kind is the first word of `struct statfs`.
+    return statfs(os.fsencode(path), words) == 0 and words[0] & 0xFFFFFFFF in _LOCAL

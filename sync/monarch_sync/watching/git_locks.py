@@ -11,21 +11,24 @@ from threading import Event
 from monarch_sync.ignoring.git_index import find_git_dir
 from monarch_sync.workspace import Workspace
 
-_MAX_GIT_SECONDS = 120.0  # another program may be at work behind it
+_MAX_GIT_SECONDS = 120.0  # Another program may be changing the files, not git.
 _STEP_SECONDS = 0.002
 
 
 class GitLocks:
     """The lock files of git in one workspace. Waiting ends when ``is_closed`` is set. The paths of
-    the locks are looked up each time, unless a watch reports new repositories (`rely`). A lock
-    behind which nothing happens for ``idle_seconds`` was left behind, or waits for a person."""
+    the locks are looked up each time, unless a watch reports new repositories (`rely`). A lock is
+    not waited for any more once no file has changed for ``idle_seconds``: a program left it behind,
+    or waits for a person."""
 
     def __init__(self, workspace: Workspace, is_closed: Event, idle_seconds: float = 10.0) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
         self._is_closed = is_closed
         self._idle_seconds = idle_seconds
+        #: The paths of the locks; None if they must be looked up.
         self._locks: list[str] | None = None
-        self._abandoned: dict[str, tuple[int, int]] = {}  # waited for in vain
+        #: Locks that were waited for in vain, as (inode, mtime), by path.
+        self._abandoned: dict[str, tuple[int, int]] = {}
 
     def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
         """Wait until git has finished its work; return whether there was a lock to wait for.
@@ -66,7 +69,7 @@ class GitLocks:
             if self._abandoned.get(lock) == identity:
                 break
             has_waited = True
-            # Changes until then are seen, however long this thread stood still before.
+            # Taken before the look, because this thread may be stopped for a while in between.
             looked_at = time.monotonic()
             if (num := look()) > num_touched:
                 num_touched = num

@@ -2,9 +2,9 @@
 
 Its covers decide which folders are watched.
 
-A cookie proves that no event is missing: a nameless file is written, and its event awaited. Events
-come in order, so every earlier save, wherever it was, has been read by then. The file is made once,
-and kept as long as the watches.
+A cookie proves that no event is missing: a nameless file is written, and its event is waited for.
+Events are read in order, so every earlier save, in any folder, has been read by then. The file is
+made once, and kept as long as the watches.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class LiveWatch:
         """
         folders = self.folders
         try:
-            if folders.is_lost or not self._are_the_same():
+            if folders.is_lost or not all(cover.is_same for cover in self._covers):
                 return False
             if any(rules.have_changed() for rules in self._rules):
                 return False
@@ -101,11 +101,8 @@ class LiveWatch:
             if any(cover.has_new_rules for cover in self._covers):
                 return False
         except (OSError, CannotWatch):
-            return False  # The watch that begins anew finds out why.
+            return False  # The next watch finds out why.
         return True
-
-    def _are_the_same(self) -> bool:
-        return all(cover.is_same for cover in self._covers)
 
     def _watch(self) -> None:
         folders, patterns = self._workspace.folders, self._workspace.ignore
@@ -152,7 +149,7 @@ class LiveWatch:
                 return True
             seconds_left = deadline - time.monotonic()
             if seconds_left <= 0 or self.folders.is_lost:
-                # This one may come yet, and would prove too much the next time.
+                # If the event comes later, the next call would take it for its own.
                 self.folders.is_lost = True
                 return False
             self._queue.wait(seconds_left)

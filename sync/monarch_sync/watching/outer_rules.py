@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from monarch_sync.ignoring.git_index import git_dir_of, tracked_paths
+from monarch_sync.ignoring.git_index import git_dir_of, paths_below, tracked_paths
 from monarch_sync.ignoring.ignore import OUTER_NAMES, is_wanted, other_rule_files
 from monarch_sync.watching.file_system import tells_all
 
@@ -49,8 +49,7 @@ class _OuterFolder:
         if status is not None and status == self._status:
             return
         self.names = frozenset(n for n in self._all if os.path.lexists(f"{self.folder}/{n}"))
-        # A file that was changed as late as it was looked at may change once more, and look the
-        # same.
+        # A folder that was changed within a tick may change again without another time.
         is_old = (
             stat_result is not None
             and max(stat_result.st_mtime_ns, stat_result.st_ctime_ns) + self._tick_ns < looked_ns
@@ -59,8 +58,8 @@ class _OuterFolder:
 
 
 class OuterRules:
-    """The outer rules of one workspace folder, as they were when last looked at. ``tick_ns``: a
-    folder that changed so recently is looked into again."""
+    """The outer rules of one workspace folder, as they were at the last look. ``tick_ns``: a
+    folder that changed within this time is looked into again."""
 
     def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:
         self._folder = folder
@@ -87,11 +86,11 @@ class OuterRules:
         if not self._git_dir:
             return False
         stamp = _stamp(f"{self._git_dir}/index")
-        # One that can be read again may bear the same stamp.
+        # An index that could not be read and now can may have the same stamp.
         if stamp == self._index_stamp and self._tracked is not None:
             return False
-        # Git writes its index at every `git status`. Its tracked paths say little: they count only
-        # for what rules leave out.
+        # Git writes its index at every `git status`, and tracked paths matter only if rules leave
+        # them out.
         old_tracked = self._tracked
         self._index_stamp, self._tracked = stamp, self._read_index()
         if old_tracked is None or self._tracked is None:
@@ -99,8 +98,7 @@ class OuterRules:
         return self._matters(old_tracked ^ self._tracked)
 
     def _matters(self, paths: frozenset[str]) -> bool:
-        prefix = _prefix(self._folder, self._top)
-        inside = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
+        inside = paths_below(self._folder, self._top, paths)
         if len(inside) > _MAX_PATHS:
             return True
         seen: dict[str, frozenset[str]] = {}
@@ -133,10 +131,6 @@ class OuterRules:
         names = ((level.folder, name) for level in self._folders for name in level.names)
         rules = [f"{folder}/{name}" for folder, name in names if name != _DOT_GIT]
         return {path: stamp for path in (*rules, *self._other_files) if (stamp := _stamp(path))}
-
-
-def _prefix(folder: Path, top: str) -> str:
-    return "" if str(folder) == top else f"{folder.relative_to(top)}/"
 
 
 def _stamp(path: str) -> _Stamp:

@@ -7,7 +7,6 @@ no change is missed for good.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from threading import Event
 
 from watchfiles import Change, watch
 
+from monarch_sync.content.stamps import identity_of
 from monarch_sync.watching.outer_rules import OuterRules
 from monarch_sync.watching.watched_folders import is_never_taken
 from monarch_sync.workspace import Workspace
@@ -85,12 +85,4 @@ class SystemWatch:
         return [OuterRules(folder, patterns) for folder in followed]
 
     def _identities(self) -> list[tuple[int, int] | None]:
-        return [_identity(root) for root in self._roots]
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return [identity_of(root, follow_links=True) for root in self._roots]

@@ -37,7 +37,7 @@ _BURST = 10  # touched paths
 _BURST_SECONDS = 0.010  # after the last event of so many; more of them are waited for longer
 _BURST_SECONDS_EACH = 0.0005
 _MAX_BURST_SECONDS = 0.2
-_STILL_A_BURST_SECONDS = 1.0  # events that follow on a burst within so long are part of it
+_STILL_A_BURST_SECONDS = 1.0  # later events belong to the burst if they follow within this time
 _RETURN_SECONDS = 0.010  # for vanished files to come back
 _MAX_SETTLE_SECONDS = 1.0
 _MOST_COUNTED = 400
@@ -68,27 +68,36 @@ class Watcher:
     ``WorkspaceMissing`` if a folder does not exist when the watcher is made, ``WatchEnded`` if one
     stays away for ``gone_seconds``.
 
-    ``polls_because``: why there are no events here, if so; else "". Then everything is looked at
-    every ``poll_seconds``, and less often where a look takes long; where the system may lose events
-    silently, every ``audit_seconds``.
+    Where there are no events (``polls_because``), everything is looked at every ``poll_seconds``,
+    and less often if a look takes long; where the system may lose events silently, every
+    ``audit_seconds``.
     """
 
     def __init__(
-        self, workspace: Workspace, *, poll_seconds: float = 0.5, audit_seconds: float = 5.0,
+        self,
+        workspace: Workspace,
+        *,
+        poll_seconds: float = 0.5,
+        audit_seconds: float = 5.0,
         gone_seconds: float = 600.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._workspace = workspace
         self._poll_seconds = poll_seconds
         self._audit_seconds = audit_seconds
         self._gone_seconds = gone_seconds
+        #: The watches; None while there are none.
         self._live: LiveWatch | None = None
+        #: The process that made the watches: a forked child gets no events.
         self._pid = os.getpid()
         self._is_closed = threading.Event()
         self._git = GitLocks(workspace, self._is_closed)
+        #: Guards `_waker`.
         self._lock = threading.Lock()
+        #: A pipe that wakes the iteration up; -1 while nobody iterates.
         self._waker = -1
-        # Paths touched in a row, and until when. A log that grows all the time is one path.
+        #: Paths touched in a row, and until when. A log that grows all the time is one path.
         self._burst: tuple[frozenset[str], float] = frozenset(), 0.0
+        #: Why there are no events here; "" if there are.
         self.polls_because = ""
         for folder in workspace.folders:
             folder.check()
@@ -167,7 +176,7 @@ class Watcher:
 
     def __iter__(self) -> Iterator[AbstractSet[Path]]:
         with self._lock:
-            waked, self._waker = os.pipe()
+            woken, self._waker = os.pipe()
         try:
             if self._live is None and not self._is_closed.is_set():
                 self._start_when_there()
@@ -175,7 +184,7 @@ class Watcher:
                 yield set()
             while not self._is_closed.is_set():
                 if self._live is not None:
-                    yield from self._bursts(self._live, waked)
+                    yield from self._bursts(self._live, woken)
                 elif self.polls_because:
                     yield from self._looks()
                 else:
@@ -188,20 +197,20 @@ class Watcher:
                     yield set()
         finally:
             with self._lock:
-                os.close(waked)
+                os.close(woken)
                 os.close(self._waker)
                 self._waker = -1
                 self._release()
 
-    def _bursts(self, live: LiveWatch, waked: int) -> Iterator[AbstractSet[Path]]:
+    def _bursts(self, live: LiveWatch, woken: int) -> Iterator[AbstractSet[Path]]:
         """Yield the touched paths, a burst at a time, until events no longer report all changes."""
         folders, needs_audit = live.folders, False
         while not self._is_closed.is_set():
             if not folders.touched:
-                live.wait(_QUIET_SECONDS if needs_audit else _IDLE_SECONDS, waked)
+                live.wait(_QUIET_SECONDS if needs_audit else _IDLE_SECONDS, woken)
                 live.read()
             if folders.touched:
-                self._settle(live, waked)
+                self._settle(live, woken)
             elif needs_audit:
                 needs_audit = False
                 yield set()
@@ -215,10 +224,10 @@ class Watcher:
                 self._burst = self._in_burst(touched), time.monotonic()
                 yield self._take(touched)
             elif folders.touched:
-                live.wait(min(open_since.values()) + _WRITE_SECONDS - now, waked)
+                live.wait(min(open_since.values()) + _WRITE_SECONDS - now, woken)
                 live.read()
 
-    def _settle(self, live: LiveWatch, waked: int) -> None:
+    def _settle(self, live: LiveWatch, woken: int) -> None:
         """Wait until the present burst of changes is over, or until a deadline."""
         folders, began = live.folders, time.monotonic()
         while not self._is_closed.is_set() and not folders.is_lost:
@@ -231,7 +240,7 @@ class Watcher:
             is_large = num_touched >= _LARGE
             most = _MAX_SETTLE_SECONDS_OF_LARGE if is_large else _MAX_SETTLE_SECONDS
             seconds_left = began + most - time.monotonic()
-            if seconds_left > 0 and live.wait(min(seconds, seconds_left), waked):
+            if seconds_left > 0 and live.wait(min(seconds, seconds_left), woken):
                 live.read()
             elif self._git.wait(live.look):
                 # Its last events are still to be read.
@@ -246,7 +255,7 @@ class Watcher:
         burst, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)
-        # So many are enough to know that it is one.
+        # A burst is not counted beyond this number.
         return burst if len(burst) >= _MOST_COUNTED else burst | touched
 
     def _told(self) -> Iterator[set[Path]]:

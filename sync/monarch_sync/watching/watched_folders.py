@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 
-from monarch_sync.tree.entry import is_reserved
+from monarch_sync.tree.entry import folders_above, is_reserved
 from monarch_sync.watching import inotify
 from monarch_sync.watching.inotify import Inotify, InotifyEvent
 
 _NEVER = frozenset({".git", "__pycache__"})
 _ENDS = (".pyc", ".pyo")
-_NOBODY = (0, "")  # else the cookie and the path of a folder that the event before saw leave
+_NOBODY = (0, "")
 
 
 def is_never_taken(name: str) -> bool:
@@ -39,28 +38,31 @@ class _Node:
 
 
 class WatchedFolders:
-    """The tree of watches. Touched paths gather in ``touched`` until the user of this class removes
-    them.
-
-    ``written``: files that a program is writing, and since when. ``vanished``: files that were
-    there and are gone. ``is_lost``: events are missing, or a root was replaced; everything has to
-    be watched and looked at again.
-
-    ``moves``: folders among the touched paths that were only renamed, as (old, new): a path that
-    changed inside one is in ``touched``, too, under the new name.
-    """
+    """The tree of watches, on the events of one ``queue``."""
 
     def __init__(self, queue: Inotify) -> None:
         self._queue = queue
+        #: The workspace's folders, as (path, node), by the number of their watch.
         self._roots: dict[int, tuple[str, _Node]] = {}
+        #: All watched folders, by the number of their watch.
         self._by_number: dict[int, _Node] = {}
+        #: Folders that have left their parent and not arrived yet, by the cookie of the event.
         self._moving: dict[int, _Node] = {}
+        #: The cookie and the path of a folder that the last event saw leave.
         self._leaving = _NOBODY
+        #: Touched paths, until the user of this class removes them.
         self.touched: set[str] = set()
+        #: Folders among these that were only renamed, as (old, new). A path that changed inside a
+        #: renamed folder is in ``touched`` too, under its new name.
         self.moves: list[tuple[str, str]] = []
+        #: New folders that are not watched yet, as (parent, name).
         self._fresh: set[tuple[_Node, str]] = set()
+        #: Files that a program is writing, with the time since when.
         self.written: dict[str, float] = {}
+        #: Files that existed and are gone.
         self.vanished: set[str] = set()
+        #: Whether events are missing or a root was replaced, so that all folders have to be watched
+        #: and looked at again.
         self.is_lost = False
 
     def __len__(self) -> int:
@@ -127,7 +129,7 @@ class WatchedFolders:
         if mask & inotify.IGNORED:
             self._forget(node)
         elif mask & (inotify.DELETE_SELF | inotify.MOVE_SELF) or not event.name:
-            # Of the others, the folder above tells.
+            # The end of an inner folder is an event of its parent, too.
             self.is_lost = self.is_lost or event.watch in self._roots
         elif event.name == ".git":
             # A repository begins or ends here, and its rules with it. It is a file where it is a
@@ -145,7 +147,7 @@ class WatchedFolders:
                 self._end_moves(path)
             self._touch_folder(node, event, path)
         elif above is None:
-            return  # in a folder on its way elsewhere: it is looked at with that
+            return  # The folder is being moved; it is looked at with all its content.
         elif mask & inotify.CREATE:
             if _is_being_written(path):
                 self.written.setdefault(path, now)
@@ -192,9 +194,9 @@ class WatchedFolders:
         The folder is watched, with all in it, so the kernel has reported every change there.
         """
         if not (old.startswith("/") and new.startswith("/")):
-            return  # it was touched already, or is in one that is on its way
+            return  # It was touched before, or its parent is being moved.
         other_paths = self.touched - {old}
-        if any(path in other_paths for end in (old, new) for path in (end, *_above(end))):
+        if any(path in other_paths for end in (old, new) for path in (end, *folders_above(end))):
             return
         self.touched |= {
             new + path[len(old) :] for path in other_paths if path.startswith(f"{old}/")
@@ -256,11 +258,6 @@ class WatchedFolders:
             nodes += dropped.children.values()
             if self._by_number.pop(dropped.number, None) is not None:
                 self._queue.unwatch(dropped.number)
-
-
-def _above(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def _is_being_written(path: str) -> bool:
