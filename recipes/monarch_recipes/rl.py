@@ -386,11 +386,7 @@ def train(
         rejoin=rejoin if config.parallelism == "ddp" else None,
     )
     plan: RLPlan = holding.ask(
-        trainers.setup,
-        store,
-        doing="setting up",
-        unless=lambda: record.is_stopping,
-        in_place=False,
+        trainers.setup, store, doing="setting up", unless=lambda: record.is_stopping, in_place=False
     )[0]
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
     record.message(

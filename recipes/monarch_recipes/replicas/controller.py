@@ -205,8 +205,6 @@ class Controller(Actor):
         self.keeper.on_failure(failure.mesh_name)
         return True
 
-    # The whole run.
-
     async def train(self) -> None:
         """Train to the end, and send the outcome or the error to the client."""
         try:
@@ -318,8 +316,6 @@ class Controller(Actor):
                 + self.groups.how_to_go_on()
             )
 
-    # The end that was asked for.
-
     async def none_can_go_on(self) -> None:
         """Wait until the run is asked to stop, and then until no group can finish a step in
         time.
@@ -411,8 +407,6 @@ class Controller(Actor):
             why = "nothing was learned that is not saved" if saved else "before the first step"
         return StoppedUnsaved(f"stopped: {why}. {self.groups.how_to_go_on()}")
 
-    # What groups wait for.
-
     async def tell_waits(self) -> None:
         """Post what each group waits for, whenever it changes, for people who ask why nothing
         moves.
@@ -484,8 +478,6 @@ class Controller(Actor):
         finished.
         """
         return self.is_stopping or self.groups.is_over()
-
-    # One group.
 
     async def drive(self, group: Group) -> None:
         """Drive one group to the last step, through as many lighthouses as it takes."""
@@ -750,8 +742,6 @@ class Controller(Actor):
             if not isinstance(error, Unsaved):
                 raise
             groups.tell_unsaved(group, error)
-
-    # Faults on purpose.
 
     def take_fault(self, group: Group, step: int) -> InjectedFault | None:
         """Remove and return the fault that is due in this step of this group, or None.
