@@ -118,6 +118,7 @@ class Controller(Actor):
         hosts = hosts.flatten("hosts")
         #: With the present values of the live keys.
         self.config = config
+        #: The client's port, for events.
         self.news = news
         self.hold = hold
         self.event_log = EventLog(
@@ -143,6 +144,7 @@ class Controller(Actor):
         self.faults: list[InjectedFault] = config.faults()
         #: Whether a person wants a checkpoint after the next step.
         self.is_save_wanted = False
+        #: Set when the run is asked to stop.
         self.stop_wanted = asyncio.Event()
         #: The seconds of the last committed step, and the time of its commit, by `time.monotonic`.
         self.step_seconds = 0.0
@@ -151,6 +153,7 @@ class Controller(Actor):
         self.has_committed = False
         #: The groups that got new processes since any group committed a step.
         self.renewed: set[int] = set()
+        #: The name of the run's folder, for bulletins.
         self._run_name = checkpoint_dir.parent.name
 
     @property
