@@ -86,12 +86,12 @@ async def dev_loop(hosts: HostMesh, project: Path, started: float) -> None:
     await train(trainers, STEPS_BEFORE_EDIT)
 
     console.rule("2  edit the loss and add an endpoint; the live trainers take both")
-    before = (await trainers.fingerprint.call()).values()
+    old = (await trainers.fingerprint.call()).values()
     edit(source, *SMOOTHER_LOSS)
     source.write_text(source.read_text() + NEW_ENDPOINT)
     report = await procs.sync_workspace(workspace)
     after = (await trainers.fingerprint.call()).values()
-    assert before == after, "weights, optimizer or position changed"
+    assert old == after, "weights, optimizer or position changed"
     show(report)
     hardest = await trainers.slice(hosts=0).hardest_digit.call_one()
     console.print(f"  weights, optimizer and position kept; hardest_digit() says {hardest}")

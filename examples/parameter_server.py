@@ -17,7 +17,7 @@ NUM_STEPS = 20
 
 
 def tensor_to_rdma_buffer(tensor: torch.Tensor) -> RDMABuffer:
-    """As the original needs it; here `RDMABuffer(tensor)` of any shape does the same."""
+    """Return a buffer of a tensor, as the original does; `RDMABuffer(tensor)` would do."""
     byte_tensor = tensor.view(torch.uint8).flatten()
     return RDMABuffer(byte_tensor)
 
@@ -33,25 +33,25 @@ class ParameterServer(Actor):
 
     @endpoint
     async def ps_get_weight_handles(self) -> dict[str, RDMABuffer]:
-        return {name: tensor_to_rdma_buffer(one) for name, one in self.weights.items()}
+        return {name: tensor_to_rdma_buffer(weight) for name, weight in self.weights.items()}
 
     @endpoint
     async def ps_get_gradient_handles(self, rank: int) -> dict[str, RDMABuffer]:
-        return {name: RDMABuffer(one) for name, one in self.gradients[rank].items()}
+        return {name: RDMABuffer(gradient) for name, gradient in self.gradients[rank].items()}
 
     @endpoint
     async def ps_get_metadata(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        return {"weights": {name: tuple(one.shape) for name, one in self.weights.items()}}
+        return {"weights": {name: tuple(weight.shape) for name, weight in self.weights.items()}}
 
     @endpoint
     async def step(self, learning_rate: float) -> None:
         for name, weight in self.weights.items():
-            total = torch.stack([one[name] for one in self.gradients]).mean(0)
-            weight -= learning_rate * total
+            mean = torch.stack([gradients[name] for gradients in self.gradients]).mean(0)
+            weight -= learning_rate * mean
 
     @endpoint
     async def result(self) -> dict[str, list[float]]:
-        return {name: one.flatten().tolist() for name, one in self.weights.items()}
+        return {name: weight.flatten().tolist() for name, weight in self.weights.items()}
 
 
 class Worker(Actor):

@@ -49,15 +49,17 @@ class Store(Actor):
 
 
 class RemoteCall:
-    """A call under way. Whoever stops waiting for it takes nothing from others who wait."""
+    """A call in progress. Several callers may wait for its result, each with a timeout."""
 
     def __init__(self, future: Any, seconds: float):
         self._future = future
         self._deadline = time.monotonic() + seconds  # of the call, from its beginning
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        left = max(0.0, self._deadline - time.monotonic())
-        return list(self._future.get(left if timeout is None else min(timeout, left)).values())
+        seconds = max(0.0, self._deadline - time.monotonic())
+        if timeout is not None:
+            seconds = min(timeout, seconds)
+        return list(self._future.get(seconds).values())
 
     def done(self) -> bool:
         return self._future.done()
@@ -77,12 +79,12 @@ class RankView:
         return self.slice(number, 1)
 
     def execute(self, method: str, *args: Any, seconds: float = 60) -> RemoteCall:
-        """The same for all ranks."""
+        """Call a method of all ranks with the same arguments."""
         return RemoteCall(self._actors.call.call(method, [args]), seconds)
 
     def dispatch(self, method: str, shards: Sequence[Any], seconds: float = 60) -> RemoteCall:
-        """To each rank its own."""
-        return RemoteCall(self._actors.call.call(method, [(one,) for one in shards]), seconds)
+        """Call a method of all ranks, each with arguments of its own."""
+        return RemoteCall(self._actors.call.call(method, [(shard,) for shard in shards]), seconds)
 
 
 class WorkerGroup(RankView):
@@ -98,7 +100,7 @@ class WorkerGroup(RankView):
 
 
 class Runtime:
-    """What one process has of the backend. `hosts` are those of a job: ProcessJob, SlurmJob, ..."""
+    """The backend in one process. `hosts` are those of a job: ProcessJob, SlurmJob, ..."""
 
     def __init__(self, hosts: HostMesh):
         self._hosts = hosts
@@ -115,7 +117,7 @@ class Runtime:
 
 
 class StubWorker:
-    """In place of verl's actor, critic and rollout workers."""
+    """Replaces verl's actor, critic and rollout workers."""
 
     def __init__(self, scale: float):
         self.scale = scale

@@ -17,7 +17,7 @@ class Player(Actor):
 
     @endpoint
     async def meet(self, others) -> str:
-        """Get to know the one of the other mesh who has my rank."""
+        """Remember the actor of the other mesh that has my rank."""
         self.partner = others.slice(**self.rank)
         return await self.partner.greet.call_one(f"{self.name} {self.rank.rank}")
 
@@ -27,7 +27,7 @@ class Player(Actor):
 
     @endpoint
     async def play(self, num_hits: int) -> int:
-        """Hit the ball to the partner until there are no hits left; how often it was here."""
+        """Hit the ball to the partner until no hits are left. Return how often it was here."""
         mine = 0
         while num_hits > 0:
             mine += 1

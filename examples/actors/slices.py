@@ -12,7 +12,7 @@ from monarch.actor import Actor, context, current_rank, endpoint, proc_mesh, thi
 class Worker(Actor):
     @endpoint
     def where(self) -> str:
-        """The rank in the part that was called, and the one that I was spawned with."""
+        """Return the rank in the part that was called, and the rank at the spawn."""
         return f"{current_rank().rank} ({context().actor_instance.rank.rank})"
 
 

@@ -1,4 +1,4 @@
-"""Ask all ranks for what their machine and process look like, and add it up.
+"""Ask all ranks about their machine and process, and add up the answers.
 
 Run it with `python examples/actors/system_info.py`, or with `older` for the older spelling.
 """

@@ -23,7 +23,7 @@ CALM = Path(__file__).with_name("calm.toml")
 
 
 class FileChecker(Actor):
-    """Says what a host has of the workspace."""
+    """Reads the files of the workspace on its host."""
 
     @endpoint
     def read(self, name: str) -> str:

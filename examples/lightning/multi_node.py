@@ -27,8 +27,8 @@ class ToyActor(Actor):
 
 
 def main(num_nodes: int, machine: str) -> None:
-    found = re.search(r"_X_(\d+)$", machine)
-    gpus = int(found[1]) if found else 1
+    match = re.search(r"_X_(\d+)$", machine)
+    gpus = int(match[1]) if match else 1
     job = LightningJob(num_nodes, machine, name="monarch-toy", mesh="trainers")
     try:
         # Noted in .monarch: the next start of this program finds the machines there.

@@ -32,7 +32,9 @@ class Trainer(Actor):
             "weight": torch.full((SIZE, SIZE), float(step)),
             "bias": torch.full((SIZE,), -float(step)),
         }
-        state = {name: distribute_tensor(one, mesh, [Shard(0)]) for name, one in whole.items()}
+        state = {
+            name: distribute_tensor(tensor, mesh, [Shard(0)]) for name, tensor in whole.items()
+        }
         return self.weights.publish(state, rank=rank, num_ranks=2).get()
 
 

@@ -48,7 +48,7 @@ def samples(num: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def own_device() -> torch.device:
-    """The GPU of this proc; without GPUs the CPU."""
+    """Return the GPU of this proc, or the CPU if there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
@@ -85,7 +85,7 @@ class Trainer(Actor):
 
     @endpoint
     def publish(self, step: int) -> None:
-        """Make the weights the version of this step. All trainers have the same: rank 0's do."""
+        """Publish the weights as the version of this step, from rank 0: all ranks have the same."""
         self.weights.publish(self.model.state_dict(), version=step).get()
 
 
@@ -99,12 +99,12 @@ class Evaluator(Actor):
 
     @endpoint
     def evaluate(self, version: int) -> tuple[float, int]:
-        """The sum of the losses with the weights of that version, and of how many samples."""
+        """Return the sum of the losses with these weights, and the number of samples."""
         self.weights.fetch(self.model, version=version).get()
         point = current_rank()  # among the evaluators
         mine = slice(point.rank, None, point.extent.nelements)
         inputs, labels = (
-            one[mine].to(self.device) for one in samples(self.config.num_held_out, -1)
+            tensor[mine].to(self.device) for tensor in samples(self.config.num_held_out, -1)
         )
         with torch.no_grad():
             loss = functional.mse_loss(self.model(inputs), labels, reduction="sum")
@@ -128,7 +128,7 @@ def run(config: Config, procs: ProcMesh, record: Record) -> dict[str, float]:
     best, published = float("inf"), 0
 
     def take(step: int) -> None:
-        """Tell of the evaluation that is over; it was of the weights of an earlier step."""
+        """Report an evaluation that has ended; its weights are of an earlier step."""
         nonlocal best, going_on
         assert going_on is not None
         version, future = going_on

@@ -40,12 +40,12 @@ class TrainerActor(Actor):
 
     @endpoint
     def ping_rank(self) -> None:
-        """Says that it is there."""
+        """Log a line with the name of this actor."""
         print(f"{self.uid} Ping!")
 
     @endpoint
     def start_training(self, num_steps: int) -> float:
-        """Learn to double a number; the loss after ``num_steps``, the same on all ranks."""
+        """Learn to double a number. Return the loss after ``num_steps``, equal on all ranks."""
         torch.distributed.init_process_group("gloo")
         try:
             torch.manual_seed(0)

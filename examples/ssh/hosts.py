@@ -15,7 +15,7 @@ from monarch.job import SSHJob
 
 
 class Machine(Actor):
-    """Knows the machine that it runs on."""
+    """Describes the machine that it runs on."""
 
     @endpoint
     def describe(self) -> str:
@@ -28,8 +28,8 @@ def main(names: list[str]) -> None:
     job.add_mesh("machines", names)
     try:
         machines = job.state(cached_path=None).machines.spawn_procs().spawn("machine", Machine)
-        for name, told in zip(names, machines.describe.call().get().values(), strict=True):
-            print(f"{name} is {told}")
+        for name, description in zip(names, machines.describe.call().get().values(), strict=True):
+            print(f"{name} is {description}")
     finally:
         job.kill()
 

@@ -19,7 +19,7 @@ from monarch_sync.messages import Commit, Message, decode, encode
 
 
 def keep(link: Connection, parents_end: Connection, root: str) -> None:
-    """The child: a replica that answers until the parent is gone."""
+    """Run the child: a replica that answers messages until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     parents_end.close()
     replica = Replica(root)
@@ -33,7 +33,7 @@ def keep(link: Connection, parents_end: Connection, root: str) -> None:
 
 
 class Follower:
-    """The parent's end: what it knows of the copy, and how to bring it up to date."""
+    """The parent's end: knows the state of the copy, and updates it."""
 
     def __init__(self, workspace: Workspace, link: Connection) -> None:
         self.workspace = workspace
@@ -46,7 +46,7 @@ class Follower:
         return decode(self.link.recv())
 
     def push(self, touched: set[Path] | None = None) -> int:
-        """Bring what changed, all of it or nothing; returns how many files that were."""
+        """Send all changed files, or none if that fails. Return how many there were."""
         scan = self.scanner.rescan(touched) if touched else self.scanner.scan()
         if scan.manifest == self.view.manifest:
             return 0

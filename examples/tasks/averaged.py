@@ -16,16 +16,16 @@ from monarch_recipes.ddp import DDPConfig
 
 
 def build_extra_state(config: DDPConfig, model: nn.Module) -> dict[str, Any]:
-    """Anything with `state_dict` and `load_state_dict`, by name: it is in every checkpoint."""
+    """Return objects with `state_dict` and `load_state_dict`, by name. Checkpoints contain them."""
     return {"ema": AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))}
 
 
 def after_step(model: nn.Module, extra: dict[str, Any]) -> None:
-    """On each rank, after the optimizer's step."""
+    """Update the average. Each rank calls this after the optimizer's step."""
     extra["ema"].update_parameters(model)
 
 
 def model_to_evaluate(model: nn.Module, extra: dict[str, Any]) -> nn.Module:
-    """What the held-out samples are given to."""
+    """Return the model that is evaluated on the held-out samples."""
     ema: nn.Module = extra["ema"]
     return ema

@@ -4,8 +4,8 @@
     monarch run ddp task=denoise num_epochs=10 extras.patience=3
     monarch run fault_tolerant task=denoise
 
-There is no accuracy here. What is told is the loss, of training and held out, and how much of the
-noise is left, which `evaluate` finds in its own way.
+There is no accuracy here. The run reports the loss, of training and held out, and how much of the
+noise is left, which `evaluate` measures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOISE = 0.3
 
 
 class Noisy:
-    """An image with noise, and without: other noise each time it is read."""
+    """Pairs of an image with noise and without. The noise differs each time."""
 
     def __init__(self, images: torch.Tensor) -> None:
         self.images = images.flatten(1)
@@ -44,8 +44,10 @@ def load_data(config: Any) -> Data:
 
 
 def build_model(config: Any) -> nn.Module:
-    """Images (N, 64) to images, through 24 numbers. BatchNorm's statistics are those of all
-    ranks."""
+    """Return a model of images (N, 64) to images, through 24 numbers.
+
+    BatchNorm's statistics are averaged over all ranks.
+    """
     return nn.Sequential(
         nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 24),
         nn.Linear(24, 128), nn.ReLU(), nn.Linear(128, 64),
@@ -57,15 +59,18 @@ def compute_loss(restored: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
 
 
 def evaluate(model: nn.Module, batches: Iterable[Any]) -> dict[str, Weighted]:
-    """Of this rank's share. A sum with its weight is added up over ranks before it is divided."""
-    left, noise, num_images = 0.0, 0.0, 0
+    """Return the measures of this rank's share, each as a sum and its weight.
+
+    Both are added up over the ranks before they are divided.
+    """
+    error, noise, num_images = 0.0, 0.0, 0
     for noisy, images in batches:
-        left += float((model(noisy) - images).square().mean(1).sum())
+        error += float((model(noisy) - images).square().mean(1).sum())
         noise += float((noisy - images).square().mean(1).sum())
         num_images += len(images)
-    return {"loss": (left, num_images), "noise_left": (left, noise)}
+    return {"loss": (error, num_images), "noise_left": (error, noise)}
 
 
 def should_stop(history: Sequence[Mapping[str, float]]) -> str:
-    """Asked after each evaluation; what it returns is the reason, and empty to go on."""
+    """Return why the run should stop after this evaluation; "" if it should not."""
     return "a tenth of the noise is left" if history[-1]["noise_left"] < 0.1 else ""

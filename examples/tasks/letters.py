@@ -27,7 +27,7 @@ NUM_PARAGRAPHS = 2048
 
 
 def load_data(config: Any) -> Data:
-    """Paragraphs, each (bytes, the bytes that follow them)."""
+    """Return paragraphs as pairs: bytes, and the byte that follows each."""
     paragraphs = [part.strip() for text in topics.values() for part in text.split("\n\n")]
     random.Random(config.data_seed).shuffle(paragraphs)
     samples = []
@@ -39,7 +39,7 @@ def load_data(config: Any) -> Data:
 
 
 def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """A rectangle of them: what is beyond the end of a paragraph is masked."""
+    """Pad paragraphs to the longest one. Positions after the end of a paragraph are masked."""
     inputs, labels = zip(*samples, strict=True)
     pad = nn.utils.rnn.pad_sequence
     return (
@@ -49,7 +49,7 @@ def collate(samples: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Letters(nn.Module):
-    """Bytes (N, T) to logits of the next ones (N, T, 256)."""
+    """Maps bytes (N, T) to logits of the next bytes (N, T, 256)."""
 
     def __init__(self, width: int = 96) -> None:
         super().__init__()
@@ -69,9 +69,9 @@ def build_model(config: Any) -> nn.Module:
 
 
 def build_optimizer(config: Any, model: nn.Module) -> torch.optim.Optimizer:
-    """Vectors, as biases and norms, are not decayed."""
-    matrices = [one for one in model.parameters() if one.ndim > 1]
-    vectors = [one for one in model.parameters() if one.ndim <= 1]
+    """Return AdamW, without weight decay of vectors such as biases and norms."""
+    matrices = [weight for weight in model.parameters() if weight.ndim > 1]
+    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
     groups = [{"params": matrices}, {"params": vectors, "weight_decay_scale": 0.0}]
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
 

@@ -1,7 +1,6 @@
 """Data parallel training, written as one program: `python examples/tensors/ddp.py`.
 
-Each proc has its rows; the gradients are averaged by a line that stands in the loop. The optimizer
-is torch's own, as it is.
+Each proc has its rows; a line in the loop averages the gradients. The optimizer is torch's own.
 """
 
 from __future__ import annotations

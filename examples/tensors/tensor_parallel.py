@@ -16,7 +16,7 @@ FEATURES, HIDDEN, RANKS = 16, 64, 2
 
 
 class ToAll(torch.autograd.Function):
-    """The input is everybody's; its gradient is the sum of theirs."""
+    """All ranks have the same input; its gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx, x):
@@ -28,7 +28,7 @@ class ToAll(torch.autograd.Function):
 
 
 class FromAll(torch.autograd.Function):
-    """The output is the sum of all; its gradient is everybody's."""
+    """The output is the sum over all ranks; all get its gradient."""
 
     @staticmethod
     def forward(ctx, x):
@@ -40,7 +40,7 @@ class FromAll(torch.autograd.Function):
 
 
 def shards(rank):
-    """This rank's rows of the first matrix, and columns of the second."""
+    """Return this rank's rows of the first matrix, and its columns of the second."""
     torch.manual_seed(0)
     up, down = torch.randn(HIDDEN, FEATURES) / 8, torch.randn(FEATURES, HIDDEN) / 8
     own = slice(int(rank) * HIDDEN // RANKS, (int(rank) + 1) * HIDDEN // RANKS)

@@ -48,12 +48,12 @@ class TrainerActor(Actor):
 
     @endpoint
     async def ping_rank(self) -> None:
-        """Says that it is there."""
+        """Log a line with the name of this actor."""
         logger.info(f"{self.uid} Ping!")
 
     @endpoint
     async def start_training(self) -> None:
-        """Train from the first step to the last; what goes wrong is raised at the client."""
+        """Train from the first step to the last. The client gets any error."""
         init_logger()
         trainer: Trainer | None = None
         try:
@@ -84,7 +84,7 @@ class TrainerActor(Actor):
 
 @dataclass
 class RunParams:
-    """What a person would adjust to the model and the machines."""
+    """The settings that depend on the model and the machines."""
 
     training_steps: int = 3
     model_config: str = "titan.toml"
@@ -95,7 +95,7 @@ class RunParams:
 
 
 def make_job_config() -> JobConfig:
-    """TorchTitan's own config, from its file and its flags."""
+    """Return TorchTitan's own config, from its file and its flags."""
     # Calculate total parallelism based on cluster size
     data_parallel_shard_degree = RunParams.num_nodes * RunParams.gpus_per_node
     output_path = "./outputs"

@@ -79,7 +79,7 @@ class Trainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple:
-        """What must survive a reload: the weights, the optimizer, the position."""
+        """Return the state that must survive a reload: weights, optimizer, position."""
         weights = sum(p.detach().double().sum().item() for p in self.net.parameters())
         state = self.optimizer.state_dict()["state"]
         moments = sum(s["exp_avg_sq"].double().sum().item() for s in state.values())

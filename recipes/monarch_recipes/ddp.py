@@ -177,8 +177,7 @@ def load_data(config: DDPConfig) -> Data:
     Each is a data set with `len(data)` and `data[index] -> (input, label)`, a torch DataLoader, or
     a stream. Every rank loads all of it, and reads its share of the samples.
     """
-    digits = load_digit_samples(config.data_seed, config.held_out_fraction)
-    return Data(digits.train, digits.held_out)
+    return load_digit_samples(config.data_seed, config.held_out_fraction)
 
 
 def build_model(config: DDPConfig) -> nn.Module:

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from monarch_recipes.samples import Data
+
 NUM_CLASSES = 10
 
 
@@ -25,23 +27,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device) -> Samples:
-        """Return the same samples on another device."""
-        return Samples(self.images.to(device), self.labels.to(device))
-
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.images[index], self.labels[index]
 
 
-@dataclass(frozen=True)
-class Digits:
-    """The data set in two parts, for training and for evaluation. They share no image."""
-
-    train: Samples
-    held_out: Samples
-
-
-def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Digits:
+def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Data:
     """Load the digits and split them at random; the same seed gives the same split.
 
     Raises ModuleNotFoundError if scikit-learn is not installed.
@@ -52,10 +42,7 @@ def load_digit_samples(seed: int, held_out_fraction: float = 0.2) -> Digits:
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     num_held_out = round(len(labels) * held_out_fraction)
     held_out, train = order[:num_held_out], order[num_held_out:]
-    return Digits(
-        train=Samples(images[train], labels[train]),
-        held_out=Samples(images[held_out], labels[held_out]),
-    )
+    return Data(Samples(images[train], labels[train]), Samples(images[held_out], labels[held_out]))
 
 
 def _file() -> Path:

@@ -41,8 +41,7 @@ def evaluate_share(
                 outputs = model(inputs)
                 size = num_samples_in(labels)
                 tally.add("loss", loss(outputs, labels), size)
-                for name, value in metrics(outputs, labels).items():
-                    tally.add(name, value, size)
+                tally.measure(metrics, outputs, labels, size)
     return tally.sums()
 
 

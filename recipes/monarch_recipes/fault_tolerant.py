@@ -227,8 +227,7 @@ def load_data(config: FaultTolerantConfig) -> Data:
 
     Each is a data set with `len(data)` and `data[index] -> (input, label)`, or a DataLoader of one.
     """
-    digits = load_digit_samples(config.data_seed, config.held_out_fraction)
-    return Data(digits.train, digits.held_out)
+    return load_digit_samples(config.data_seed, config.held_out_fraction)
 
 
 def build_model(config: FaultTolerantConfig) -> nn.Module:
@@ -445,7 +444,6 @@ class ReplicaTrainer(Actor):
         return GroupStep(
             step=step,
             committed=committed,
-            healed=manager.has_healed,
             participants=num_groups,
             loss=means.pop("loss"),
             metrics=means,

@@ -156,11 +156,6 @@ class RLConfig:
             text = f"is less than problems_per_step = {self.problems_per_step}"
             raise ConfigError(text, key="buffer_groups")
 
-    @property
-    def num_steps_in_all(self) -> int:
-        """The number of steps of the supervised phase and of reinforcement together."""
-        return self.num_supervised_steps + self.num_steps
-
 
 def build_policy(config: RLConfig) -> nn.Module:
     """Return the model that learns: tokens (N, T) to logits (N, T, vocabulary)."""
@@ -386,11 +381,7 @@ def train(
         rejoin=rejoin if config.parallelism == "ddp" else None,
     )
     plan: RLPlan = holding.ask(
-        trainers.setup,
-        store,
-        doing="setting up",
-        unless=lambda: record.is_stopping,
-        in_place=False,
+        trainers.setup, store, doing="setting up", unless=lambda: record.is_stopping, in_place=False
     )[0]
     saving.resumed(plan.resumed_from, plan.first_step, plan.skipped)
     record.message(
@@ -400,7 +391,7 @@ def train(
         f"supervised steps, then {config.num_steps}"
     )
     pipeline.begin_anew(attempt.hosts, plan.buffer)
-    step, num_steps = plan.first_step, config.num_steps_in_all
+    step, num_steps = plan.first_step, config.num_supervised_steps + config.num_steps
     weights = Weights(name, max(holding.ask(trainers.publish, doing="publishing")))
     solved: float | None = None
 

@@ -1,4 +1,4 @@
-"""Functions of a step's number: its learning rate, whether something is due, its split batch.
+"""The learning rate of a step, whether something is due after it, and how its batch is split.
 
 All recipes use these, with any number of ranks.
 """

@@ -401,7 +401,7 @@ def quorum(world: World) -> None:
             world.loop.call_later(HEARTBEAT_SECONDS, quorum, world)
             continue
         if why := world.refuse(one.number, newest + 1):
-            result = GroupStep(newest, False, False, 2, 1.0, {}, 0.1, 1.0, 1.0, 0, None, why)
+            result = GroupStep(newest, False, 2, 1.0, {}, 0.1, 1.0, 1.0, 0, None, why)
             world.moment()
             if not call.done():
                 call.set_result(Answers({0: result}))
@@ -411,7 +411,7 @@ def quorum(world: World) -> None:
             world.rows.append((newest + 1, len(members)))
         is_last = one.step_made >= order.last_step
         result = GroupStep(
-            one.step_made, True, False, len(members), 1.0, {}, 0.1, 1.0, 1.0, 0,
+            one.step_made, True, len(members), 1.0, {}, 0.1, 1.0, 1.0, 0,
             one.on_fingerprint() if is_last else None, None,
         )  # fmt: skip
         world.moment()

@@ -261,7 +261,7 @@ def test_the_buffer_goes_on_from_its_state() -> None:
 def test_what_a_bad_reward_has_judged_leaves_the_buffer() -> None:
     replay = Replay(capacity=4)
     replay.add(0, [group(0, generation=1), group(0, generation=2)])
-    assert replay.drop(lambda one: one.reward_generation == 2) == 1
+    assert replay.drop_judged_by(2) == 1
     assert [one.reward_generation for one in replay.groups] == [1]
 
 

@@ -52,7 +52,7 @@ class World:
             SampleGroup(problem, (0,), samples, 3, self.generation_of(number), 1.0)
             for problem in request.problems
         ]
-        return Generated(groups, 0.0, 1.0, 0.0)
+        return Generated(groups, 0.0, 1.0)
 
     def judge(self, number: int, numbers: list[int], texts: list[list[str]], _: float) -> Judged:
         self.num_judged += 1

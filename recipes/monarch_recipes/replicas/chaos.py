@@ -75,8 +75,8 @@ class _Word:
     text: str
     column: int
 
-    def error(self, reason: str, word: str = "", known: Sequence[str] = ()) -> ChaosError:
-        near = difflib.get_close_matches(word, known, 1)
+    def error(self, reason: str, word: str = "", names: Sequence[str] = ()) -> ChaosError:
+        near = difflib.get_close_matches(word, names, 1)
         return ChaosError(reason, self.column, near[0] if near else None)
 
 
@@ -117,24 +117,24 @@ def _fault(words: list[_Word], size: _Size, dice: random.Random) -> InjectedFaul
         raise first.error(f"there is no fault '{kind}'", kind, (*KINDS, _RANDOM))
     if not at or not step_text.isdigit() or not 1 <= int(step_text) <= size.num_steps:
         raise first.error(f"expected {kind}@STEP, with a step from 1 to {size.num_steps}")
-    given = _values(words[1:], _FAULT_KEYS)
+    settings = _values(words[1:], _FAULT_KEYS)
     return InjectedFault(
         kind=kind,
         step=int(step_text),
-        group=_within(given, "group", size.num_groups, dice),
-        rank=_within(given, "rank", size.procs_per_group, dice),
-        when=_moment(given),
-        seconds=_seconds(given),
+        group=_within(settings, "group", size.num_groups, dice),
+        rank=_within(settings, "rank", size.procs_per_group, dice),
+        when=_moment(settings),
+        seconds=_seconds(settings),
     )
 
 
 def _random_faults(words: list[_Word], size: _Size) -> list[InjectedFault]:
-    given = _values(words[1:], _RANDOM_KEYS)
-    if "every" not in given:
+    settings = _values(words[1:], _RANDOM_KEYS)
+    if "every" not in settings:
         raise words[0].error("random needs every=, the number of steps that have one fault")
-    every = _integer(given["every"], 1)
-    dice = random.Random(_integer(given["seed"], 0) if "seed" in given else 0)
-    kinds = _kinds(given.get("kinds"))
+    every = _integer(settings["every"], 1)
+    dice = random.Random(_integer(settings["seed"], 0) if "seed" in settings else 0)
+    kinds = _kinds(settings.get("kinds"))
     return [
         InjectedFault(
             kind=dice.choice(kinds),
@@ -142,21 +142,21 @@ def _random_faults(words: list[_Word], size: _Size) -> list[InjectedFault]:
             group=dice.randrange(size.num_groups),
             rank=dice.randrange(size.procs_per_group),
             when=dice.choice(MOMENTS),
-            seconds=_seconds(given),
+            seconds=_seconds(settings),
         )
         for first in range(1, size.num_steps + 1, every)
     ]
 
 
-def _values(words: list[_Word], known: Sequence[str]) -> dict[str, _Word]:
+def _values(words: list[_Word], names: Sequence[str]) -> dict[str, _Word]:
     """Return the words, which must be ``key=value``, by key. Raises ChaosError for unknown keys."""
-    given: dict[str, _Word] = {}
+    settings: dict[str, _Word] = {}
     for word in words:
         key, equals, value = word.text.partition("=")
-        if key not in known or not equals:
-            raise word.error(f"expected one of {', '.join(f'{k}=' for k in known)}", key, known)
-        given[key] = _Word(value, word.column + len(key) + 1)
-    return given
+        if key not in names or not equals:
+            raise word.error(f"expected one of {', '.join(f'{k}=' for k in names)}", key, names)
+        settings[key] = _Word(value, word.column + len(key) + 1)
+    return settings
 
 
 def _integer(word: _Word, least: int) -> int:
@@ -165,25 +165,25 @@ def _integer(word: _Word, least: int) -> int:
     return int(word.text)
 
 
-def _within(given: dict[str, _Word], key: str, count: int, dice: random.Random) -> int:
+def _within(settings: dict[str, _Word], key: str, count: int, dice: random.Random) -> int:
     drawn = dice.randrange(count)
-    if key not in given:
+    if key not in settings:
         return drawn
-    value = _integer(given[key], 0)
+    value = _integer(settings[key], 0)
     if value >= count:
-        raise given[key].error(f"there is no {key} {value}: they count from 0 to {count - 1}")
+        raise settings[key].error(f"there is no {key} {value}: they count from 0 to {count - 1}")
     return value
 
 
-def _moment(given: dict[str, _Word]) -> str:
-    word = given.get("when", _Word("inside", 0))
+def _moment(settings: dict[str, _Word]) -> str:
+    word = settings.get("when", _Word("inside", 0))
     if word.text not in MOMENTS:
         raise word.error(f"there is no moment '{word.text}'", word.text, MOMENTS)
     return word.text
 
 
-def _seconds(given: dict[str, Any]) -> float:
-    word = given.get("seconds")
+def _seconds(settings: dict[str, Any]) -> float:
+    word = settings.get("seconds")
     if word is None:
         return _SLOW_SECONDS
     try:

@@ -118,6 +118,7 @@ class Controller(Actor):
         hosts = hosts.flatten("hosts")
         #: With the present values of the live keys.
         self.config = config
+        #: The client's port, for events.
         self.news = news
         self.hold = hold
         self.event_log = EventLog(
@@ -143,6 +144,7 @@ class Controller(Actor):
         self.faults: list[InjectedFault] = config.faults()
         #: Whether a person wants a checkpoint after the next step.
         self.is_save_wanted = False
+        #: Set when the run is asked to stop.
         self.stop_wanted = asyncio.Event()
         #: The seconds of the last committed step, and the time of its commit, by `time.monotonic`.
         self.step_seconds = 0.0
@@ -151,6 +153,7 @@ class Controller(Actor):
         self.has_committed = False
         #: The groups that got new processes since any group committed a step.
         self.renewed: set[int] = set()
+        #: The name of the run's folder, for bulletins.
         self._run_name = checkpoint_dir.parent.name
 
     @property
@@ -204,8 +207,6 @@ class Controller(Actor):
         # The task that drives a group learns of its death from the call that waits for it.
         self.keeper.on_failure(failure.mesh_name)
         return True
-
-    # The whole run.
 
     async def train(self) -> None:
         """Train to the end, and send the outcome or the error to the client."""
@@ -318,8 +319,6 @@ class Controller(Actor):
                 + self.groups.how_to_go_on()
             )
 
-    # The end that was asked for.
-
     async def none_can_go_on(self) -> None:
         """Wait until the run is asked to stop, and then until no group can finish a step in
         time.
@@ -411,8 +410,6 @@ class Controller(Actor):
             why = "nothing was learned that is not saved" if saved else "before the first step"
         return StoppedUnsaved(f"stopped: {why}. {self.groups.how_to_go_on()}")
 
-    # What groups wait for.
-
     async def tell_waits(self) -> None:
         """Post what each group waits for, whenever it changes, for people who ask why nothing
         moves.
@@ -484,8 +481,6 @@ class Controller(Actor):
         finished.
         """
         return self.is_stopping or self.groups.is_over()
-
-    # One group.
 
     async def drive(self, group: Group) -> None:
         """Drive one group to the last step, through as many lighthouses as it takes."""
@@ -750,8 +745,6 @@ class Controller(Actor):
             if not isinstance(error, Unsaved):
                 raise
             groups.tell_unsaved(group, error)
-
-    # Faults on purpose.
 
     def take_fault(self, group: Group, step: int) -> InjectedFault | None:
         """Remove and return the fault that is due in this step of this group, or None.

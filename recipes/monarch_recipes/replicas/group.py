@@ -155,8 +155,7 @@ class Group:
 
     def hosts_of(self, hosts: HostMesh) -> HostMesh:
         """Return the part of ``hosts`` that this group is on."""
-        place = self.place
-        return hosts.slice(hosts=slice(place.first_host, place.first_host + place.num_hosts))
+        return hosts.slice(hosts=slice(self.place.hosts.start, self.place.hosts.stop))
 
     def let_go(self) -> ProcMesh | None:
         """Reset the group to one without processes. Return them for the caller to end."""

@@ -111,8 +111,6 @@ class Groups:
         """The machines that must reach the groups' processes."""
         return peers_of(self.hosts, self._config.lighthouse)
 
-    # How far each group is.
-
     def is_over(self) -> bool:
         """Return whether a group has finished. From then on no group may begin."""
         return any(group.has_finished for group in self.all)
@@ -134,8 +132,6 @@ class Groups:
             if other is not group and (other.is_training or other.has_finished)
         )
         return max(others, default=0)
-
-    # Starting and losing one.
 
     async def start(self, group: Group) -> None:
         """Start a group: new processes build the model, and load the last checkpoint of this run.
@@ -307,8 +303,7 @@ class Groups:
     def give_up_elsewhere(self, hosts: Collection[int]) -> None:
         """Give up the groups that are not on ``hosts``, because only these hosts are left."""
         for group in self.all:
-            first, num = group.place.first_host, group.place.num_hosts
-            if not group.is_given_up and not set(range(first, first + num)).issubset(hosts):
+            if not group.is_given_up and not set(group.place.hosts).issubset(hosts):
                 group.is_given_up = True
                 text = f"{group.name} is given up: its host is lost, and the others go on without"
                 self.event_log.tell("given_up", text, group=group.number)
@@ -366,8 +361,6 @@ class Groups:
         with contextlib.suppress(MonarchError, RuntimeError):  # as where the hosts are gone
             for group in self.all:
                 self._memory_of(group).forget()
-
-    # Asking one.
 
     async def ask(
         self,

@@ -56,8 +56,8 @@ class Lighthouse(Actor):
         self.server: LighthouseServer | None = None
 
     @endpoint
-    def serve(self, port: int, patience_seconds: float, peers: tuple[str, ...] = ()) -> str:
-        """Start the server, and return its URL. Port 0 takes a free port.
+    def serve(self, port: int, patience_seconds: float, peers: tuple[str, ...]) -> tuple[str, int]:
+        """Start the server. Return its URL and this process's id. Port 0 takes a free port.
 
         It accepts every client of this machine, or with ``peers`` every client of the address
         through which these hosts reach this machine. Raises LighthouseError if the port is still in
@@ -85,12 +85,7 @@ class Lighthouse(Actor):
                     ) from None
             time.sleep(_POLL_SECONDS)
         # The server's own URL contains the host's name, which need not resolve.
-        return f"http://{address}:{self.server.address().rsplit(':', 1)[1]}"
-
-    @endpoint
-    def pid(self) -> int:
-        """Return the process id of the lighthouse."""
-        return os.getpid()
+        return f"http://{address}:{self.server.address().rsplit(':', 1)[1]}", os.getpid()
 
     @endpoint
     def crash(self) -> None:
@@ -202,10 +197,9 @@ class LighthouseKeeper:
             LIGHTHOUSE, Lighthouse, config.heartbeat_timeout_seconds, config.join_timeout_seconds
         )
         try:
-            self.url = await self._actor.serve.call_one(
+            self.url, pid = await self._actor.serve.call_one(
                 port, patience_seconds, hosts_beyond(self.hosts)
             )
-            pid = await self._actor.pid.call_one()
         except ActorError as error:
             raise error.exception from None
         self._event_log.tell(

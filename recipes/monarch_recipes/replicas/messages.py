@@ -101,7 +101,6 @@ class GroupStep:
 
     step: int
     committed: bool
-    healed: bool
     participants: int
     loss: float
     metrics: dict[str, float]

@@ -33,6 +33,11 @@ class GroupPlace:
     def num_procs(self) -> int:
         return self.num_hosts * self.procs_per_host
 
+    @property
+    def hosts(self) -> range:
+        """The numbers of its hosts."""
+        return range(self.first_host, self.first_host + self.num_hosts)
+
 
 def place_groups(
     num_groups: int, procs_per_group: int, num_hosts: int, procs_per_host: int
@@ -73,7 +78,7 @@ def most_procs_on_a_host(places: Sequence[GroupPlace]) -> int:
     """Return the number of procs, of all groups, on the host that has most."""
     counts: Counter[int] = Counter()
     for place in places:
-        for host in range(place.first_host, place.first_host + place.num_hosts):
+        for host in place.hosts:
             counts[host] += place.procs_per_host
     return max(counts.values())
 
@@ -84,7 +89,7 @@ def describe_places(places: Sequence[GroupPlace], num_procs: int) -> dict[str, A
     """
     rows = {
         f"group {number}": f"{counted(place.num_procs, 'proc')} on "
-        + ", ".join(f"host {place.first_host + i}" for i in range(place.num_hosts))
+        + ", ".join(f"host {host}" for host in place.hosts)
         for number, place in enumerate(places)
     }
     num_idle = num_procs - sum(place.num_procs for place in places)

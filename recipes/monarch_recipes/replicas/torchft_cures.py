@@ -54,7 +54,6 @@ _manager: "CarefulManager | None" = None  # the present one of this process
 _PARTS = (
     (torchft.manager, "ManagerServer"),
     (http_transport, "_IPv6HTTPServer"),
-    (Manager, "_apply_pending_state_dict"),
     (Manager, "start_quorum"),
     (Manager, "should_commit"),
     (HTTPTransport, "disallow_checkpoint"),
@@ -116,7 +115,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
     - A quorum of fewer than ``least_groups`` is asked for again, a few times: the lighthouse may
       not know the other groups yet.
     - Its server listens at ``hostname`` alone. TorchFT's accepts every client on all interfaces.
-    - ``has_healed`` and ``has_committed`` say what happened since the last quorum began.
+    - ``has_committed`` says whether a step was committed since the last quorum began.
     """
 
     def __init__(self, *, patience_seconds: float, **arguments: Any) -> None:
@@ -130,7 +129,6 @@ class CarefulManager(Manager):  # type: ignore[misc]
         self.patience_seconds = patience_seconds
         self.least_step = 0
         self.least_groups = 1
-        self.has_healed = False
         self.has_committed = False
         self.is_given_up = False
         # Gradients of parameters that this process has not used, averaged over the groups. None if
@@ -156,7 +154,7 @@ class CarefulManager(Manager):  # type: ignore[misc]
 
         Raises LighthouseGone after `give_up`, and BehindOthers.
         """
-        self.has_healed = self.has_committed = False
+        self.has_committed = False
         deadline, num_tries = unheld_time() + self.patience_seconds, 0
         while True:
             try:
@@ -176,10 +174,6 @@ class CarefulManager(Manager):  # type: ignore[misc]
             raise BehindOthers(
                 f"alone at step {self.current_step()}, where others had committed {self.least_step}"
             )
-
-    def _apply_pending_state_dict(self) -> None:
-        self.has_healed = self._pending_state_dict is not None
-        super()._apply_pending_state_dict()
 
     def begin_average(self, tensor: torch.Tensor) -> Callable[[], object]:
         """Begin to average a tensor in place over the groups that take part.
@@ -292,8 +286,8 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
         class Server(ThreadingHTTPServer):
             request_queue_size = 1024
 
-            def __init__(self, where: tuple[str, int], *arguments: Any) -> None:
-                super().__init__((address, where[1]), *arguments)
+            def __init__(self, bind: tuple[str, int], *arguments: Any) -> None:
+                super().__init__((address, bind[1]), *arguments)
 
         with _instead(http_transport, "_IPv6HTTPServer", Server):
             super().__init__(timeout=timeout, num_chunks=0)
@@ -370,8 +364,8 @@ class ReachableTransport(HTTPTransport):  # type: ignore[misc]
 
     def _read(self, url: str, timeout: timedelta) -> Any:
         seconds = timeout.total_seconds()
-        with urllib.request.urlopen(url, timeout=seconds) as answer:
-            places = pickle.loads(answer.read(int(answer.headers["Content-Length"]) - 1))
+        with urllib.request.urlopen(url, timeout=seconds) as response:
+            places = pickle.loads(response.read(int(response.headers["Content-Length"]) - 1))
             reads = RDMAAction()
 
             def read(value: Any) -> Any:

@@ -101,14 +101,6 @@ class Crew:
         with limits, contextlib.suppress(SupervisionError, ActorError, TimeoutError):
             procs.stop().get(timeout=10 * _END_SECONDS)
 
-    def _sent(self, number: int, method: str, args: tuple[Any, ...]) -> Future[Any]:
-        _, actor = self._members[number]
-        future: Future[Any] = getattr(actor, method).call_one(*args)
-        return future
-
-    def _answered(self, number: int) -> None:
-        self._num_deaths[number] = 0
-
 
 class CrewCall(Generic[T]):
     """A call of a member, until its answer has been taken with `get`."""
@@ -123,7 +115,8 @@ class CrewCall(Generic[T]):
 
     def _send(self) -> None:
         try:
-            self._future = self._crew._sent(self.number, self._method, self._args)
+            _, actor = self._crew._members[self.number]
+            self._future = getattr(actor, self._method).call_one(*self._args)
         except SupervisionError:  # The member is dead already: `get` replaces it.
             self._future = None
 
@@ -147,5 +140,5 @@ class CrewCall(Generic[T]):
                     self._crew.replace(self.number, str(error.exception))
                 raise error.exception from None
             else:
-                self._crew._answered(self.number)
+                self._crew._num_deaths[self.number] = 0
                 return answer

@@ -98,7 +98,6 @@ class Generated:
     groups: list[SampleGroup]
     fetch_seconds: float
     seconds: float
-    ended_at: float  # seconds since 1970, by the clock of the generator's machine
 
 
 class Generator(Actor):
@@ -160,8 +159,7 @@ class Generator(Actor):
             )
             for problem, tokens in zip(request.problems, prompts, strict=True)
         ]
-        ended = time.perf_counter()
-        return Generated(groups, fetched - started, ended - started, time.time())
+        return Generated(groups, fetched - started, time.perf_counter() - started)
 
     def fetch(self, weights: Weights) -> None:
         """Fetch the newest weights, unless this version or a newer one was fetched already."""

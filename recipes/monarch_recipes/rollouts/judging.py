@@ -36,17 +36,6 @@ class RewardStuck(RewardFailed):
     """
 
 
-class _NotFinite(Exception):
-    """A reward function returned ``value``, which is not a finite number.
-
-    ``place`` is the file and line of the function.
-    """
-
-    def __init__(self, value: str, place: tuple[str, int]) -> None:
-        super().__init__(value)
-        self.place = place
-
-
 class _TooSlow(BaseException):
     """Raised in the thread of a reward function that takes too long."""
 
@@ -109,7 +98,7 @@ def rewards_within(
     instructions; a signal cannot, because only main threads get signals, and an actor does not run
     on one.
     """
-    values: list[float] = []
+    values: list[Any] = []
     errors: list[BaseException] = []
     now_judged = (0, time.monotonic())  # the number of the pair, and the start of its call
 
@@ -118,7 +107,7 @@ def rewards_within(
         try:
             for number, (problem, completion) in enumerate(pairs):
                 now_judged = (number, time.monotonic())
-                values.append(_finite(function, function(problem, completion)))
+                values.append(function(problem, completion))
         except BaseException as error:
             errors.append(error)
 
@@ -142,24 +131,15 @@ def rewards_within(
         if thread.is_alive():
             raise RewardStuck(f"{text}, and cannot be interrupted")
         raise RewardFailed(text, _place(errors))
+    for number, value in enumerate(values):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            code = getattr(function, "__code__", None)
+            place = ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
+            raise RewardFailed(f"{where(number)} is {value!r}, which is no finite number", place)
     if errors:
-        error = errors[0]
-        if isinstance(error, _NotFinite):
-            raise RewardFailed(
-                f"{where(len(values))} is {error}, which is no finite number", error.place
-            )
-        text = f"{type(error).__name__}: {error}, in {where(len(values))}"
+        text = f"{type(errors[0]).__name__}: {errors[0]}, in {where(len(values))}"
         raise RewardFailed(text, _place(errors))
-    return values
-
-
-def _finite(function: Callable[..., Any], value: object) -> float:
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        code = getattr(function, "__code__", None)
-        raise _NotFinite(
-            repr(value), ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
-        )
-    return float(value)
+    return list(map(float, values))
 
 
 def _place(errors: Sequence[BaseException]) -> tuple[str, int]:

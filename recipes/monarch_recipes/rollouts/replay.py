@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,10 +79,12 @@ class Replay:
         self._taken = step, taken
         return taken
 
-    def drop(self, is_dropped: Callable[[SampleGroup], bool]) -> int:
-        """Remove the groups for which ``is_dropped`` returns true; return how many."""
+    def drop_judged_by(self, generation: int) -> int:
+        """Remove the groups whose rewards come from this generation of the code; return how
+        many.
+        """
         old_num = len(self.groups)
-        self.groups = [group for group in self.groups if not is_dropped(group)]
+        self.groups = [group for group in self.groups if group.reward_generation != generation]
         return old_num - len(self.groups)
 
     def state(self) -> dict[str, Any]:
@@ -147,11 +149,8 @@ class ReplayBuffer(Actor):
 
     @endpoint
     def drop_judged_by(self, generation: int) -> int:
-        """Remove the groups whose rewards come from this generation of the code.
-
-        Return how many.
-        """
-        num_dropped = self.replay.drop(lambda group: group.reward_generation == generation)
+        """Call `Replay.drop_judged_by`, and write the state."""
+        num_dropped = self.replay.drop_judged_by(generation)
         self.write()
         return num_dropped
 

@@ -18,18 +18,8 @@ from typing import Any
 
 from monarch.config_file import ConfigError, with_keys
 
-from .versions import TitanConfig, titan
-
-__all__ = [
-    "Degrees",
-    "TitanConfig",
-    "check_config",
-    "from_flags",
-    "in_folder",
-    "section",
-    "value_at",
-    "with_values",
-]
+from .versions import TitanConfig as TitanConfig
+from .versions import titan
 
 
 def from_flags(flags: Sequence[str]) -> TitanConfig:

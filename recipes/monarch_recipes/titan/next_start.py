@@ -50,11 +50,7 @@ class TitanNextStart:
         parts, optimizers = self._engine.model_parts, self._engine.optimizers
         is_whole = len(parts) == 1 and not self._engine.parallel_dims.pp_enabled
         self._next_start.look(
-            change,
-            builders,
-            parts[0] if is_whole else None,
-            optimizers[0],
-            generation=generation,
+            change, builders, parts[0] if is_whole else None, optimizers[0], generation=generation
         )
 
     def _builders(self) -> Builders:

@@ -104,8 +104,10 @@ class Training:
         self.config = config = _with_later_timeouts(with_paths_here(config))
         self.rank = int(os.environ["RANK"])
         world_size = int(os.environ["WORLD_SIZE"])
+        #: The number of ranks in each kind of parallelism.
         self.degrees = check_config(config, world_size)
         check_machine(config, self.degrees)
+        #: Whether the config has validation.
         self._validates = section(config, "validation").enable
         #: Restores the process at the end of the training.
         self._exits = contextlib.ExitStack()
@@ -117,10 +119,12 @@ class Training:
                 self.engine = engine = titan.make(config)
             if self.why_not_nccl:
                 sum_plainly(engine)
+            #: The metrics of the present step, under our names.
             self._metrics = MetricsBuffer(engine.metrics_logger, world_size)
             engine.metrics_logger = self._metrics
             self._checkpointer = Checkpointer(engine, config, self.degrees)
             state = read_shards(copies, self.rank, str(self.degrees))
+            #: Whether it continues from the copies in the hosts' memory.
             self._is_from_memory = state is not None
             if state is not None:
                 go_on_from(state, engine)
@@ -128,9 +132,11 @@ class Training:
             self._resumed = Resumed(None) if state is not None else self._checkpointer.load()
             self.configure(config)
             self.next_start = TitanNextStart(config, engine)
+            #: TorchTitan's profilers, each with `step()`, or None for those that are off.
             self._profilers = [
                 self._exits.enter_context(profiler) for profiler in engine.profilers()
             ]
+            #: The train data, from the position that was resumed.
             self._batches = Batches(engine, self.rank, value_at(config, titan.keys.data))
             #: The parts of the model that DDP averages.
             self._replicas = [
