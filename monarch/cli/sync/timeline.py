@@ -56,15 +56,13 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
     If a number was used twice, the newest host's version counts.
     """
     newest = max((history.generation for history in histories.values()), default=0)
-    tellers_by_state: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
+    states: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
     for host, history in histories.items():
         for entry in history.generations:
-            tellers_by_state.setdefault((entry.generation, entry.digest), []).append((host, entry))
+            states.setdefault((entry.generation, entry.digest), []).append((host, entry))
     rows = []
     first_with: dict[bytes, int] = {}
-    for (generation, digest), tellers in sorted(
-        tellers_by_state.items(), key=lambda item: item[0][0]
-    ):
+    for (generation, digest), tellers in sorted(states.items(), key=lambda item: item[0][0]):
         rows.append(
             Row(
                 told=tellers[0][1],
@@ -103,25 +101,21 @@ def goal(rows: list[Row], generation: int | None) -> int:
     return generation
 
 
-def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | None:
-    """Return the generation that succeeded in the run that holds, if one holds and it is ``known``.
+def good_for(bulletins: Iterable[Bulletin], generations: Collection[int]) -> int | None:
+    """Return the generation that succeeded in the run that holds, if it is in ``generations``.
 
     Generations between may fail in the same way.
     """
     for bulletin in bulletins:
         good = int(bulletin.data.get("good", 0)) if bulletin.kind == "held" else 0
-        if good in known and good < bulletin.generation:
+        if good in generations and good < bulletin.generation:
             return good
     return None
 
 
 def like_now(history: HistoryReply) -> frozenset[int]:
     """Return the generations of a host that had its current state, including the current one."""
-    return frozenset(
-        generation.generation
-        for generation in history.generations
-        if generation.digest == history.digest
-    )
+    return frozenset(e.generation for e in history.generations if e.digest == history.digest)
 
 
 def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
