@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from monarch.cli.allocation.host_table import in_short
+from monarch.cli.terminal.tables import in_columns
 from monarch.runtime.answers import Response
 from monarch.wire.message import HostState
 from monarch_sync.words import counted

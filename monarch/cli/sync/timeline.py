@@ -33,15 +33,15 @@ class Row(NamedTuple):
         return [path.decode("utf-8", "surrogateescape") for path in self.told.paths]
 
     def to_dict(self, now: datetime) -> dict[str, Any]:
-        told = self.told
+        generation = self.told
         return {
-            "generation": told.generation,
-            "digest": told.digest.hex(),
-            "when": (now - timedelta(seconds=told.age_seconds)).isoformat(timespec="seconds"),
-            "author": told.author,
-            "num_changed": told.num_changed,
+            "generation": generation.generation,
+            "digest": generation.digest.hex(),
+            "when": (now - timedelta(seconds=generation.age_seconds)).isoformat(timespec="seconds"),
+            "author": generation.author,
+            "num_changed": generation.num_changed,
             "files": self.files,
-            "num_files": told.num_files,
+            "num_files": generation.num_files,
             "hosts": self.hosts,
             "is_current": self.is_current,
             "can_go_back": self.can_go_back,
