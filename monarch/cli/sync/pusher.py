@@ -199,7 +199,7 @@ class Pusher:
         while True:
             past = self.past(self.answering())
             rows = timeline(past.histories(WHOLE_HISTORY))
-            num_having = [len(row.hosts) for row in rows if row.told.generation in generations]
+            num_having = [len(row.hosts) for row in rows if row.entry.generation in generations]
             if min(num_having, default=0) == len(past.hosts) or time.monotonic() > deadline:
                 return others_line(rows, generations, len(past.hosts))
             time.sleep(_LOOK_SECONDS)
