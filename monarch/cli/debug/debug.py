@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from monarch.cli.observe.target import hosts_here
+from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.project import load_project, no_allocation, noted_job
 from monarch.core.rank_sets import BadRanks, in_ranges, is_in, parse_set
 from monarch.debugger.console import Console

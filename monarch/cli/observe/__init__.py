@@ -3,7 +3,7 @@
 What to open:
 
     commands    arguments, options and help
-    target      the processes, or the run, to observe: hosts and programs of a folder
+    target      the processes, or the run, to observe
     questions   `monarch query`, `hang`, `trace`
     views       `monarch top`, and the actions of all views: stacks, a profile, an end
     pages       `monarch dashboard`

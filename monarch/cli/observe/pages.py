@@ -12,9 +12,10 @@ from functools import partial
 
 import click
 
+from monarch.cli.hosts.hosts_here import hosts_here
 from monarch.cli.observe.opening import page_opener
 from monarch.cli.observe.run_actions import OwnFiles, RunActions
-from monarch.cli.observe.target import StayHere, hosts_here, run_paths
+from monarch.cli.observe.target import StayHere, run_paths
 from monarch.cli.observe.views import RankActions
 from monarch.cli.project import no_allocation
 from monarch.errors import JobError

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from monarch.cli.project import no_allocation, noted_job
+from monarch.cli.hosts.hosts_here import hosts_here
+from monarch.cli.project import no_allocation
 from monarch.observe.hang_report import (
     LATE_SECONDS,
     HangReport,
     hang_report,
     settled_report,
 )
-from monarch.observe.visit import MeshVisit, program_at
+from monarch.observe.visit import MeshVisit
 from monarch.runs.record.folder import RUNS, runs_in
 from monarch.runtime.client_agent import client
 from monarch.wire.address import ProcAddress
 
 _FLIGHT_LOOKS = 5
 _HOSTS_LOOKS = 10  # Not oftener: a scheduler may be asked for them.
-
-
-def hosts_here() -> dict[str, ProcAddress]:
-    """Return the running hosts of this folder's allocation, the programs of its runs, and the
-    program that runs this command, such as a notebook.
-    """
-    hosts = {}
-    job = noted_job()
-    if job is not None and job.num_running():
-        names = job.names_by_url()
-        hosts = {names.get(url, url): job.visit(url) for url in job.urls()}
-    for run in runs_in(RUNS):
-        pid = run.running_pid
-        program = program_at(pid) if pid is not None else None
-        if program is not None:
-            hosts[run.name] = program
-    asker = program_at(os.getppid())
-    if asker is not None:
-        hosts["this program"] = asker
-    return hosts
 
 
 def visit_here() -> MeshVisit:
