@@ -42,11 +42,7 @@ class Row(NamedTuple):
             "num_changed": entry.num_changed,
             "files": self.files,
             "num_files": entry.num_files,
-            "hosts": self.hosts,
-            "is_current": self.is_current,
-            "can_go_back": self.can_go_back,
-            "same_as": self.same_as,
-            "is_taken_back": self.is_taken_back,
+            **{name: value for name, value in self._asdict().items() if name != "entry"},
         }
 
 
