@@ -1,13 +1,13 @@
 """The ``monarch`` command.
 
-A command's options and help are in `commands`, or the `*_commands` of its group; what it does is in
-the file that these import.
+A command's options and help are declared in `commands`, or in the `*_commands` of its group. There
+`calls` names the function that runs it, whose module is imported only then.
 
 What to open:
 
     entry, main              the start of the command; how its errors reach a person
     commands                 arguments, options and help of all commands that have no group
-    options                  options of several commands
+    options                  options of several commands; `calls`
     project                  `monarch.toml`: its keys, and the job that it describes
     trust                    trust in the commands of project files
     own_output               files that a push leaves out: a command's own output

@@ -98,8 +98,7 @@ def cli() -> None:
 
 @cli.command("help", hidden=True)
 @click.argument("names", nargs=-1)
-@click.pass_context
-def help_(context: click.Context, names: tuple[str, ...]) -> None:
+def help_(names: tuple[str, ...]) -> None:
     """As -h of the command that is named."""
     cli.main([*names, "-h"], "monarch", standalone_mode=False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -109,10 +110,8 @@ class LargeFiles:
     def _remember(self, files: Iterable[Entry]) -> None:
         """Record files of this folder about which nobody must be asked again."""
         paths = sorted({*self._remembered(), *(entry.path for entry in files)})
-        try:
+        with suppress(OSError):  # If it cannot be written, they are asked about once more.
             self._file.write_text(json.dumps(paths, indent=2) + "\n", encoding="utf-8")
-        except OSError:
-            pass  # Then they are asked about once more.
 
 
 def _listed(files: Sequence[Entry]) -> str:

@@ -34,7 +34,10 @@ _HARMLESS = (
 
 
 class ProjectLike(Protocol):
-    """The contents of a project file, its folder and its path. ``project.py`` imports this module."""
+    """The contents of a project file, its folder, and its path.
+
+    It is `Project`, which this module cannot import: ``project.py`` imports this one.
+    """
 
     @property
     def file(self) -> Any: ...

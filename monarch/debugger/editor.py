@@ -108,9 +108,9 @@ class EditorBridge:
         """Return pairs of folders: the workspace's here, and the same on the hosts of these
         procs."""
         pairs = [
-            (str(here), f"{proc.workspace}/{there}".rstrip("/"))
+            (str(local), f"{proc.workspace}/{remote}".rstrip("/"))
             for proc in procs
-            for here, there in self._folders.items()
+            for local, remote in self._folders.items()
             if proc.workspace
         ]
         return list(dict.fromkeys(pairs))
@@ -253,7 +253,7 @@ def launch_entry(port: int, roots: Sequence[tuple[str, str]]) -> dict[str, Any]:
         "connect": {"host": "127.0.0.1", "port": port},
         "justMyCode": True,
         "rules": OUR_RULES,
-        "pathMappings": [path_mapping(here, there) for here, there in roots if here != there],
+        "pathMappings": [path_mapping(local, remote) for local, remote in roots if local != remote],
     }
 
 
@@ -324,6 +324,6 @@ def _framed(body: bytes) -> bytes:
     return b"Content-Length: %d%s%s" % (len(body), _HEAD_END, body)
 
 
-def path_mapping(here: str, there: str) -> dict[str, str]:
+def path_mapping(local: str, remote: str) -> dict[str, str]:
     """Return a pair of folders in the form of editors' settings."""
-    return {"localRoot": here, "remoteRoot": there}
+    return {"localRoot": local, "remoteRoot": remote}

@@ -285,7 +285,7 @@ def states_of(visit: Visit, procs: Sequence[SeenProc], ranks: RanksType) -> list
                 may_be_in_one=any(str(frame["file"]).endswith(_HIDDEN) for frame in frames),
             )
             states.append(state)
-    return sorted(states, key=lambda one: (one.actor, one.rank))
+    return sorted(states, key=lambda s: (s.actor, s.rank))
 
 
 def _collective(frames: Sequence[dict[str, Any]]) -> str:

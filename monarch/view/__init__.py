@@ -3,7 +3,7 @@
 What to open:
 
     live_view, run_view   the data that all views show: of a mesh; of a run's folder
-    top                   `monarch top`, and `monarch status --watch`
+    top                   `monarch top`
     server                `monarch dashboard`; its page is `monarch.runs.page`
     notebook              `%load_ext monarch`
     mesh_view             `procs.view()`

@@ -107,23 +107,14 @@ def with_sources(text: str) -> str:
 def _user_frames(text: str) -> list[str]:
     """Return the last three of the user's frames with their source lines; else the last of
     libraries."""
-    lines = text.splitlines()
+    lines = with_sources(text).splitlines()
     frames = []
-    for index, line in enumerate(lines):
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if match := _FRAME.match(line):
-            source = lines[index + 1 : index + 2]
-            if not source or not source[0].startswith("    "):
-                # Only this process has the lines of its cells.
-                code = linecache.getline(match["file"], int(match["line"])).strip()
-                source = [f"    {code}"] if code else []
-            frames.append((match["file"], [line, *source]))
-    users = [
-        lines_of_frame
-        for file, lines_of_frame in frames
-        if not any(part in file for part in _FOREIGN)
-    ]
-    chosen = users or [lines_of_frame for _, lines_of_frame in frames]
-    return [line for lines_of_frame in chosen[-3:] for line in lines_of_frame]
+            frames.append((match["file"], [line, after] if after.startswith("    ") else [line]))
+    users = [frame for file, frame in frames if not any(part in file for part in _FOREIGN)]
+    chosen = users or [frame for _, frame in frames]
+    return [line for frame in chosen[-3:] for line in frame]
 
 
 class CellRunner(Actor):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from monarch.observe.kept_files import open_kept
+from monarch.observe.query import QueryTables
 from monarch.runs.page.run_data import run_data
-from monarch.runs.page.run_error import Locate
+from monarch.runs.page.run_error import Locate, nowhere
 from monarch.runs.record.folder import RunFolder, steps_of
 from monarch.runs.record.logs import Line, PrintedLines
 from monarch.runs.record.measured import is_number
@@ -28,6 +30,24 @@ _MOST_KEPT = 4
 _NO_FIGURES = ("step", "num_steps", "time", "generation")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PageSource:
+    """The sources of a page's data.
+
+    ``look`` is ``None`` for runs that have ended. ``tables`` gathers the tables for some SQL.
+    ``act`` gets an action, and the procs or the run to apply it to. ``locate`` finds the person's
+    own files.
+    """
+
+    title: str
+    look: Callable[[], Sequence[Mapping[str, Any]]] | None
+    tables: Callable[[str], QueryTables]
+    act: Callable[[str, Sequence[str]], str]
+    runs: Callable[[], Sequence[RunFolder]]
+    is_read_only: bool = False
+    locate: Locate = nowhere
 
 
 def run_summary(run: RunFolder) -> dict[str, Any]:

@@ -20,8 +20,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from types import FrameType
 from typing import Any
 
@@ -37,12 +36,10 @@ from monarch.core.rank_sets import BadRanks, parse_set
 from monarch.errors import MonarchError
 from monarch.observe.json_rows import json_text
 from monarch.observe.prometheus import exposition
-from monarch.observe.query import QueryTables
 from monarch.runs.page.page_files import FOLDER, STATIC
-from monarch.runs.page.run_error import Locate, nowhere
 from monarch.runs.record.folder import RunFolder
 from monarch.view.live_view import LiveView
-from monarch.view.run_view import RunViews
+from monarch.view.run_view import PageSource, RunViews
 
 _EVERY_SECONDS = 1.0
 _MOST_TOKEN = 100
@@ -99,24 +96,6 @@ class PageGate:
 
 def _same(text: str, other: str) -> bool:
     return hmac.compare_digest(text.encode(), other.encode())
-
-
-@dataclass(frozen=True)
-class PageSource:
-    """The sources of a page's data.
-
-    ``look`` is ``None`` for runs that have ended. ``tables`` gathers the tables for some SQL.
-    ``act`` gets an action, and the procs or the run to apply it to. ``locate`` finds the person's
-    own files.
-    """
-
-    title: str
-    look: Callable[[], Sequence[Mapping[str, Any]]] | None
-    tables: Callable[[str], QueryTables]
-    act: Callable[[str, Sequence[str]], str]
-    runs: Callable[[], Sequence[RunFolder]]
-    is_read_only: bool = False
-    locate: Locate = nowhere
 
 
 def _json(data: object, status: int = 200) -> Response:

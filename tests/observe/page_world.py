@@ -16,7 +16,8 @@ import uvicorn
 from monarch.observe.query import QueryTables
 from monarch.runs.record.folder import RunFolder, new_run, runs_in
 from monarch.runtime.ends.process_start import process_start
-from monarch.view.server import PageServer, PageSource
+from monarch.view.run_view import PageSource
+from monarch.view.server import PageServer
 from tests.cli.runs_folder import add_row
 from tests.observe.test_observe_top import host
 from tests.support import wait_for

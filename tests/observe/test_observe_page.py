@@ -22,7 +22,8 @@ pytest.importorskip("duckdb")
 testclient = pytest.importorskip("starlette.testclient")
 
 from monarch.runs.record.folder import runs_in  # noqa: E402
-from monarch.view.server import PageServer, PageSource  # noqa: E402
+from monarch.view.run_view import PageSource  # noqa: E402
+from monarch.view.server import PageServer  # noqa: E402
 
 
 @pytest.fixture

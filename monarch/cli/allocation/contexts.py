@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from monarch.cli.terminal.confirm import ask_before
@@ -51,10 +53,7 @@ def ls() -> None:
             continue
         state, spec = contexts.state_of(name), contexts.spec_of(name)
         is_up = False
-        if state.exists():
-            try:
-                is_up = job_load(state).is_running()
-            except JobError:
-                pass
+        with suppress(JobError):
+            is_up = state.exists() and job_load(state).is_running()
         mark = "*" if name == current else " "
         click.echo(f"{mark} {name}  {'up' if is_up else '-'}  {spec or 'monarch.toml'}")

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
@@ -26,10 +25,8 @@ from monarch.observe.visit import MeshVisit, program_at
 from monarch.runs.record.folder import RUNS, RunFolder, find_run, runs_in
 from monarch.runtime.client_agent import client
 from monarch.runtime.ends.process_group import signal_self
+from monarch.view.run_view import PageSource
 from monarch.wire.address import ProcAddress
-
-if TYPE_CHECKING:
-    from monarch.view.server import PageSource
 
 _PORT = 8265
 Hosts = Callable[[], Mapping[str, ProcAddress]]
@@ -41,18 +38,18 @@ def dashboard(
     """Serve the page until Ctrl-C, and print its URL. The default ``port`` may be replaced by a
     free one."""
     try:
-        from monarch.view.server import PageServer, PageSource
+        from monarch.view.server import PageServer
     except ImportError:
         raise JobError(
             "monarch dashboard needs Starlette and uvicorn, which are not installed: "
             "pip install 'monarch-loop[observe]'"
         ) from None
     if from_stdin:
-        source = _of_program(PageSource)
+        source = _of_program()
     elif run is not None:
-        source = _of_run(PageSource, find_run(run), read_only)
+        source = _of_run(find_run(run), read_only)
     else:
-        source = _of_folder(PageSource, read_only)
+        source = _of_folder(read_only)
     try:
         server = PageServer(source, _PORT if port is None else port)
     except OSError as error:
@@ -75,7 +72,7 @@ def dashboard(
         server.run(started)
 
 
-def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:
+def _of_folder(read_only: bool) -> PageSource:
     """Return the page of all that runs in this folder, now or later, and of its ended runs.
 
     Raises ``JobError`` if there are neither.
@@ -84,12 +81,10 @@ def _of_folder(make: type[PageSource], read_only: bool) -> PageSource:
     if not hosts and not runs_in(RUNS):
         raise no_allocation()
     visit = MeshVisit(client().node, hosts)
-    return _live(make, visit, hosts_here, os.path.basename(os.getcwd()), read_only)
+    return _live(visit, hosts_here, os.path.basename(os.getcwd()), read_only)
 
 
-def _live(
-    make: type[PageSource], visit: MeshVisit, hosts: Hosts, title: str, read_only: bool
-) -> PageSource:
+def _live(visit: MeshVisit, hosts: Hosts, title: str, read_only: bool) -> PageSource:
     ranks, runs = RankActions(visit), RunActions()
 
     def tables(sql: str) -> QueryTables:
@@ -98,7 +93,7 @@ def _live(
     def act(action: str, targets: Sequence[str]) -> str:
         return runs.do(action, targets) if runs.knows(action) else ranks.do(action, targets)
 
-    return make(
+    return PageSource(
         title=title,
         look=StayHere(visit, hosts).look,
         tables=tables,
@@ -109,13 +104,13 @@ def _live(
     )
 
 
-def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSource:
+def _of_run(run: RunFolder, read_only: bool) -> PageSource:
     """Return the page of a run without hosts, from the data in its folder."""
 
     def act(action: str, uids: Sequence[str]) -> str:
         raise JobError(f"{run.name} has ended: there is nothing to ask for {action}")
 
-    return make(
+    return PageSource(
         title=run.name,
         look=None,
         act=act,
@@ -125,7 +120,7 @@ def _of_run(make: type[PageSource], run: RunFolder, read_only: bool) -> PageSour
     )
 
 
-def _of_program(make: type[PageSource]) -> PageSource:
+def _of_program() -> PageSource:
     """Return the page of a program that started this process and ends it: the program sends its job
     and pid, or nothing for everything that runs in this folder.
     """
@@ -137,11 +132,11 @@ def _of_program(make: type[PageSource]) -> PageSource:
 
     threading.Thread(target=end_with_it, daemon=True).start()
     if "job" not in request:
-        return _of_folder(make, False)
+        return _of_folder(False)
     job = job_loads(request["job"].encode())
     names = job.names_by_url()
     hosts = {names.get(url, url): job.visit(url) for url in job.urls()}
     program = program_at(request["pid"])
     if program is not None:
         hosts["the program"] = program
-    return _live(make, MeshVisit(client().node, hosts), lambda: hosts, job.kind, False)
+    return _live(MeshVisit(client().node, hosts), lambda: hosts, job.kind, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -73,10 +74,8 @@ class OwnFiles:
 
     def __init__(self) -> None:
         self._workspace: Workspace | None = None
-        try:
+        with suppress(ConfigError, MonarchError):  # Without a project it knows this folder only.
             self._workspace = workspace_of(find_project(None))
-        except (ConfigError, MonarchError):
-            pass  # No project: then only this folder is known.
 
     def locate(self, file: str) -> tuple[Path, Path] | None:
         """Return the file and the user's folder that it is in; ``None`` for a file of somebody

@@ -309,7 +309,7 @@ def attach(name: str) -> None:
     if is_somebody_there():
         end = _on_terminal(live, run, detached.uid)
     else:
-        end = _plainly(live, run, detached.uid)
+        end = _plainly(live, detached.uid)
     if (run.path / REMOTE).exists():
         fetch(live, detached.uid, is_running=end is None)
     if end is None:
@@ -320,7 +320,7 @@ def attach(name: str) -> None:
     sys.exit(end.status)
 
 
-def _plainly(host: LiveHost, run: RunFolder, uid: str) -> ProgramEnd | None:
+def _plainly(host: LiveHost, uid: str) -> ProgramEnd | None:
     """Print the program's output into a pipe or a file; Ctrl-C leaves the run alone."""
     output: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     program = RemoteProgram(

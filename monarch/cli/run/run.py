@@ -106,11 +106,9 @@ def run(
     if fast_dev_run:
         if recipe is None or resume:
             raise click.UsageError("--fast-dev-run begins a run of its own: name a RECIPE")
-        keys_given = {one.partition("=")[0].strip() for one in overrides}
-        quick_overrides = [
-            one for one in fast_dev_here(recipe) if one.partition("=")[0] not in keys_given
-        ]
-        overrides, new = (*quick_overrides, *overrides), True
+        keys_given = {override.partition("=")[0].strip() for override in overrides}
+        quick = (word for word in fast_dev_here(recipe) if word.partition("=")[0] not in keys_given)
+        overrides, new = (*quick, *overrides), True
     earlier = find_run(resume) if resume else None
     recipe = recipe or recipe_of(earlier)
     request = RunRequest(recipe, config_file, overrides, procs, hosts=hosts, roles=roles)
@@ -129,20 +127,20 @@ def run(
             # This machine's procs are forked from a process that imports it while this one imports
             # the recipe. A failed import is reported there.
             this_host().preload(preload)
-    found = recipe_here(request.recipe)
-    loaded = request.load(found, earlier)
+    imported = recipe_here(request.recipe)
+    loaded = request.load(imported, earlier)
     if show_origin:
         click.echo(to_toml(loaded.config, loaded.origins), nl=False)
         return
-    sizes = chosen_roles(found.name, found.roles, roles, load_project(None).file.roles)
+    sizes = chosen_roles(imported.name, imported.roles, roles, load_project(None).file.roles)
     target = find_target(request.procs, attach, hosts, sizes)
-    found.check(loaded, target.num_hosts, target.procs_per_host)
+    imported.check(loaded, target.num_hosts, target.procs_per_host)
     if plan:
-        click.echo(_plan_text(found, loaded.config, target))
+        click.echo(_plan_text(imported, loaded.config, target))
         return
     workspace_first()
     if earlier is None and not new and not request.is_script:
-        earlier, loaded = _unfinished(found, request, loaded)
+        earlier, loaded = _unfinished(imported, request, loaded)
     project = load_project(None)
     if on_error is not None or project.file.debug.on_error:
         configure(on_error=on_error or project.file.debug.on_error)
@@ -157,7 +155,7 @@ def run(
                 was = "had" if earlier.status == "failed" else "was"
                 display.message(f"going on with {earlier.path}, which {was} {earlier.status}")
             session = RunSession(
-                folder=earlier or new_run(found.name),
+                folder=earlier or new_run(imported.name),
                 display=display,
                 loaded=loaded,
                 command=request.typed,
@@ -181,10 +179,10 @@ def run(
                 plan.generation, num_procs
             )
             switching.audits.on_found.append(
-                lambda generation, found: record.audited(
+                lambda generation, audit: record.audited(
                     generation,
-                    found.lines(found.stale),
-                    found.lines(found.kept),
+                    audit.lines(audit.stale),
+                    audit.lines(audit.kept),
                     is_told=not _is_dev(),  # There, the watch says it.
                 )
             )
@@ -193,7 +191,7 @@ def run(
                 project,
                 record,
                 functools.partial(_after_host_loss, record, on_host_loss),
-                lambda num_hosts: _why_unfit(found, loaded, num_hosts, target.procs_per_host),
+                lambda num_hosts: _why_unfit(imported, loaded, num_hosts, target.procs_per_host),
             )
             display.message(f"{request.recipe} on {target.text}")
             if target.job is None and attach is None and (hosts_asked := _hosts_asked(project)):
@@ -202,10 +200,10 @@ def run(
                     "follow your saves. `monarch dev` runs it so that it does (or `monarch apply`, "
                     "and `monarch sync --watch` beside the run); --local omits this line"
                 )
-            with session, _logs_of(session.folder, found.name):
+            with session, _logs_of(session.folder, imported.name):
                 folder = session.folder
-                record.phase(f"starting {found.name}")
-                session.outcome = run_recipe(found, loaded.config, mesh, target, record)
+                record.phase(f"starting {imported.name}")
+                session.outcome = run_recipe(imported, loaded.config, mesh, target, record)
     except (Exception, KeyboardInterrupt) as error:
         if folder is None:
             raise

@@ -65,11 +65,11 @@ def sweep(
     recipe = recipe_here(name)
     space = space_of(recipe.config_class, overrides)
     # TPE's metric must be known before there is a run.
-    wanted = metric or (TPE_METRIC if num_tpe else "")
+    metric_name = metric or (TPE_METRIC if num_tpe else "")
     proposals: Proposals
     if num_tpe:
         to_check = corners_of(space)
-        goal = goal or goal_of(wanted)
+        goal = goal or goal_of(metric_name)
         proposals = TPEProposals(space, num_tpe, seed, goal)
     else:
         to_check = drawn_from(space, num_random, seed) if num_random else choices_of(space)
@@ -77,40 +77,40 @@ def sweep(
     target = find_target(procs, None)
     slots = slots_of(target, min(slices or target.num_hosts, proposals.num))
 
-    def load(given: Given) -> LoadedConfig[Any]:
-        return load_config(recipe.config_class, config_file, given, os.environ)
+    def load(choice: Given) -> LoadedConfig[Any]:
+        return load_config(recipe.config_class, config_file, choice, os.environ)
 
-    for given in to_check:
+    for choice in to_check:
         for slot in slots:
-            recipe.check(load(given), slot.num_hosts, slot.procs_per_host)
+            recipe.check(load(choice), slot.num_hosts, slot.procs_per_host)
     workspace_first()
     hosts, code, generation = target.attach(load_project(None), is_agreed=yes, may_ask=True)
     say(f"{counted(proposals.num, 'run')} of {name}, {len(slots)} at a time, on {target.text}")
     config = ["--config", config_file] if config_file else []
     with sweep_display(proposals.num) as display:
 
-        def begin(given: Given) -> _Trial:
-            label = label_of(given, overrides)
+        def begin(choice: Given) -> _Trial:
+            label = label_of(choice, overrides)
             session = RunSession(
                 folder=new_run(recipe.name),
                 display=display.of(label),
-                loaded=load(given),
-                command=["monarch", "run", name, *config, *given],
+                loaded=load(choice),
+                command=["monarch", "run", name, *config, *choice],
                 config_file=Path(config_file) if config_file else None,
-                overrides=given,
+                overrides=choice,
                 environment=os.environ,
                 procs_per_host=slots[0].procs_per_host,
                 code=code.another() if code is not None else None,
                 generation=generation,
             )
-            return _Trial(label, given, session)
+            return _Trial(label, choice, session)
 
-        trials = _Going(recipe, proposals, begin, wanted, display)
+        trials = _Going(recipe, proposals, begin, metric_name, display)
         trials.run(hosts, slots)
     begun = [session.folder for session in trials.sessions if session.folder.status != "empty"]
     if begun:
         echo_columns(comparison(begun))
-    if text := best_of(begun, wanted, goal):
+    if text := best_of(begun, metric_name, goal):
         click.echo(text)
     if trials.is_stopping:
         raise KeyboardInterrupt
@@ -208,7 +208,7 @@ class _Going:
 
     def _work(self, hosts: HostMesh, slot: Slot) -> None:
         while (trial := self._next()) is not None:
-            label, given, session = trial
+            label, choice, session = trial
             self._display.begun(label)
             try:
                 _run_one(self._recipe, session, slot.of(hosts), slot)
@@ -217,24 +217,24 @@ class _Going:
             except Exception as error:
                 self.errors.append(f"{session.folder.name}: {error}")
             self._display.ended(label, session.folder.status)
-            self._tell(given, session)
+            self._tell(choice, session)
 
     def _next(self) -> _Trial | None:
         with self._lock:
-            given = None if self.is_stopping else self._proposals.next()
-            if given is None:
+            choice = None if self.is_stopping else self._proposals.next()
+            if choice is None:
                 return None
             try:
-                trial = self._begin(given)
+                trial = self._begin(choice)
             except (JobError, ConfigError) as error:
-                self.errors.append(f"{' '.join(given)}: {error}")
+                self.errors.append(f"{' '.join(choice)}: {error}")
                 return None
             self.sessions.append(trial.session)
         if self.is_stopping:  # Meanwhile.
             trial.session.record.stop()
         return trial
 
-    def _tell(self, given: Given, session: RunSession) -> None:
+    def _tell(self, choice: Given, session: RunSession) -> None:
         with self._lock:
             try:
                 value = value_of(session.folder, self._metric)
@@ -242,7 +242,7 @@ class _Going:
                 value = None
                 if str(error) not in self.errors:
                     self.errors.append(str(error))
-            self._proposals.tell(given, value)
+            self._proposals.tell(choice, value)
 
 
 def _run_one(recipe: Recipe, session: RunSession, hosts: HostMesh, slot: Slot) -> None:

@@ -104,12 +104,12 @@ def go_back(
     current = next((row for row in rows if row.is_current), None)
     if generation is None:
         held = (bulletin for state in states.values() for bulletin in state.bulletins)
-        generation = good_for(held, {row.told.generation for row in rows if row.can_go_back})
+        generation = good_for(held, {row.entry.generation for row in rows if row.can_go_back})
     target = goal(rows, generation)
     report = pusher.roll_back(workspace, target, output, best_effort=best_effort)
     output.pushed(report)
     if report.ok and report.is_change:
-        was = current.told.generation if current else report.generation - 1
+        was = current.entry.generation if current else report.generation - 1
         output.note(
             "rolled-back",
             f"generation {report.generation} is what {target} was; your own files stay as they "

@@ -76,17 +76,17 @@ def previews(past: HostHistory, states: Mapping[str, StateReply], scan: Scan) ->
     groups: dict[tuple[int, bytes], list[str]] = {}
     for host, state in states.items():
         groups.setdefault((state.generation, state.digest), []).append(host)
-    found = []
+    results = []
     for (generation, _), hosts in groups.items():
         state = states[hosts[0]]
-        theirs = Manifest.from_rows(state.rows, state.digest_name)
-        digests = [e.digest for e in diff(theirs, scan.manifest).files]
+        held_manifest = Manifest.from_rows(state.rows, state.digest_name)
+        digests = [e.digest for e in diff(held_manifest, scan.manifest).files]
         # The host's store may still have a content that was there before.
         lacking = past.missing(hosts[0], list(dict.fromkeys(digests)))
         held = {digest: 0 for digest in digests if digest not in lacking}
-        changes = list(_changes(theirs, scan.manifest, held))
-        found.append(Preview(hosts, generation, changes))
-    return found
+        changes = list(_changes(held_manifest, scan.manifest, held))
+        results.append(Preview(hosts, generation, changes))
+    return results
 
 
 def why_refused(workspace: Workspace, states: Mapping[str, StateReply], scan: Scan) -> str:

@@ -199,7 +199,7 @@ class Pusher:
         while True:
             past = self.past(self.answering())
             rows = timeline(past.histories(WHOLE_HISTORY))
-            num_having = [len(row.hosts) for row in rows if row.told.generation in generations]
+            num_having = [len(row.hosts) for row in rows if row.entry.generation in generations]
             if min(num_having, default=0) == len(past.hosts) or time.monotonic() > deadline:
                 return others_line(rows, generations, len(past.hosts))
             time.sleep(_LOOK_SECONDS)
@@ -311,13 +311,10 @@ class Pusher:
             for proc in state.procs:
                 if proc.address is not None:
                     address = ProcAddress(proc.uid, proc.address.urls, proc.address.machine)
-                    node.address_book.expect(address)
-                    node.address_book.peer_up(address)
+                    node.address_book.reach(address)
                     questions[proc.uid] = node.ask(address, InspectProc())
         answers = collect(questions, _patience(len(questions)))
-        return {
-            uid: answer.answer.generation for uid, answer in answers.items() if not answer.error
-        }
+        return {uid: a.answer.generation for uid, a in answers.items() if not a.error}
 
     @contextmanager
     def _followed(self, output: Output, addresses: list[ProcAddress]) -> Iterator[Progress]:

@@ -59,16 +59,16 @@ def standings(
     return hosts
 
 
-def status_lines(all_of_them: list[Standing]) -> list[str]:
+def status_lines(hosts: list[Standing]) -> list[str]:
     """Return a row for each host, and a sentence: all are current, or what is stale and what to
     do."""
-    newest = max((host.generation for host in all_of_them), default=0)
+    newest = max((host.generation for host in hosts), default=0)
     rows = [("host", "generation", "digest", "procs")]
     stale_hosts, stale_procs, silent = 0, 0, 0
-    lost = [host for host in all_of_them if host.error]
-    all_of_them = [host for host in all_of_them if not host.error]
-    current = {host.digest for host in all_of_them if host.generation == newest}
-    for host in all_of_them:
+    lost = [host for host in hosts if host.error]
+    answered = [host for host in hosts if not host.error]
+    current = {host.digest for host in answered if host.generation == newest}
+    for host in answered:
         stale_hosts += host.digest not in current
         digest = (host.digest[:8] if host.generation else "") or "-"
         about = []
@@ -82,12 +82,12 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
                 about.append(f"{proc_names}: gen {generation}")
             else:
                 about.append(proc_names)
-        column = str(host.generation or "-")
+        number = str(host.generation or "-")
         if host.generation < newest:
-            column += f" (same as {newest})" if host.digest in current else " (stale)"
+            number += f" (same as {newest})" if host.digest in current else " (stale)"
         elif host.is_gone:
-            column += " (deleted)"
-        rows.append((host.host, column, digest, "; ".join(about) or "-"))
+            number += " (deleted)"
+        rows.append((host.host, number, digest, "; ".join(about) or "-"))
     lines = [*in_columns(rows)]
     lines += [f"{host.host}: {host.error}" for host in lost]
     if lost:
@@ -97,7 +97,7 @@ def status_lines(all_of_them: list[Standing]) -> list[str]:
             "`monarch apply` starts anew"
         )
     stale = stale_hosts, stale_procs, silent
-    return [*lines, _sum_up(all_of_them, newest, stale, num_lost=len(lost))]
+    return [*lines, _sum_up(answered, newest, stale, num_lost=len(lost))]
 
 
 def _sum_up(

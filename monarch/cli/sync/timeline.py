@@ -21,7 +21,7 @@ class Row(NamedTuple):
     same state, 0 if it was new. ``is_taken_back``: a process could not switch to it.
     """
 
-    told: ToldGeneration
+    entry: ToldGeneration
     hosts: list[str]
     can_go_back: bool
     is_current: bool
@@ -30,23 +30,19 @@ class Row(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        return [path.decode("utf-8", "surrogateescape") for path in self.told.paths]
+        return [path.decode("utf-8", "surrogateescape") for path in self.entry.paths]
 
     def to_dict(self, now: datetime) -> dict[str, Any]:
-        told = self.told
+        entry = self.entry
         return {
-            "generation": told.generation,
-            "digest": told.digest.hex(),
-            "when": (now - timedelta(seconds=told.age_seconds)).isoformat(timespec="seconds"),
-            "author": told.author,
-            "num_changed": told.num_changed,
+            "generation": entry.generation,
+            "digest": entry.digest.hex(),
+            "when": (now - timedelta(seconds=entry.age_seconds)).isoformat(timespec="seconds"),
+            "author": entry.author,
+            "num_changed": entry.num_changed,
             "files": self.files,
-            "num_files": told.num_files,
-            "hosts": self.hosts,
-            "is_current": self.is_current,
-            "can_go_back": self.can_go_back,
-            "same_as": self.same_as,
-            "is_taken_back": self.is_taken_back,
+            "num_files": entry.num_files,
+            **{name: value for name, value in self._asdict().items() if name != "entry"},
         }
 
 
@@ -56,18 +52,16 @@ def timeline(histories: Mapping[str, HistoryReply]) -> list[Row]:
     If a number was used twice, the newest host's version counts.
     """
     newest = max((history.generation for history in histories.values()), default=0)
-    tellers_by_state: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
+    states: dict[tuple[int, bytes], list[tuple[str, ToldGeneration]]] = {}
     for host, history in histories.items():
         for entry in history.generations:
-            tellers_by_state.setdefault((entry.generation, entry.digest), []).append((host, entry))
+            states.setdefault((entry.generation, entry.digest), []).append((host, entry))
     rows = []
     first_with: dict[bytes, int] = {}
-    for (generation, digest), tellers in sorted(
-        tellers_by_state.items(), key=lambda item: item[0][0]
-    ):
+    for (generation, digest), tellers in sorted(states.items(), key=lambda item: item[0][0]):
         rows.append(
             Row(
-                told=tellers[0][1],
+                entry=tellers[0][1],
                 hosts=[host for host, _ in tellers],
                 can_go_back=any(entry.is_whole for _, entry in tellers),
                 is_current=generation == newest,
@@ -85,15 +79,15 @@ def goal(rows: list[Row], generation: int | None) -> int:
     A generation that was taken back never stayed. Raises ``JobError``.
     """
     if generation is None:
-        digests = [row.told.digest for row in rows if row.is_current]
+        digests = [row.entry.digest for row in rows if row.is_current]
         for row in rows if digests else ():
-            if not row.is_taken_back and row.told.digest != digests[0]:
-                return row.told.generation
+            if not row.is_taken_back and row.entry.digest != digests[0]:
+                return row.entry.generation
         raise JobError(
             "there is no generation to go back to: `monarch sync history` lists what the hosts "
             "remember"
         )
-    same = [row for row in rows if row.told.generation == generation]
+    same = [row for row in rows if row.entry.generation == generation]
     if same and all(row.is_taken_back for row in same):
         raise JobError(
             f"generation {generation} was taken back at once, as not all processes could switch; "
@@ -103,32 +97,28 @@ def goal(rows: list[Row], generation: int | None) -> int:
     return generation
 
 
-def good_for(bulletins: Iterable[Bulletin], known: Collection[int]) -> int | None:
-    """Return the generation that succeeded in the run that holds, if one holds and it is ``known``.
+def good_for(bulletins: Iterable[Bulletin], generations: Collection[int]) -> int | None:
+    """Return the generation that succeeded in the run that holds, if it is in ``generations``.
 
     Generations between may fail in the same way.
     """
     for bulletin in bulletins:
         good = int(bulletin.data.get("good", 0)) if bulletin.kind == "held" else 0
-        if good in known and good < bulletin.generation:
+        if good in generations and good < bulletin.generation:
             return good
     return None
 
 
 def like_now(history: HistoryReply) -> frozenset[int]:
     """Return the generations of a host that had its current state, including the current one."""
-    return frozenset(
-        generation.generation
-        for generation in history.generations
-        if generation.digest == history.digest
-    )
+    return frozenset(e.generation for e in history.generations if e.digest == history.digest)
 
 
 def others_line(rows: list[Row], numbers: range, num_hosts: int) -> str:
     """Describe generations that another author has made."""
-    rows = [row for row in rows[::-1] if row.told.generation in numbers]
+    rows = [row for row in rows[::-1] if row.entry.generation in numbers]
     parts = [
-        f"gen {row.told.generation} from {printable(row.told.author)}, "
+        f"gen {row.entry.generation} from {printable(row.entry.author)}, "
         f"{_files(row, _MAX_NAMES, num_hosts)}"
         for row in rows
     ]
@@ -139,16 +129,16 @@ def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | 
     """Return a line for each generation, with as many names of files as there is room for."""
     table = [("", "gen", "when", "who", "digest")]
     for row in rows:
-        generation = row.told
+        entry = row.entry
         mark = "*" if row.is_current else " " if row.can_go_back else "-"
-        when = _when(now - timedelta(seconds=generation.age_seconds), now)
+        when = _when(now - timedelta(seconds=entry.age_seconds), now)
         table.append(
             (
                 mark,
-                str(generation.generation),
+                str(entry.generation),
                 when,
-                printable(generation.author),
-                generation.digest.hex()[:8],
+                printable(entry.author),
+                entry.digest.hex()[:8],
             )
         )
     widths = [max(len(row[column]) for row in table) for column in range(5)]
@@ -167,7 +157,7 @@ def timeline_lines(rows: list[Row], now: datetime, num_hosts: int, width: int | 
 
 def _files(row: Row, num_names: int, num_hosts: int) -> str:
     """Names some of the files that changed, and adds notes on the generation."""
-    num_changed = row.told.num_changed
+    num_changed = row.entry.num_changed
     names = row.files[:num_names]
     files = counted(num_changed, "file") if num_changed else "no file: links, modes or folders"
     if names:

@@ -343,8 +343,8 @@ class Watching:
         if job is not None and (pusher is None or job.urls() != pusher.job.urls()):
             self._pusher = Pusher(job)
             self._pusher.ends_at_once = False
-            what = "another allocation is up" if pusher else "the allocation is up again"
-            self._output.note("allocation", what)
+            message = "another allocation is up" if pusher else "the allocation is up again"
+            self._output.note("allocation", message)
             self._others.listen(self._pusher)
             return True
         if pusher is None or job is not None:

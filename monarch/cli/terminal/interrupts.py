@@ -157,6 +157,9 @@ def asked_to_end() -> Iterator[None]:
     signal's number, as in shells; a further signal ends it at once. Under ``nohup``, SIGHUP stays
     ignored.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     received: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -167,16 +170,20 @@ def asked_to_end() -> Iterator[None]:
                 raise KeyboardInterrupt
             pressed(number, frame)
 
+    handlers_before = {number: signal.getsignal(number) for number in _REQUESTS}
+    for number, handler in handlers_before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, on_signal)
     try:
-        with _handling(_REQUESTS, on_signal):
-            yield
+        yield
     except (KeyboardInterrupt, SystemExit, OSError):  # A closed terminal cannot be written to.
         if not received:
             raise
     finally:
-        for number in _REQUESTS if received else ():
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, _leaving(128 + received[0]))
+        # In one step: between two handlers, the default would end the program.
+        for number, handler in handlers_before.items():
+            is_ours = bool(received) and handler is signal.SIG_DFL
+            signal.signal(number, _leaving(128 + received[0]) if is_ours else handler)
     if received:
         sys.exit(128 + received[0])
 
