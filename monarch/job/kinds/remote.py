@@ -5,6 +5,7 @@ Their hosts listen at TCP addresses, and accept only processes that have the job
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -145,6 +146,15 @@ class RemoteJob(JobTrait):
         if process.is_bootstrapped():
             for host in self.hosts:
                 client().unlink(host.url)
+
+
+def connection_error(host: str, port: int, seconds: float) -> OSError | None:
+    """Return why a port cannot be connected to; ``None`` if it can."""
+    try:
+        socket.create_connection((host, port), seconds).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def job_secret() -> bytes:
