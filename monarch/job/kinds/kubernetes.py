@@ -68,9 +68,9 @@ class KubernetesJob(ScheduledJob):
     the Python in the image. ``env`` is added to the pods' environment, ``preload`` names modules
     that each host imports ahead.
 
-    If this machine does not reach the pods, all messages pass through one ``kubectl exec`` into one
-    of them, the first; ``attach_to`` names another, as MESH-RANK, or any pod of the namespace that
-    has a Python and reaches the others.
+    If this machine does not reach the pods, all messages pass through a ``kubectl exec`` into the
+    first pod. ``attach_to`` names another, as MESH-RANK, or any pod of the namespace that has a
+    Python and reaches the others.
     """
 
     kind = "kubernetes"

@@ -74,7 +74,7 @@ class RunCode:
         self.move_to(generation)
 
     def another(self) -> RunCode:
-        """Return the same for another run beside this one."""
+        """Return a `RunCode` for another run beside this one, with the same generation."""
         other = RunCode(self._past, self._workspace, self.generation, self._newest_loaded)
         other.roll_back, other.copies = self.roll_back, self.copies
         return other

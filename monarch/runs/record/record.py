@@ -421,7 +421,7 @@ class LineDisplay:
         self.stream.flush()
 
     def phase(self, text: str) -> None:
-        """Do nothing: a written line would stay, though the phase ends."""
+        """Do nothing: a written line could not be removed when the phase ends."""
 
     def saved(self, step: int) -> None:
         """Write the step of the checkpoint."""

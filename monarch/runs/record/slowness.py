@@ -146,7 +146,7 @@ class Slowness:
         return self._num_looks > 1 and now - self._moved_at >= limit
 
     def is_over(self, now: float, patience: Patience) -> bool:
-        """Whether the call has taken longer than it may at all."""
+        """Whether the call has taken longer than it may, even with progress."""
         seconds = now - self._started
         return seconds - self._excused_seconds >= patience.most or seconds >= patience.hard
 
