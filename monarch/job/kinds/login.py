@@ -101,8 +101,7 @@ class LoginJob(RemoteJob):
         return self._hosts
 
     def _begin(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError(f"a {self.kind} job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         if not self.names:
             raise JobError("the job has no hosts: name them with `add_mesh(name, hosts)`")
         self._secret = job_secret()

@@ -116,8 +116,7 @@ class RayJob(ScheduledJob):
         ]
 
     def _begin(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError("a ray job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         if not self._meshes:
             raise JobError("the job has no meshes")
         ray = self._connect()

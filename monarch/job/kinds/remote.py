@@ -141,6 +141,10 @@ class RemoteJob(JobTrait):
         names = self.names_by_url()
         return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
 
+    def _refuse_script(self, client_script: str | None) -> None:
+        if client_script is not None:
+            raise JobError(f"a {self.kind} job runs no client script; run the script itself")
+
     def _forget_links(self) -> None:
         """Drop this program's links to the hosts, so that their end is no failure."""
         if process.is_bootstrapped():

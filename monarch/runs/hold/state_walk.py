@@ -564,7 +564,7 @@ def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
     current = getattr(parameter, name, None)
     if current is not hooks:
         if current:
-            current.clear()  # Torch goes on with it, whatever the attribute says.
+            current.clear()  # Torch keeps using it, whatever the attribute says.
         setattr(parameter, name, hooks)
 
 

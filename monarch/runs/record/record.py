@@ -290,7 +290,7 @@ class Record:
             self._show(self.display.message, f"metrics also go to {logger.place}")
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send figures to the loggers; one that fails, as when its server is gone, is dropped."""
+        """Send figures to the loggers; drop a logger that fails, for example without its server."""
         for logger in list(self._loggers):
             try:
                 logger.metrics(step, values)

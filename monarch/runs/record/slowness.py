@@ -1,6 +1,6 @@
 """Decides from looks at the ranks whether a call that takes long is slow, or stuck.
 
-Ranks are stuck if nothing moves: the frames of those that do not wait for others are the same from
+Ranks are stuck if nothing moves: the frames of ranks that do not wait for others are the same from
 look to look, they use no processor, and read and write nothing; or if all wait in different
 collectives. A rank that uses a processor or moves is slow, whatever it does. Time in which a rank
 compiles or imports on the processor does not count.

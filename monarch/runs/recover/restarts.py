@@ -10,9 +10,9 @@ _FIRST_WAIT_SECONDS = 0.5
 class Restarts:
     """A budget of ``most`` restarts within any ``window_seconds``, or since the last progress.
 
-    So a run of weeks may lose many ranks, and one that dies at once does not restart for ever. The
+    So a run of weeks may lose many ranks, and a run that dies at once does not restart forever. The
     first restart comes at once, the next ones after 0.5, 1, 2, ... seconds: a failure by chance
-    costs no time, and one that repeats does not waste resources.
+    costs no time, and a repeated failure does not waste resources.
     """
 
     def __init__(
