@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 _FIRST_WAIT_SECONDS = 0.5
 
 
+@dataclass(eq=False)
 class Restarts:
     """A budget of ``most`` restarts within any ``window_seconds``, or since the last progress.
 
@@ -15,15 +17,14 @@ class Restarts:
     costs no time, and a repeated failure does not waste resources.
     """
 
-    def __init__(
-        self, most: int, window_seconds: float = math.inf, longest_wait_seconds: float = 30.0
-    ) -> None:
-        self.most = most
-        self.window_seconds = window_seconds
-        self.longest_wait_seconds = longest_wait_seconds
-        self.num_in_all = 0
-        self._moments: list[float] = []
-        self._furthest = 0
+    most: int
+    window_seconds: float = math.inf
+    longest_wait_seconds: float = 30.0
+    num_in_all: int = field(default=0, init=False)
+    #: When the restarts that count came, by the monotonic clock.
+    _moments: list[float] = field(default_factory=list, init=False)
+    #: The furthest step from which a restart would continue.
+    _furthest: int = field(default=0, init=False)
 
     @property
     def num_counted(self) -> int:
