@@ -1,7 +1,7 @@
 """A file in a project that says which job runs there, and where its state is kept.
 
-It has no effect: nothing reads it, except to remove it. So one that came with an archive or a clone
-does nothing.
+It has no effect: nothing reads it, except to remove it. So a note that came with an archive or a
+clone does nothing.
 """
 
 from __future__ import annotations

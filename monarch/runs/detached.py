@@ -43,7 +43,7 @@ def note_detached(folder: RunFolder) -> None:
         about = {"uid": uid, "url": url, "folder": str(folder.path.absolute())}
         folder.write_json(DETACHED, about)
     else:
-        (folder.path / DETACHED).unlink(missing_ok=True)  # It goes on in a terminal now.
+        (folder.path / DETACHED).unlink(missing_ok=True)  # It continues in a terminal.
 
 
 def copies_of_running() -> list[RunFolder]:

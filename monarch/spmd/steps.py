@@ -117,16 +117,16 @@ _script: ScriptThread | None = None
 
 
 def step(function: Callable[..., T] | None = None, /, *args: Any, **kwargs: Any) -> T | None:
-    """A step of a script's loop is over, or, with a ``function``, is this call of it.
+    """Mark the end of a step of a script's loop; with a ``function``, call it as the step.
 
-    ``monarch.step()`` lets in what was pushed: all ranks switch to new code between the same two
-    steps. ``monarch.step(loss=0.3)`` has figures for the run's table and record.
+    ``monarch.step()`` lets pushed code in: all ranks switch to new code between the same two steps.
+    ``monarch.step(loss=0.3)`` adds figures to the run's table and record.
 
-    ``loss = monarch.step(train_step, batch)`` calls the function, and returns what it returns. A
-    number, or a tensor with one, is the run's figure ``loss``; a dict of them has figures by name.
-    Of tensors on a GPU that is each tenth step, as it waits for the GPU.
-    Where new code makes it raise, the run holds: the state is put back, and the next save calls it
-    again. Does nothing else outside of ``monarch run``.
+    ``loss = monarch.step(train_step, batch)`` calls the function, and returns its result. A number,
+    or a tensor with one number, becomes the run's figure ``loss``; a dict has figures by name.
+    Tensors on a GPU are read at each tenth step only, as reading them waits for the GPU. If new
+    code makes the function raise, the run holds: the state is restored, and the next save calls the
+    function again. Outside of ``monarch run`` it does nothing else.
     """
     if function is not None and not callable(function):
         raise TypeError(

@@ -261,7 +261,7 @@ def test_who_brought_the_next_one_up_may_still_look_at_it(scene: Scene) -> None:
             raise HostBusy("ipc:///tmp/nowhere", "monarch apply")
         return move(job, num_hosts)
 
-    scene.allocation._move = moving
+    scene.allocation.move = moving
     scene.slept = [is_busy.clear]
     assert scene.after_loss() is not scene.hosts
 
@@ -272,7 +272,7 @@ def test_one_that_cannot_be_used_ends_the_run(scene: Scene) -> None:
     def moving(job: JobTrait, num_hosts: int) -> HostMesh:
         raise JobError("it burns")
 
-    scene.allocation._move = moving
+    scene.allocation.move = moving
     with pytest.raises(AllocationLost, match="replaced by another: it burns"):
         scene.after_loss()
 

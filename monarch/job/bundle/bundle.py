@@ -177,13 +177,10 @@ def _takes_ours(platforms: Sequence[str]) -> bool:
     for distribution in _closure():
         wheel = distribution.read_text("WHEEL") or ""
         tags = re.findall(r"^Tag: (\S+)", wheel, re.MULTILINE)
-        if not tags or not any(_fits(tag, platforms) for tag in tags):
+        supported = {name for tag in tags for name in tag.rsplit("-", 1)[-1].split(".")}
+        if supported.isdisjoint(["any", *platforms]):
             return False
     return True
-
-
-def _fits(tag: str, platforms: Sequence[str]) -> bool:
-    return any(name == "any" or name in platforms for name in tag.rsplit("-", 1)[-1].split("."))
 
 
 @functools.cache

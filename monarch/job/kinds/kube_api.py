@@ -67,12 +67,12 @@ class KubeConfig:
 
     @property
     def is_in_cluster(self) -> bool:
-        """Whether it is the configuration of the pod in which this program runs."""
+        """Whether the configuration is that of the pod in which this program runs."""
         return self.path is None and self.config is None
 
     @property
     def out_of_cluster(self) -> bool:
-        """Whether it is not the configuration of the pod in which this program runs."""
+        """Whether the configuration is another than that of the pod in which this program runs."""
         return not self.is_in_cluster
 
     def kubectl(self) -> list[str]:
@@ -88,8 +88,8 @@ class KubeConfig:
         return [*command, "--context", self.context] if self.context else command
 
     def to_data(self) -> dict[str, Any]:
-        """Return the settings as JSON data, with the credentials of a mapping, but not those of a
-        file."""
+        """Return the settings as JSON data. They include credentials from a mapping, but not from
+        a file."""
         return {"path": self.path, "config": self.config, "context": self.context}
 
 

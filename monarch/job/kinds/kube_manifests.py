@@ -33,7 +33,7 @@ class PodMesh(NamedTuple):
 
 
 def image_template(
-    image: str, resources: Mapping[str, Any] | None, shm_size: str | None = None, fuse: bool = False
+    image: str, resources: Mapping[str, Any] | None, fuse: bool = False, shm_size: str | None = None
 ) -> Manifest:
     """Return the template of pods with one container of an image.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from monarch.errors import JobError
 from monarch.job.kinds.kube_api import KubeApi
 from monarch.job.kinds.kube_manifests import Manifest, PodMesh, worker_of
+from monarch.job.kinds.remote import connection_error
 
 _REACH_SECONDS = 2.0
 
@@ -87,10 +87,5 @@ def port_of(pod: Manifest, port: int) -> int:
 def is_in_reach(url: str) -> bool:
     """Whether packets reach a pod and return; also if its answer is that the port is closed."""
     parts = urlsplit(url)
-    try:
-        socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return True
+    error = connection_error(parts.hostname or "", parts.port or 0, _REACH_SECONDS)
+    return error is None or isinstance(error, ConnectionRefusedError)

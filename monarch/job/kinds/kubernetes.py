@@ -68,9 +68,9 @@ class KubernetesJob(ScheduledJob):
     the Python in the image. ``env`` is added to the pods' environment, ``preload`` names modules
     that each host imports ahead.
 
-    If this machine does not reach the pods, all messages pass through one ``kubectl exec`` into one
-    of them, the first; ``attach_to`` names another, as MESH-RANK, or any pod of the namespace that
-    has a Python and reaches the others.
+    If this machine does not reach the pods, all messages pass through a ``kubectl exec`` into the
+    first pod. ``attach_to`` names another, as MESH-RANK, or any pod of the namespace that has a
+    Python and reaches the others.
     """
 
     kind = "kubernetes"
@@ -144,12 +144,7 @@ class KubernetesJob(ScheduledJob):
             raise ValueError(f"mesh {name!r}: {parameter} are for pods that the job makes")
         template: Manifest = {}
         if image_spec is not None:
-            template = manifests.image_template(
-                image_spec.image,
-                image_spec.resources,
-                image_spec.shared_memory_size,
-                image_spec.enable_fuse,
-            )
+            template = manifests.image_template(*image_spec)
         elif pod_template is not None:
             template = _as_template(pod_template, name)
         self._add(name, num_replicas)
@@ -196,8 +191,7 @@ class KubernetesJob(ScheduledJob):
         return rendered if self._made else []
 
     def _begin(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError("a kubernetes job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         if not self._pods:
             raise JobError("the job has no meshes: `add_mesh(name, num_replicas, ...)`")
         self._allocation = new_uid()[:8].lower()
@@ -344,7 +338,7 @@ class KubernetesJob(ScheduledJob):
         return text
 
     def _kill(self) -> None:
-        """Delete the job's objects, and wait until they are gone. Pods that others made go on."""
+        """Delete the job's objects, and wait until they are gone. Pods that others made stay."""
         self._forget_links()
         if self._allocation and self._made:
             with self._api() as api:

@@ -64,8 +64,7 @@ class LightningJob(ScheduledJob):
         self._job_name = ""
 
     def _create(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError("a lightning job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         sdk = lightning_sdk()
         self._secret = job_secret()
         name = f"{self.name}-{new_uid()[:6]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 from monarch.errors import JobError
 from monarch.job.job import JobTrait
 from monarch.job.kinds.login_session import END_SECONDS, LoginSession, ask_all, end_all
-from monarch.job.kinds.remote import RemoteJob, job_secret
+from monarch.job.kinds.remote import RemoteJob, connection_error, job_secret
 from monarch.net.identifiers import new_uid
 from monarch.runtime.client_agent import client
 from monarch.runtime.uninterrupted import Uninterrupted
@@ -102,8 +101,7 @@ class LoginJob(RemoteJob):
         return self._hosts
 
     def _begin(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError(f"a {self.kind} job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         if not self.names:
             raise JobError("the job has no hosts: name them with `add_mesh(name, hosts)`")
         self._secret = job_secret()
@@ -293,11 +291,8 @@ def _why_closed(url: str) -> str:
     if gateway is not None:
         return gateway.knock(url, _REACH_SECONDS) or "no answer"
     parts = urlsplit(url)
-    try:
-        socket.create_connection((parts.hostname or "", parts.port or 0), _REACH_SECONDS).close()
-    except OSError as error:
-        return str(error.strerror or error)
-    return "no answer"
+    error = connection_error(parts.hostname or "", parts.port or 0, _REACH_SECONDS)
+    return "no answer" if error is None else str(error.strerror or error)
 
 
 def _last_words(host: LoginHost, answer: Mapping[str, Any]) -> str:

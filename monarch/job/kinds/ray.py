@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monarch.errors import JobError
-from monarch.job.kinds.remote import job_secret
+from monarch.job.kinds.remote import connection_error, job_secret
 from monarch.job.kinds.scheduled import (
     LONGEST_LOOK_SECONDS,
     SHORTEST_LOOK_SECONDS,
@@ -116,8 +116,7 @@ class RayJob(ScheduledJob):
         ]
 
     def _begin(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError("a ray job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         if not self._meshes:
             raise JobError("the job has no meshes")
         ray = self._connect()
@@ -196,15 +195,12 @@ class RayJob(ScheduledJob):
     def _knock(self, address: str) -> None:
         """Raise ``JobError`` if Ray cannot be reached at its address. Ray would try for minutes."""
         host, _, port = address.removeprefix("ray://").rpartition(":")
-        if not port.isdigit():
-            return
-        try:
-            socket.create_connection((host, int(port)), _REACH_SECONDS).close()
-        except OSError as error:
+        error = connection_error(host, int(port), _REACH_SECONDS) if port.isdigit() else None
+        if error is not None:
             raise JobError(
                 f"cannot reach Ray at {address}: {error.strerror or error}. Is its head up, with "
                 "`ray start --head`?"
-            ) from None
+            )
 
     def _place(self) -> list[PlacedHost]:
         ray = self._connect()

@@ -5,6 +5,7 @@ Their hosts listen at TCP addresses, and accept only processes that have the job
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -140,11 +141,24 @@ class RemoteJob(JobTrait):
         names = self.names_by_url()
         return "\n".join(f"{names[url]}: nobody listens at {url} any more" for url in self.ended())
 
+    def _refuse_script(self, client_script: str | None) -> None:
+        if client_script is not None:
+            raise JobError(f"a {self.kind} job runs no client script; run the script itself")
+
     def _forget_links(self) -> None:
         """Drop this program's links to the hosts, so that their end is no failure."""
         if process.is_bootstrapped():
             for host in self.hosts:
                 client().unlink(host.url)
+
+
+def connection_error(host: str, port: int, seconds: float) -> OSError | None:
+    """Return why a port cannot be connected to; ``None`` if it can."""
+    try:
+        socket.create_connection((host, port), seconds).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def job_secret() -> bytes:

@@ -26,9 +26,10 @@ _UP_SECONDS = 120.0
 
 
 def wait_for_place(look: Callable[[], tuple[T, str]], timeout: float | None) -> T:
-    """Call ``look`` until it returns a result and "", not what the result waits for.
+    """Return the result of ``look`` as soon as nothing is missing.
 
-    The latter is logged when it changes. Raises ``JobError`` with it after ``timeout`` seconds.
+    ``look`` returns a result and "", or any result and a description of what is missing. The
+    description is logged when it changes; after ``timeout`` seconds it becomes a ``JobError``.
     """
     began, pause, logged = time.monotonic(), SHORTEST_LOOK_SECONDS, ""
     while True:

@@ -63,8 +63,7 @@ class SkyPilotJob(ScheduledJob):
         self._addresses: list[str] = []
 
     def _create(self, client_script: str | None) -> None:
-        if client_script is not None:
-            raise JobError("a skypilot job runs no client script; run the script itself")
+        self._refuse_script(client_script)
         if not self._meshes:
             raise JobError("the job has no meshes")
         sky = skypilot_sdk()

@@ -30,6 +30,10 @@ _LIVE = {
     "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING",
     "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD",
 }  # fmt: skip
+# The attributes of a job that are options of sbatch with the same name.
+_OPTIONS = (
+    "ntasks_per_node", "partition", "account", "qos", "mem", "gpus_per_node", "cpus_per_task",
+)  # fmt: skip
 # Reasons for which Slurm leaves a job pending for ever.
 _HOPELESS = {
     "AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount",
@@ -162,16 +166,10 @@ class SlurmJob(ScheduledJob):
         options = {
             "job-name": name,
             "nodes": self.num_hosts,
-            "ntasks-per-node": self.ntasks_per_node,
             "output": f"{logs}/slurm_%j_{self.job_name}.out",
             "error": f"{logs}/slurm_%j_{self.job_name}.err",
             "time": self.time_limit,
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "mem": self.mem,
-            "gpus-per-node": self.gpus_per_node,
-            "cpus-per-task": self.cpus_per_task,
+            **{option.replace("_", "-"): getattr(self, option) for option in _OPTIONS},
         }
         arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
         arguments += ["--exclusive"] if self.exclusive else []

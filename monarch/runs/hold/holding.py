@@ -513,7 +513,7 @@ class Holding:
     def _have_all_raised(self, reports: Sequence[TrialReport]) -> bool:
         """Whether all ranks have raised an error of their own, and their groups are intact.
 
-        Ranks get a moment for it; then nobody waits for anybody.
+        Ranks get a moment to raise. If all have, none waits for another.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         # A rank that has not begun when another has raised still reports its previous call.

@@ -564,7 +564,7 @@ def _set_hooks(parameter: Any, name: str, hooks: Any) -> None:
     current = getattr(parameter, name, None)
     if current is not hooks:
         if current:
-            current.clear()  # Torch goes on with it, whatever the attribute says.
+            current.clear()  # Torch keeps using it, whatever the attribute says.
         setattr(parameter, name, hooks)
 
 
@@ -744,30 +744,10 @@ def _handler_of(kind: type) -> Callable[[Walk, Any], None]:
     for base, handler in _BASES:
         if issubclass(kind, base):
             return handler
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        if issubclass(kind, torch.Tensor):
-            return Walk._tensor
-        if issubclass(kind, torch.jit.ScriptModule):
-            return Walk._script_module
-        if issubclass(kind, torch.nn.Module):
-            return _OBJECT
-        if issubclass(kind, torch.optim.Optimizer):
-            return Walk._optimizer
-        if issubclass(kind, torch.Generator):
-            return Walk._random_generator
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        if issubclass(kind, numpy.ndarray):
-            return Walk._array
-        if issubclass(kind, numpy.generic):
-            return Walk._nothing
-        if issubclass(kind, numpy.random.Generator):
-            return Walk._numpy_generator
-        if issubclass(kind, numpy.random.BitGenerator):
-            return Walk._bits
-        if issubclass(kind, numpy.random.RandomState):
-            return Walk._random_generator
+    for library, name, handler in _LIBRARY_BASES:
+        module = sys.modules.get(library)
+        if module is not None and issubclass(kind, operator.attrgetter(name)(module)):
+            return handler
     if kind.__module__.startswith(_TRAINING) or kind in _FOLLOWED:
         return _OBJECT
     if all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")):
@@ -785,7 +765,19 @@ _OBJECT, _TELLS = Walk._object, Walk._tells
 _FOLLOWED = frozenset({
     types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap,
 })  # fmt: skip
-# The first base class of an object's type decides.
+# The first base class of an object's type decides. These are tried last, of imported libraries.
+_LIBRARY_BASES: tuple[tuple[str, str, Callable[[Walk, Any], None]], ...] = (
+    ("torch", "Tensor", Walk._tensor),
+    ("torch", "jit.ScriptModule", Walk._script_module),
+    ("torch", "nn.Module", _OBJECT),
+    ("torch", "optim.Optimizer", Walk._optimizer),
+    ("torch", "Generator", Walk._random_generator),
+    ("numpy", "ndarray", Walk._array),
+    ("numpy", "generic", Walk._nothing),
+    ("numpy", "random.Generator", Walk._numpy_generator),
+    ("numpy", "random.BitGenerator", Walk._bits),
+    ("numpy", "random.RandomState", Walk._random_generator),
+)
 _BASES: tuple[tuple[Any, Callable[[Walk, Any], None]], ...] = (
     (_ATOM_BASES, Walk._nothing),
     (enum.Enum, Walk._member),

@@ -186,7 +186,7 @@ class Copies:
     def told(self, value: Any) -> Undo:
         """Copy the ``state_dict`` of an object; the returned function loads it."""
         state = copy.deepcopy(value.state_dict())
-        # A copy, as some objects go on using what they get.
+        # A copy each time, as some objects keep the state that they load.
         return lambda: value.load_state_dict(copy.deepcopy(state))
 
 

@@ -7,11 +7,12 @@ newer.
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from monarch.errors import MonarchError
@@ -48,6 +49,7 @@ class RunCodeChange:
     saved_at: float
 
 
+@dataclass(eq=False)
 class RunCode:
     """The generation of a workspace that a run uses.
 
@@ -55,41 +57,34 @@ class RunCode:
     loaded.
     """
 
-    def __init__(
-        self,
-        past: _Past,
-        workspace: Workspace,
-        generation: int,
-        newest_loaded: Callable[[], int] | None = None,
-    ) -> None:
-        self._past = past
-        self._newest_loaded = newest_loaded
-        self._workspace = workspace
-        #: Rolls the hosts back to a generation; ``None`` if the program cannot.
-        self.roll_back: Callable[[int], SyncReport] | None = None
-        #: The paths of the hosts' copies of the workspace, as far as they are known.
-        self.copies: frozenset[str] = frozenset()
-        self.generation = generation
-        self.digest = ""
-        self.move_to(generation)
+    past: _Past
+    workspace: Workspace
+    generation: int
+    newest_loaded: Callable[[], int] | None = None
+    #: Rolls the hosts back to a generation; ``None`` if the program cannot.
+    roll_back: Callable[[int], SyncReport] | None = field(default=None, init=False)
+    #: The paths of the hosts' copies of the workspace, as far as they are known.
+    copies: frozenset[str] = field(default=frozenset(), init=False)
+    digest: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.move_to(self.generation)
 
     def another(self) -> RunCode:
-        """Return the same for another run beside this one."""
-        other = RunCode(self._past, self._workspace, self.generation, self._newest_loaded)
-        other.roll_back, other.copies = self.roll_back, self.copies
-        return other
+        """Return a `RunCode` for another run beside this one, with the same generation."""
+        return copy.copy(self)
 
     def is_loaded_since(self, generation: float) -> bool:
         """Whether a newer generation changed something that a process of the run has loaded."""
-        return self._newest_loaded is None or self._newest_loaded() > generation
+        return self.newest_loaded is None or self.newest_loaded() > generation
 
     def in_authors_words(self, text: str) -> str:
         """Return a text, such as a traceback, with paths of a host's copy replaced by the
         author's."""
-        deepest_first = sorted(self._workspace.folders, key=lambda folder: -len(folder.remote))
-        for copy in self.copies:
+        deepest_first = sorted(self.workspace.folders, key=lambda folder: -len(folder.remote))
+        for path in self.copies:
             for folder in deepest_first:
-                remote = f"{copy}/{folder.remote}".rstrip("/")
+                remote = f"{path}/{folder.remote}".rstrip("/")
                 text = text.replace(f"{remote}/", f"{folder.local}/")
         return text
 
@@ -100,7 +95,7 @@ class RunCode:
         it.
         """
         try:
-            held = self._past.changes(self.generation, generation)
+            held = self.past.changes(self.generation, generation)
         except (MonarchError, SyncError):
             return None
         self.generation, self.digest = generation, held.digest.hex()
@@ -134,7 +129,7 @@ class RunCode:
         if entry.size > _MAX_BYTES:
             return None
         try:
-            return self._past.content(entry).decode()
+            return self.past.content(entry).decode()
         except (MonarchError, SyncError, UnicodeDecodeError):
             return None
 
@@ -146,7 +141,7 @@ class RunCode:
         for change in changes:
             if change.now is None or not change.now.is_file:
                 continue
-            for local in self._workspace.locate(change.path):
+            for local in self.workspace.locate(change.path):
                 with contextlib.suppress(OSError):
                     stat = os.stat(local)
                     modified_at = stat.st_mtime

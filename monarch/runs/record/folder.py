@@ -226,10 +226,6 @@ class RunFolder:
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
 
-    def answer(self, choice: str) -> None:
-        """Answer the question of a run that holds, like a key in its terminal."""
-        self.write_text(_ANSWER, choice)
-
     def take_answer(self) -> str:
         """Return the answer that another program gave since the last call; "" if none."""
         path = self.path / _ANSWER
@@ -327,7 +323,7 @@ def answer_run(run: RunFolder, choice: str) -> None:
     choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
     if choice not in choices:
         raise JobError(f"{run.name} does not ask for that: it is {run.status}")
-    run.answer(choice)
+    run.write_text(_ANSWER, choice)
 
 
 def read_json(path: Path) -> dict[str, Any]:

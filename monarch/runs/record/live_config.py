@@ -81,7 +81,8 @@ class LiveConfig(Generic[C]):
         """Apply changes since the last poll and return them; ``None`` if there are none."""
         for path, read in self._files.items():
             stamp = _stamp(path)
-            if stamp in (self._stamps[path], None) or _is_empty(stamp):
+            # Editors leave a file empty for a moment, and a full disk for longer.
+            if stamp is None or stamp == self._stamps[path] or not stamp[1]:
                 continue
             self._stamps[path] = stamp
             change = self._read(path, read)
@@ -120,11 +121,6 @@ def _stamp(path: Path) -> _Stamp:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _is_empty(stamp: _Stamp) -> bool:
-    """Whether the file is empty, as editors leave it for a moment, or a full disk for longer."""
-    return stamp is not None and stamp[1] == 0
 
 
 def _at(config: Any, key: str) -> Any:

@@ -290,7 +290,7 @@ class Record:
             self._show(self.display.message, f"metrics also go to {logger.place}")
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send figures to the loggers; one that fails, as when its server is gone, is dropped."""
+        """Send figures to the loggers; drop a logger that fails, for example without its server."""
         for logger in list(self._loggers):
             try:
                 logger.metrics(step, values)
@@ -421,7 +421,7 @@ class LineDisplay:
         self.stream.flush()
 
     def phase(self, text: str) -> None:
-        """Do nothing: a written line would stay, though the phase ends."""
+        """Do nothing: a written line could not be removed when the phase ends."""
 
     def saved(self, step: int) -> None:
         """Write the step of the checkpoint."""

@@ -1,6 +1,6 @@
 """Decides from looks at the ranks whether a call that takes long is slow, or stuck.
 
-Ranks are stuck if nothing moves: the frames of those that do not wait for others are the same from
+Ranks are stuck if nothing moves: the frames of ranks that do not wait for others are the same from
 look to look, they use no processor, and read and write nothing; or if all wait in different
 collectives. A rank that uses a processor or moves is slow, whatever it does. Time in which a rank
 compiles or imports on the processor does not count.
@@ -146,7 +146,7 @@ class Slowness:
         return self._num_looks > 1 and now - self._moved_at >= limit
 
     def is_over(self, now: float, patience: Patience) -> bool:
-        """Whether the call has taken longer than it may at all."""
+        """Whether the call has taken longer than it may, even with progress."""
         seconds = now - self._started
         return seconds - self._excused_seconds >= patience.most or seconds >= patience.hard
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -38,46 +39,36 @@ class AllocationLost(RunLost):
     """There are no hosts to continue on; with hosts, the run could continue."""
 
 
+@dataclass(eq=False)
 class RunAllocation:
     """The hosts of a run: ``mesh`` of the job whose state ``path`` names.
 
     ``move`` sends what a run needs to the hosts of another job; ``tell`` gets a line for people.
     ``choose`` decides, from the text, what to do if a host cannot be restarted; ``why_unfit``
-    returns why a run could not continue with so many hosts, or "". ``is_part``: the run has only
-    some hosts of the mesh.
+    returns why a run could not continue with so many hosts, or "". ``is_stopping`` returns whether
+    the run must stop. ``is_part``: the run has only some hosts of the mesh.
     """
 
-    def __init__(
-        self,
-        job: JobTrait,
-        mesh: str,
-        path: Path,
-        *,
-        move: Callable[[JobTrait, int], HostMesh],
-        tell: Callable[[str], object],
-        choose: Callable[[str], OnHostLoss] = lambda text: "end",
-        why_unfit: Callable[[int], str] = lambda num_hosts: "",
-        is_stopping: Callable[[], bool] = lambda: False,
-        is_part: bool = False,
-        sleep: Sleep = time.sleep,
-    ) -> None:
-        self._job = job
+    job: JobTrait
+    mesh: str
+    path: Path
+    _: KW_ONLY
+    move: Callable[[JobTrait, int], HostMesh]
+    tell: Callable[[str], object]
+    choose: Callable[[str], OnHostLoss] = lambda text: "end"
+    why_unfit: Callable[[int], str] = lambda num_hosts: ""
+    is_stopping: Callable[[], bool] = lambda: False
+    is_part: bool = False
+    sleep: Sleep = time.sleep
+    #: The last message about hosts that cannot be restarted.
+    _unrepaired: str = field(default="", init=False)
+    #: Whether hosts were restarted by a scheduler, and not yet attached to.
+    _may_be_elsewhere: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
         #: The id of the allocation on which the run continues.
-        self._apply_id = job.apply_id
-        self._mesh = mesh
-        #: The file of the job's kept state.
-        self._path = record_of(path)
-        self._move = move
-        self._tell = tell
-        self._choose = choose
-        self._why_unfit = why_unfit
-        self._is_stopping = is_stopping
-        self._is_part = is_part
-        self._sleep = sleep
-        #: The last message about hosts that cannot be restarted.
-        self._unrepaired = ""
-        #: Whether hosts were restarted by a scheduler, and not yet attached to.
-        self._may_be_elsewhere = False
+        self._apply_id = self.job.apply_id
+        self.path = record_of(self.path)
 
     def why_gone(self) -> str:
         """Return why the allocation on which the run began has ended or was replaced; "" if
@@ -87,14 +78,14 @@ class RunAllocation:
         """
         reason = self._why_gone(self._read())
         if reason:
-            for url in self._job.urls():
+            for url in self.job.urls():
                 client().expect_end(url)
         return reason
 
     def _why_gone(self, job: JobTrait | None) -> str:
         if job is not None and job.apply_id != self._apply_id:
             return _REPLACED
-        ending = how_ended(self._path, self._apply_id) if job is None else job.ending
+        ending = how_ended(self.path, self._apply_id) if job is None else job.ending
         if ending:
             return f"the allocation was {ending.get('how')} by {ending.get('by')}"
         return "the allocation was ended" if job is None else ""
@@ -117,7 +108,7 @@ class RunAllocation:
             is_replaced = job is not None and (job.ending or {}).get("how") == "replaced"
             if not is_replaced or time.monotonic() > deadline:
                 raise AllocationLost(reason or "the allocation was ended")
-            self._sleep(_LOOK_SECONDS)
+            self.sleep(_LOOK_SECONDS)
 
     def repair(self, *, is_loss_known: bool = True) -> None:
         """Restart what has ended, without continuing the run, so that a fix can be pushed to it.
@@ -135,7 +126,7 @@ class RunAllocation:
             names = job.repair()
         except JobError as error:
             if (text := f"{reason}\n{error}".strip()) != self._unrepaired:
-                self._tell(text)
+                self.tell(text)
                 self._unrepaired = text
             return
         if names:
@@ -144,31 +135,31 @@ class RunAllocation:
 
     def _read(self) -> JobTrait | None:
         try:
-            return job_load(self._path)
+            return job_load(self.path)
         except (FileNotFoundError, JobError):
             return None
 
     def _move_to(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
-        num_hosts = getattr(job, "meshes", {}).get(self._mesh, len(hosts))
-        if num_hosts < len(hosts) or (num_hosts > len(hosts) and not self._is_part):
+        num_hosts = getattr(job, "meshes", {}).get(self.mesh, len(hosts))
+        if num_hosts < len(hosts) or (num_hosts > len(hosts) and not self.is_part):
             raise AllocationLost(
                 f"{_REPLACED}: it has {counted(num_hosts, 'host')} in "
-                f"{self._mesh!r}, and this run began on {len(hosts)}"
+                f"{self.mesh!r}, and this run began on {len(hosts)}"
             )
-        self._tell(f"{_REPLACED}: the run moves over to that")
+        self.tell(f"{_REPLACED}: the run moves over to that")
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:
             try:
-                moved = self._move(job, len(hosts))
+                moved = self.move(job, len(hosts))
                 break
             except HostBusy as error:
                 # The program that started it may still be checking that it runs.
                 if time.monotonic() > deadline:
                     raise AllocationLost(f"{_REPLACED}: {error}") from None
-                self._sleep(_LOOK_SECONDS)
+                self.sleep(_LOOK_SECONDS)
             except MonarchError as error:
                 raise AllocationLost(f"{_REPLACED}: {error}") from None
-        self._job, self._apply_id = job, job.apply_id
+        self.job, self._apply_id = job, job.apply_id
         return moved
 
     def _repaired(self, job: JobTrait, hosts: HostMesh, any_number: bool) -> HostMesh:
@@ -201,16 +192,16 @@ class RunAllocation:
         if isinstance(job, ScheduledJob) and job.replaced:
             pairs = (f"{new} in the place of {old}" for new, old in job.replaced.items())
             text += f", {', '.join(pairs)}"
-        self._tell(text)
+        self.tell(text)
 
     def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
         """Attach again to hosts that a scheduler has placed: they may be elsewhere, without the
         run's files."""
         try:
-            moved = self._move(job, len(hosts))
+            moved = self.move(job, len(hosts))
         except MonarchError as error:
             raise AllocationLost(f"hosts were brought up again, but {error}") from None
-        self._job, self._may_be_elsewhere = job, False
+        self.job, self._may_be_elsewhere = job, False
         return moved
 
     def _without(
@@ -222,27 +213,27 @@ class RunAllocation:
         """
         if not len(remaining):
             raise AllocationLost(lost)
-        unfit = "" if any_number else self._why_unfit(len(remaining))
+        unfit = "" if any_number else self.why_unfit(len(remaining))
         if unfit:
             lost += f"\nit cannot go on with {counted(len(remaining), 'host')}: {unfit}"
-        choice = self._choose(lost)
+        choice = self.choose(lost)
         if choice == "wait":
             return self._waited(hosts, any_number)
         if choice == "end" or unfit:
             advice = "" if unfit else f"\n`--hosts {len(remaining)}` goes on with what is left"
             raise AllocationLost(f"{lost}{advice}")
         first, _, details = lost.partition("\n")
-        self._tell(f"{first}: going on with {counted(len(remaining), 'host')}\n{details}".rstrip())
-        self._is_part = True
+        self.tell(f"{first}: going on with {counted(len(remaining), 'host')}\n{details}".rstrip())
+        self.is_part = True
         return remaining
 
     def _waited(self, hosts: HostMesh, any_number: bool) -> HostMesh:
         """Wait until the hosts run again, or the allocation is another, and then do as
         ``after_loss``."""
-        self._tell("waiting for the hosts to come back; Ctrl-C stops the run")
+        self.tell("waiting for the hosts to come back; Ctrl-C stops the run")
         while True:
-            self._sleep(_WAIT_SECONDS)
-            if self._is_stopping():
+            self.sleep(_WAIT_SECONDS)
+            if self.is_stopping():
                 raise KeyboardInterrupt
             job = self._read()
             if job is None or job.apply_id != self._apply_id or job.ending or job.is_running():

@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from monarch.actor import Future, ProcMesh
 from monarch.config_file import ConfigError
@@ -67,8 +67,8 @@ def answers_of(
 ) -> list[Any]:
     """Return the answers of ranks that were called before, as ``ask_all`` does.
 
-    ``seconds`` count from now on, and may be a function that returns the current patience. ``slow``
-    is notified if it takes long.
+    ``seconds`` count from this call on, and may be a function that returns the current patience.
+    ``slow`` is notified if the answers take long.
     """
     call = _CallWatch(witnesses, seconds, doing, slow or SlowCall())
     answers = []
@@ -196,15 +196,7 @@ def when_up(endpoint: Any, record: Record) -> Any:
     return answer
 
 
-class Ask(Protocol):
-    """``ask_all``, for the actors of one mesh."""
-
-    def __call__(
-        self, endpoint: Any, *args: Any, doing: str, unless: Unless | None = None
-    ) -> list[Any]: ...
-
-
-def asking(procs: ProcMesh, seconds: float) -> Ask:
+def asking(procs: ProcMesh, seconds: float) -> Callable[..., list[Any]]:
     """Return ``ask_all`` for actors on ``procs``, with a witness in each proc."""
     witnesses = procs.spawn("witness", Witness)
     return functools.partial(ask_all, seconds=seconds, witnesses=witnesses)

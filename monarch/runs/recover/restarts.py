@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 _FIRST_WAIT_SECONDS = 0.5
 
 
+@dataclass(eq=False)
 class Restarts:
     """A budget of ``most`` restarts within any ``window_seconds``, or since the last progress.
 
-    So a run of weeks may lose many ranks, and one that dies at once does not restart for ever. The
+    So a run of weeks may lose many ranks, and a run that dies at once does not restart forever. The
     first restart comes at once, the next ones after 0.5, 1, 2, ... seconds: a failure by chance
-    costs no time, and one that repeats does not waste resources.
+    costs no time, and a repeated failure does not waste resources.
     """
 
-    def __init__(
-        self, most: int, window_seconds: float = math.inf, longest_wait_seconds: float = 30.0
-    ) -> None:
-        self.most = most
-        self.window_seconds = window_seconds
-        self.longest_wait_seconds = longest_wait_seconds
-        self.num_in_all = 0
-        self._moments: list[float] = []
-        self._furthest = 0
+    most: int
+    window_seconds: float = math.inf
+    longest_wait_seconds: float = 30.0
+    num_in_all: int = field(default=0, init=False)
+    #: When the restarts that count came, by the monotonic clock.
+    _moments: list[float] = field(default_factory=list, init=False)
+    #: The furthest step from which a restart would continue.
+    _furthest: int = field(default=0, init=False)
 
     @property
     def num_counted(self) -> int:

@@ -70,10 +70,12 @@ class Saving:
             self._record.event("resumed", text, step=step)
 
     def save(self, step: int, write: Callable[[], Path], *, must: bool = False) -> None:
-        """Call ``write`` to save a checkpoint; it raises the ActorError of a rank that cannot.
+        """Call ``write`` to save a checkpoint, and report it. ``write`` raises the ActorError of a
+        rank that cannot save.
 
-        An error of the operating system, such as a full disk, and state that cannot be saved become
-        an event, and training continues; or RunFailed, if the run ``must`` not end without it.
+        If the cause is an error of the operating system, such as a full disk, or state that cannot
+        be saved, it becomes an event and training continues; or RunFailed, if the checkpoint
+        ``must`` be saved.
         """
         try:
             self.saved(step, write())

@@ -116,7 +116,7 @@ def look_here(rank: int) -> RankLook:
     stacks = _users_stacks()
     busy, ready, num_bytes, runs_compiler = _used_by_users_threads()
     is_compiling = runs_compiler or any(map(_compiles, _all_but_runtime()))
-    # A process alone in its groups waits for nobody; nor does one that compiles in a backward pass.
+    # A process alone in its groups waits for nobody, nor does a process that compiles.
     waiting = [frames for _, _, frames in stacks if waits_for_others(frames)]
     is_waiting = bool(waiting) and not is_compiling and _has_others()
     where = ""
