@@ -11,8 +11,7 @@ from typing import Any
 
 from monarch.actor.future import Future, make_future
 from monarch.actor.host import Host
-from monarch.actor.host_mesh import HostMesh
-from monarch.mesh import Shape, Slice
+from monarch.actor.host_mesh import HostMesh, one_dimension
 from monarch.net.machine import machine_id
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
@@ -141,8 +140,7 @@ def attach_to_workers(
             agent.listen_beyond(parsed.advertise)
         agent.link(parsed.advertise, takeover=takeover)
         hosts.append(Host(parsed.address(machine_id()), parsed.advertise))
-    shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
-    return HostMesh(name or "hosts", shape, hosts, owned=True)
+    return HostMesh(name or "hosts", one_dimension(len(hosts)), hosts, owned=True)
 
 
 def _warn(ca: Any, insecure: bool) -> None:

@@ -44,14 +44,14 @@ def upgrade(
     plan = ReloadPlan(-random.getrandbits(62) - 1, "", "patch")
     plan.upgrade = Upgrade(ref.uid, dump_afresh(new))
     done: Promise[BaseException | None] = Promise()
-    before = _stand_in_line(done)
+    previous = _put_last(done)
 
     def run() -> None:
         error: BaseException | None = None
         try:
             made.get()
-            if before is not None:
-                before.wait()
+            if previous is not None:
+                previous.wait()
             outcome = _in_turn(switch, plan, ref, agent.node.uid)
             if outcome.refused:
                 error = _refusal(ref, outcome)
@@ -69,13 +69,12 @@ def upgrade(
     return make_future(done, resolve)
 
 
-def _stand_in_line(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
-    """Register this upgrade as the latest; return the upgrade before it, which must finish
-    first."""
+def _put_last(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
+    """Make this upgrade the latest one; return the previous one, which must finish first."""
     global _latest
     with _lock:
-        before, _latest = _latest, done
-    return before
+        previous, _latest = _latest, done
+    return previous
 
 
 def _check(live: type, new: type) -> None:
@@ -105,7 +104,7 @@ def _check(live: type, new: type) -> None:
 
 
 def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
-    """Wait for code changes in progress; then make ours."""
+    """Upgrade the members, after other changes of code that are in progress."""
     deadline = time.monotonic() + _BUSY_SECONDS
     with switch.pushing(), switch.alone:
         while True:
@@ -119,8 +118,8 @@ def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> Re
 
 
 def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
-    """Prepare all members, then switch all of them, or go back."""
-    # Actors in this process have the very class that its references have.
+    """Prepare all members, and then switch all of them or none."""
+    # Actors in this process have the same class object as its references.
     others = [proc for proc in ref.procs if proc.uid != own]
     proposing = Proposing([_Members(switch, ref, others)], plan, Purpose())
     proposing.run()

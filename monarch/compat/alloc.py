@@ -58,7 +58,7 @@ class Alloc:
         return self
 
 
-class _GivesHosts:
+class _Allocator:
     def allocate(self, spec: AllocSpec) -> Alloc:
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class _GivesHosts:
         return self.allocate(spec)._hosts
 
 
-class LocalAllocator(_GivesHosts):
+class LocalAllocator(_Allocator):
     """Allocates on this machine."""
 
     def allocate(self, spec: AllocSpec) -> Alloc:
@@ -116,7 +116,7 @@ class StaticRemoteAllocInitializer(RemoteAllocInitializer):
         return list(self.addrs)
 
 
-class RemoteAllocator(_GivesHosts):
+class RemoteAllocator(_Allocator):
     """Allocates on the hosts whose agents' addresses ``initializer`` returns."""
 
     def __init__(self, world_id: str = "", initializer: Any = None, **_: Any) -> None:
@@ -130,11 +130,13 @@ class RemoteAllocator(_GivesHosts):
         """
         per_host = dict(spec.extent)
         wanted = per_host.pop(_HOSTS, 1)
-        known = _run(self._initializer.initialize_alloc(spec.constraints.match_labels))
-        if len(known) < wanted:
-            raise ValueError(f"{wanted} hosts were asked for, and {len(known)} are known: {known}")
+        addresses = _run(self._initializer.initialize_alloc(spec.constraints.match_labels))
+        if len(addresses) < wanted:
+            raise ValueError(
+                f"{wanted} hosts were asked for, and {len(addresses)} are known: {addresses}"
+            )
         # Older addresses have the form tcp!host:port.
-        workers = [address.replace("!", "://", 1) for address in known[:wanted]]
+        workers = [address.replace("!", "://", 1) for address in addresses[:wanted]]
         return Alloc(attach_to_workers(workers=workers), per_host)
 
 

@@ -13,6 +13,7 @@ from monarch.errors import MonarchError
 from monarch.rdma.memory.layout import Run
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.table import LIVE, TableEntry
+from monarch.rdma.ways.asking import response_of
 from monarch.rdma.ways.backend import BackendUnavailable, Entries, WordChange
 from monarch.rdma.ways.streams import (
     Ticket,
@@ -126,16 +127,7 @@ class Tcp:
                 sock.close()
 
     def _connect(self, region: RemoteRegion, deadline: float) -> socket.socket:
-        node = process.current().node
-        answer = node.ask(region.owner, AskMemory("stream", {}))
-        if not answer.wait(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(
-                f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
-                "again, or give a longer timeout="
-            )
-        response = answer.value
-        if response.is_down:
-            raise region.orphaned(f"its process is gone: {response.error}")
+        response = response_of(region, AskMemory("stream", {}), deadline)
         if response.error:
             raise BackendUnavailable(response.error)
         body = response.answer
