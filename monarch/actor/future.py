@@ -73,7 +73,7 @@ class Future(Generic[R]):
         ``ActorError`` if the endpoint raised, ``SupervisionError`` if a member of the mesh has
         died.
         """
-        return self._value_of(self._outcome_within(timeout))
+        return value_of_outcome(self._outcome_within(timeout))
 
     def _outcome_within(self, timeout: float | None) -> _Outcome[R]:
         self._check_timeout(timeout)
@@ -115,13 +115,6 @@ class Future(Generic[R]):
                 stacklevel=4,
             )
 
-    @staticmethod
-    def _value_of(outcome: _Outcome[R]) -> R:
-        value, error = outcome
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]
-
     def _computed(self) -> _Outcome[R]:
         """Unpickle the answer once, on the thread that asks for it."""
         outcome = self._outcome
@@ -141,7 +134,7 @@ class Future(Generic[R]):
             return None, error
 
     def __await__(self) -> Generator[Any, None, R]:
-        return self._value_of((yield from self._outcome_awaited()))
+        return value_of_outcome((yield from self._outcome_awaited()))
 
     def _outcome_awaited(self) -> Generator[Any, None, _Outcome[R]]:
         promise = self._promise
@@ -213,6 +206,14 @@ class Future(Generic[R]):
     def done(self) -> bool:
         """Whether the answer has come."""
         return self._promise.is_set
+
+
+def value_of_outcome(outcome: _Outcome[R]) -> R:
+    """Return the value of an outcome, or raise its error."""
+    value, error = outcome
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
 
 
 def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from monarch.actor.future import Future, fill_future
+from monarch.actor.future import Future, fill_future, value_of_outcome
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.promise import Promise
@@ -71,16 +71,16 @@ def push(
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.relink(host.uid for host in hosts)
-    done: Promise[SyncReport | Exception] = Promise()
+    done: Promise[tuple[SyncReport | None, Exception | None]] = Promise()
 
     def run() -> None:
         try:
             report = session_of(agent).push(
                 hosts, workspace, mode, best_effort=best_effort, env=env, allow_empty=allow_empty
             )
-            done.set(report)
+            done.set((report, None))
         except Exception as error:
-            done.set(error)
+            done.set((None, error))
 
     # A daemon: a Ctrl-C in the middle of a push ends the program at once. The context says which
     # actor pushes, so that the push does not wait for it.
@@ -92,8 +92,7 @@ def push(
     return future
 
 
-def _report(result: SyncReport | Exception) -> SyncReport:
-    if isinstance(result, Exception):
-        raise result
-    result.owe()
-    return result
+def _report(outcome: tuple[SyncReport | None, Exception | None]) -> SyncReport:
+    report = value_of_outcome(outcome)
+    report.owe()
+    return report

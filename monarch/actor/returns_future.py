@@ -12,13 +12,15 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ParamSpec, TypeVar
 
-from monarch.actor.future import Future, fill_future, soon
+from monarch.actor.future import Future, fill_future, soon, value_of_outcome
 from monarch.runtime import process
 from monarch.runtime.promise import Promise
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_Body = Coroutine[Any, Any, Any]
+_Loop = asyncio.AbstractEventLoop
 _Outcome = tuple[Any, BaseException | None]
 
 # asyncio itself keeps its tasks only weakly.
@@ -101,7 +103,7 @@ class _BodyFuture(Future[R]):
     @classmethod
     def of(cls, body: Coroutine[Any, Any, R]) -> Future[R]:
         future: _BodyFuture[R] = object.__new__(cls)
-        fill_future(future, Promise(), cls._value_of)
+        fill_future(future, Promise(), value_of_outcome)
         future._body = body
         future._context = contextvars.copy_context()
         future._home = None
@@ -129,7 +131,7 @@ class _BodyFuture(Future[R]):
             self._run_beside(body, loop, timeout)
         else:
             self._run_here(body, loop, timeout)
-        return self._value_of(self._computed())
+        return value_of_outcome(self._computed())
 
     def _check_elsewhere(self) -> None:
         """Raise ``RuntimeError`` if waiting here would block the loop that the body runs on."""
@@ -142,12 +144,7 @@ class _BodyFuture(Future[R]):
                 "this thread. Use `await` instead."
             )
 
-    def _run_here(
-        self,
-        body: Coroutine[Any, Any, R],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float | None,
-    ) -> None:
+    def _run_here(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
         _this_thread.is_running = True
         try:
             self._run(body, loop, timeout)
@@ -157,12 +154,7 @@ class _BodyFuture(Future[R]):
         finally:
             _this_thread.is_running = False
 
-    def _run_beside(
-        self,
-        body: Coroutine[Any, Any, R],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float | None,
-    ) -> None:
+    def _run_beside(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
         """Run the body on another thread: a loop cannot run inside another one of its thread."""
         ended = threading.Event()
 
@@ -222,12 +214,7 @@ class _BodyFuture(Future[R]):
             body, self._body = self._body, None
         return body
 
-    def _run(
-        self,
-        body: Coroutine[Any, Any, R],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float | None,
-    ) -> None:
+    def _run(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
         """Run the body to its end on a loop that does not run, and set the promise."""
         try:
             task = self._context.run(loop.create_task, body)
@@ -278,12 +265,9 @@ def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(tasks))
     for task in tasks:
         if not task.cancelled() and task.exception() is not None:
+            message = "a task that the body of a Future left behind raised"
             loop.call_exception_handler(
-                {
-                    "message": "a task that the body of a Future left behind raised",
-                    "exception": task.exception(),
-                    "task": task,
-                }
+                {"message": message, "exception": task.exception(), "task": task}
             )
 
 

@@ -7,8 +7,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future, make_future, value_of_outcome
 from monarch.actor.mesh_ref import MeshRef
 from monarch.errors import ReloadRefused
 from monarch.runtime import process
@@ -24,7 +25,7 @@ from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
 _BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 
-_latest: Promise[BaseException | None] | None = None
+_latest: Promise[Any] | None = None
 _lock = threading.Lock()
 
 
@@ -43,7 +44,7 @@ def upgrade(
     # Below 0, because it is no generation of a workspace.
     plan = ReloadPlan(-random.getrandbits(62) - 1, "", "patch")
     plan.upgrade = Upgrade(ref.uid, dump_afresh(new))
-    done: Promise[BaseException | None] = Promise()
+    done: Promise[tuple[None, BaseException | None]] = Promise()
     previous = _put_last(done)
 
     def run() -> None:
@@ -59,17 +60,13 @@ def upgrade(
                 agent.kept_spawns.upgraded(ref.uid, functools.partial(dump_order, ref.cls))
         except Exception as raised:
             error = raised
-        done.set(error)
-
-    def resolve(error: BaseException | None) -> None:
-        if error is not None:
-            raise error
+        done.set((None, error))
 
     threading.Thread(target=run, name="monarch-upgrade", daemon=True).start()
-    return make_future(done, resolve)
+    return make_future(done, value_of_outcome)
 
 
-def _put_last(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
+def _put_last(done: Promise[Any]) -> Promise[Any] | None:
     """Make this upgrade the latest one; return the previous one, which must finish first."""
     global _latest
     with _lock:

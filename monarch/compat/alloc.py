@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 from monarch.actor.attach import attach_to_workers
-from monarch.actor.future import Future
+from monarch.actor.future import Future, value_of_outcome
 from monarch.actor.host_mesh import HostMesh, this_host
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.runtime.promise import Promise
@@ -152,7 +152,4 @@ def _run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
 
     threading.Thread(target=run, daemon=True).start()
     done.wait()
-    result, failure = done.value
-    if failure is not None:
-        raise failure
-    return result
+    return value_of_outcome(done.value)

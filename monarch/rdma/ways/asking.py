@@ -18,7 +18,9 @@ _LOCK_SECONDS = 30.0
 _EXCHANGE = "exchange"
 
 
-def response_of(region: RemoteRegion, request: AskMemory, deadline: float) -> Response[Any]:
+def response_of(
+    region: RemoteRegion, request: AskMemory, deadline: float
+) -> Response[dict[str, Any]]:
     """Send a request to the owner of ``region``, and return its response.
 
     Raises ``RemoteMemoryError`` if the owner is gone, and ``TimeoutError``.
