@@ -52,8 +52,8 @@ class _Queue:
         return None
 
     def give_up(self, promise: Promise[_Item]) -> None:
-        """Remove a receiver that has stopped waiting; a value that arrives for it goes to the next
-        receiver.
+        """Remove a receiver that has stopped waiting. If it has a value already, the next receiver
+        gets that.
         """
         with self._lock:
             for index, waiting in enumerate(self._waiting):

@@ -1,4 +1,4 @@
-"""An actor as it sees itself."""
+"""`Instance`: the running actor, for its own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log options of meshes (``logging_option``): where output goes, and how it is shown."""
+"""``logging_option`` of meshes: whether and how the client shows the procs' output."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class _BodyFuture(Future[R]):
             _this_thread.is_running = False
 
     def _run_beside(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
-        """Run the body on another thread: a loop cannot run inside another one of its thread."""
+        """Run the body on another thread: this thread runs a loop already."""
         ended = threading.Event()
 
         def run() -> None:

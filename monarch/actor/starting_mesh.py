@@ -16,9 +16,7 @@ Self = TypeVar("Self", bound="StartingMesh")
 
 
 class StartingMesh(Syncable, LoggedMesh, ShapedMesh):
-    """A mesh that is still starting. Subclasses define when it is ready, what makes it, and which
-    attributes belong to other objects.
-    """
+    """A mesh that is still starting. Subclasses define ``initialized``."""
 
     #: How programs make such a mesh, for an error text.
     _MADE_BY = ""

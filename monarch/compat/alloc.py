@@ -1,4 +1,4 @@
-"""The older way to get procs: an allocator allocates what a specification asks for.
+"""The older way to get procs: an allocator makes the procs of a specification.
 
 A thin layer over the usual host agents; ``monarch.job`` and ``attach_to_workers`` are the current
 ways.

@@ -141,7 +141,7 @@ def record_and_define(
 def compile(fn: Any = None, verify: bool = True) -> Any:
     """Like ``monarch.compile``, but record with the function at Monarch's address for that.
 
-    Tests of programs replace it by one that counts.
+    Tests of programs replace that function by a function that counts.
     """
     return recordings.compile(fn, verify, record=_record_by_address)
 

@@ -1,4 +1,4 @@
-"""Names that tests of programs with distributed tensors import from Monarch's own tests."""
+"""Names of Monarch's own tests that tests of programs with distributed tensors import."""
 
 from __future__ import annotations
 

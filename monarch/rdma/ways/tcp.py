@@ -62,15 +62,16 @@ class Tcp:
                 _ask_ranges(sock, part)
             else:
                 _ask(sock, READ, part)
-            before = _answer(sock, part.region)
+            before, _ = _response(sock, part.region)
             receive_runs(sock, into)
-            return before, _answer(sock, part.region)
+            after, _ = _response(sock, part.region)
+            return before, after
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         with self._stream(part.region, deadline) as sock:
             _ask(sock, WRITE, part)
             send_runs(sock, source)
-            _answer(sock, part.region)
+            _response(sock, part.region)
 
     def exchange(
         self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
@@ -81,7 +82,8 @@ class Tcp:
                 _ask(sock, ADD, word, change.operand)
             else:
                 _ask(sock, SWAP, word, change.expected, change.operand)
-            return _answer_value(sock, region)[1]
+            _, old = _response(sock, region)
+            return old
 
     @contextlib.contextmanager
     def _stream(self, region: RemoteRegion, deadline: float) -> Iterator[socket.socket]:
@@ -189,11 +191,8 @@ def _ask_ranges(sock: socket.socket, part: Ranges) -> None:
     sock.sendall(head + b"".join(RANGE.pack(*run) for run in part.ranges))
 
 
-def _answer(sock: socket.socket, region: RemoteRegion) -> TableEntry:
-    return _answer_value(sock, region)[0]
-
-
-def _answer_value(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry, int]:
+def _response(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry, int]:
+    """Return the table entry and the value of a response. Raises ``RemoteMemoryError``."""
     status, begun, ended, value = RESPONSE.unpack(receive_exactly(sock, RESPONSE.size))
     if status != DONE:
         raise region.error(receive_exactly(sock, value).decode(errors="replace"))
