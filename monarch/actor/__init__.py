@@ -3,7 +3,7 @@
 What to open:
 
     actor                        the base class of actors
-    instance, context            an actor as it sees itself; the message that it handles
+    instance, context            the running actor, and the rank that its message was sent to
     endpoint                     `@endpoint`, and the ways to call one
     arguments                    the check of a call's arguments, at the caller
     replies, gather              answers to calls, and how those of many ranks become one
@@ -27,7 +27,7 @@ What to open:
     transport                    how processes reach each other, in upstream's words
     host_warnings                warnings that a host is about to end
     env_report                   environment variables of the procs of a mesh
-    logs                         `logging_option`
+    logs                         `logging_option`: how output reaches the client
     config                       `monarch.actor.config`
     ids                          names of actors and processes
     mesh_html                    a mesh in a notebook

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +9,7 @@ from monarch.actor.actor import OfRay
 from monarch.actor.endpoint import Endpoint, NotAnEndpoint
 from monarch.actor.future import Future
 from monarch.actor.gather import gather, within
-from monarch.actor.logs import DEFAULT_WINDOW, hosts_of, set_logging
+from monarch.actor.logs import LoggedMesh, LogTargets, hosts_of
 from monarch.actor.mesh_ref import MeshRef
 from monarch.actor.syncable import Syncable
 from monarch.config import settings
@@ -28,7 +27,7 @@ T = TypeVar("T")
 _CUT_OFF_SECONDS = 1.0
 
 
-class ActorMesh(Syncable, MeshTrait, Generic[T]):
+class ActorMesh(Syncable, LoggedMesh, MeshTrait, Generic[T]):
     """A reference to actors: call their endpoints, slice it, send it anywhere.
 
     Only the mesh that ``spawn`` returned, in the process that called it, owns the actors;
@@ -54,19 +53,19 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
         return ActorMesh(self._ref.over(shape))
 
     def __getattr__(self, name: str) -> Any:
-        # Looked up in the class each time: a reload may have added it a moment ago.
+        # Looked up in the class each time: a reload may have added it.
         if name.startswith("__") or name == "_ref":
             raise AttributeError(name)
         for base in self._ref.cls.__mro__:
             if name in vars(base):
-                found = vars(base)[name]
-                spec = getattr(found, "endpoint_spec", None)
+                attribute = vars(base)[name]
+                spec = getattr(attribute, "endpoint_spec", None)
                 if isinstance(spec, EndpointSpec):
                     return Endpoint(self._ref, name, spec)
-                if callable(found) and not isinstance(found, OfRay):
-                    return NotAnEndpoint(self._ref, name, found)
+                if callable(attribute) and not isinstance(attribute, OfRay):
+                    return NotAnEndpoint(self._ref, name, attribute)
         if name == "get":
-            return self._get  # Only where the actors have none of their own: many do.
+            return self._get  # Unless the actors have a `get` of their own, as many do.
         raise AttributeError(_no_endpoint(self._ref.cls, name))
 
     @property
@@ -107,17 +106,8 @@ class ActorMesh(Syncable, MeshTrait, Generic[T]):
     def _sync_hosts(self) -> list[ProcAddress]:
         return hosts_of(self._ref.procs)
 
-    async def logging_option(
-        self,
-        stream_to_client: bool = True,
-        aggregate_window_sec: float | None = DEFAULT_WINDOW,
-        level: int = logging.INFO,
-    ) -> None:
-        """Set logging as ``ProcMesh.logging_option`` does, for the procs of these actors."""
-        procs = self._ref.procs
-        await set_logging(
-            hosts_of(procs), procs, self._ref.uid, stream_to_client, aggregate_window_sec, level
-        )
+    def _log_targets(self) -> LogTargets:
+        return LogTargets(hosts_of(self._ref.procs), self._ref.procs, self._ref.uid)
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
         """Wait until the actors are up; older programs await a mesh, which can now be used at
@@ -147,10 +137,8 @@ def _no_endpoint(cls: type, name: str) -> str:
     names = sorted(endpoint_specs(cls))
     near = difflib.get_close_matches(name, names, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    known = (
-        f" It has {', '.join(names)}." if names else " It has none: mark methods with @endpoint."
-    )
-    return f"{cls.__qualname__} has no endpoint {name!r}{hint}{known}"
+    others = f"It has {', '.join(names)}." if names else "It has none: mark methods with @endpoint."
+    return f"{cls.__qualname__} has no endpoint {name!r}{hint} {others}"
 
 
 def _ping(self: object) -> None: ...
@@ -164,13 +152,12 @@ def stop_actors(ref: MeshRef, reason: str) -> Future[None]:
     ``__cleanup__`` raised, or if a member runs code that cannot be cancelled.
     """
     node = process.current().node
-    uid = ref.uid
     if ref.place is not None:
         node.trees.route(ref.place.tree)
     seconds = settings().stop_timeout_seconds
     outcomes = []
     for rank, proc in enumerate(ref.procs):
-        outcome = node.ask(proc, StopActor(uid, reason, seconds))
+        outcome = node.ask(proc, StopActor(ref.uid, reason, seconds))
         node.outboxes.behind_fence.sent([proc.uid])
         late = (
             f"rank {rank} has not stopped within {seconds:g} s: it is still busy with what it was "

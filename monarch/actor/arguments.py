@@ -10,9 +10,7 @@ from typing import Any
 
 
 class _Bounds:
-    """How many positional arguments a function takes, for functions whose signature has nothing
-    else.
-    """
+    """The number of positional arguments that a function takes, as a quick check."""
 
     def __init__(self, function: Callable[..., Any], num_own: int) -> None:
         self.signature = inspect.signature(function)
@@ -68,7 +66,7 @@ def _misfit(called: str, problem: str, signature: inspect.Signature, num_own: in
 
     parameters = list(signature.parameters.values())[num_own:]
     unexpected = _UNEXPECTED.search(problem)
-    names = [one.name for one in parameters]
+    names = [parameter.name for parameter in parameters]
     near = difflib.get_close_matches(unexpected[1], names, 1) if unexpected else []
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     taken = signature.replace(parameters=parameters, return_annotation=signature.empty)

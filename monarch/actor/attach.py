@@ -9,10 +9,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future, make_future, value_of_outcome
 from monarch.actor.host import Host
-from monarch.actor.host_mesh import HostMesh
-from monarch.mesh import Shape, Slice
+from monarch.actor.host_mesh import HostMesh, one_dimension
 from monarch.net.machine import machine_id
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent, client
@@ -53,22 +52,17 @@ def start_worker_loop_forever(
     """
     if ":fd" not in address:
         HostUrl.parse(address)
-    done: Promise[BaseException | None] = Promise()
+    done: Promise[tuple[None, BaseException | None]] = Promise()
 
     def serve() -> None:
         try:
             run_worker_loop_forever(private_key=private_key, ca=ca, address=address)
-            done.set(None)
+            done.set((None, None))
         except BaseException as error:
-            done.set(error)
+            done.set((None, error))
 
     threading.Thread(target=serve, name="monarch-worker-loop", daemon=True).start()
-    return make_future(done, _raise_if_any)
-
-
-def _raise_if_any(error: BaseException | None) -> None:
-    if error is not None:
-        raise error
+    return make_future(done, value_of_outcome)
 
 
 def attach(addr: str) -> None:
@@ -141,8 +135,7 @@ def attach_to_workers(
             agent.listen_beyond(parsed.advertise)
         agent.link(parsed.advertise, takeover=takeover)
         hosts.append(Host(parsed.address(machine_id()), parsed.advertise))
-    shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
-    return HostMesh(name or "hosts", shape, hosts, owned=True)
+    return HostMesh(name or "hosts", one_dimension(len(hosts)), hosts, owned=True)
 
 
 def _warn(ca: Any, insecure: bool) -> None:

@@ -25,14 +25,14 @@ _Item = tuple[int, RawReply]
 
 
 class _Queue:
-    """The values that have arrived, or the receivers that wait for the next: one list is always
-    empty."""
+    """The values that have arrived, or else the receivers that wait for the next value."""
 
     def __init__(self, once: bool) -> None:
         self._once = once
         self._lock = threading.Lock()
+        #: Values, and marks to call when all values before them have been taken.
         self.items: deque[_Item | Callable[[], None]] = deque()
-        # A receiver that waits no longer must not get the value: it would be lost.
+        # Weak: a value must not go to a receiver that no longer exists.
         self._waiting: deque[weakref.ref[Promise[_Item]]] = deque()
 
     def receive(self, rank: int, answer: RawReply) -> bool:
@@ -52,8 +52,8 @@ class _Queue:
         return None
 
     def give_up(self, promise: Promise[_Item]) -> None:
-        """Remove a receiver that has stopped waiting; a value that arrives for it goes to the next
-        receiver.
+        """Remove a receiver that has stopped waiting. If it has a value already, the next receiver
+        gets that.
         """
         with self._lock:
             for index, waiting in enumerate(self._waiting):
@@ -88,7 +88,7 @@ class _Queue:
             for index, item in enumerate(self.items):
                 if isinstance(item, tuple):
                     promise.set(item)
-                    # No call stands between these two, so that Ctrl-C does not either.
+                    # No call between these two, so that Ctrl-C cannot come between them.
                     taker._claim = promise
                     del self.items[index]
                     break
@@ -139,7 +139,7 @@ def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) 
     node.calls.close(number)
     for item in items:
         if not isinstance(item, tuple):
-            # Not here: this may be any thread, with any lock held.
+            # On the loop: this may be any thread, with any lock held.
             node.loop.call_soon(item)
 
 
@@ -155,10 +155,12 @@ class _Received(Future[T]):
     interrupted; it claims again when it is asked again.
     """
 
-    # The queue stays as long as a value of it may be asked for.
     _queue: _Queue
+    #: The promise of the value; ``None`` while nobody waits for it.
     _claim: Promise[_Item] | None
+    #: The waits in progress.
     _waits: set[object]
+    #: Whether a wait has returned the value.
     _has_returned: bool
 
     @classmethod

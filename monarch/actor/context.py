@@ -27,13 +27,13 @@ class Context(NamedTuple):
 
 def context() -> Context:
     """Return the context of the running actor; outside of actors, that of the client."""
-    now = running.get()
-    if now is None:
+    actor = running.get()
+    if actor is None:
         instance = Instance(None)
         if process.current().is_root:
             actor_log.name_the_client()
         return Context(instance, instance.rank)
-    return Context(Instance(now.record), Point(now.rank, Extent(now.labels, now.sizes)))
+    return Context(Instance(actor.record), Point(actor.rank, Extent(actor.labels, actor.sizes)))
 
 
 def current_rank() -> Point:

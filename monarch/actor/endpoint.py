@@ -67,8 +67,7 @@ class EndpointProperty(Generic[P, R]):
         return self.endpoint_spec.explicit_response_port or self.endpoint_spec.is_concurrent
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        # The actor itself may call its own methods as the plain functions they are; what the method
-        # is bound to has ``_method``, as the property has.
+        # The actor itself may call its own endpoints as plain methods.
         return self if instance is None else MethodType(self._plain, instance)
 
 
@@ -127,11 +126,11 @@ class Endpoint(Generic[P, R]):
             raise AttributeError(name)
         import difflib  # For mistakes only.
 
-        what = f"{self._full_name} is an endpoint, and has no {name!r}"
+        text = f"{self._full_name} is an endpoint, and has no {name!r}"
         near = difflib.get_close_matches(name, _ADVERBS, 1)
         if near:
-            raise AttributeError(f"{what}; did you mean {near[0]!r}?")
-        raise AttributeError(f"{what}: {self._how((), {}, '...')}")
+            raise AttributeError(f"{text}; did you mean {near[0]!r}?")
+        raise AttributeError(f"{text}: {self._how((), {}, '...')}")
 
     def __repr__(self) -> str:
         return f"<endpoint {self._full_name} on {self._members}>"
@@ -145,11 +144,11 @@ class Endpoint(Generic[P, R]):
         number = len(self._mesh.procs)
         return "1 rank" if number == 1 else f"{number} ranks"
 
-    def _how(self, args: Any, kwargs: Any, given: str = "") -> str:
+    def _how(self, args: Any, kwargs: Any, placeholder: str = "") -> str:
         """Return the text of the call with these arguments, for an error message."""
-        words = [_in_short(one) for one in args]
-        words += [f"{name}={_in_short(one)}" for name, one in kwargs.items()]
-        call = f"{self._full_name}.call({given or ', '.join(words)})"
+        words = [_in_short(value) for value in args]
+        words += [f"{name}={_in_short(value)}" for name, value in kwargs.items()]
+        call = f"{self._full_name}.call({placeholder or ', '.join(words)})"
         return (
             f"`{call}.get()` calls it on {self._members}, and waits for the answers "
             f"(`await {call}` in async code; `call_one` is for a mesh of one)"
@@ -171,14 +170,24 @@ class Endpoint(Generic[P, R]):
         """Send the call to all members; the promise is set with their answers. ``wrap`` changes the
         arguments at the receiver.
         """
+        sink = CallSink(self._mesh.proc_uids, self)
+        self._send_to_sink(sink, args, kwargs, wrap).sent(sink.promise)
+        return sink.promise
+
+    def _send_to_sink(
+        self,
+        sink: CallSink | StreamSink,
+        args: Any,
+        kwargs: Any,
+        wrap: Callable[[Any], Any] | None = None,
+    ) -> lending.LentMessage:
+        """Send the call to all members, whose answers go into ``sink``; return the message."""
         lent = lending.LentMessage(self._mesh.proc_uids)
         data = self._dump(args, kwargs, lent, wrap)
-        sink = CallSink(self._mesh.proc_uids, self)
         port = process.current().node.open_port(sink, self._mesh.proc_uids)
         sink.sent = self._sent(port, len(self._mesh.procs))
         self._send_all(data, port)
-        lent.sent(sink.promise)
-        return sink.promise
+        return lent
 
     def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call the only member; return a future of its answer. Raises ``ValueError`` if there are
@@ -187,7 +196,7 @@ class Endpoint(Generic[P, R]):
             raise ValueError(
                 f"call_one requires exactly 1 actor, but mesh has {len(self._mesh.procs)}: "
                 f"{self._full_name}.call(...) calls all, and one of them is "
-                f"`{self._mesh.name}.slice({', '.join(f'{one}=0' for one in self._mesh.labels)})`"
+                f"`{self._mesh.name}.slice({', '.join(f'{dim}=0' for dim in self._mesh.labels)})`"
             )
         return self._call_rank(0, args, kwargs)
 
@@ -198,13 +207,8 @@ class Endpoint(Generic[P, R]):
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Call all members; return a future for each answer, in the order in which answers
         arrive."""
-        lent = lending.LentMessage(self._mesh.proc_uids)
-        data = self._dump(args, kwargs, lent)
         sink = StreamSink(self._mesh.proc_uids, self)
-        port = process.current().node.open_port(sink, self._mesh.proc_uids)
-        sink.sent = self._sent(port, len(self._mesh.procs))
-        self._send_all(data, port)
-        lent.sent(*sink.promises)
+        self._send_to_sink(sink, args, kwargs).sent(*sink.promises)
         resolve = resolve_one(self._mesh, self._name)
         return iter([make_future(promise, resolve) for promise in sink.promises])
 
@@ -265,8 +269,8 @@ class Endpoint(Generic[P, R]):
         ring = process.current().node.ring
         if ring is None:
             return None
-        now = running.get()
-        uid, rank = ("", 0) if now is None else (now.record.uid, now.record.rank)
+        actor = running.get()
+        uid, rank = ("", 0) if actor is None else (actor.record.uid, actor.record.rank)
         return ring, ring.clock(), uid, rank, self._mesh.uid, self._name, port, num
 
     def send_to_port(self, args: Any, kwargs: Any, port: Port[Any] | None, selection: str) -> None:
@@ -299,14 +303,13 @@ class Endpoint(Generic[P, R]):
         lent: lending.LentMessage | None = None,
         wrap: Callable[[Any], Any] | None = None,
     ) -> payload.Payload:
-        method = self._spec.method
+        method, called = self._spec.method, self._full_name
         num_own = 2 if self._spec.explicit_response_port else 1
-        check_arguments(method, num_own, args, kwargs, f"{self._mesh.name}.{self._name}")
+        check_arguments(method, num_own, args, kwargs, called)
         with lent or lending.LentMessage(self._mesh.proc_uids, answers=False):
-            return dump_or_say(
-                lambda: payload.dump((args if wrap is None else wrap(args), kwargs)),
-                self._full_name, method, num_own, args=args, kwargs=kwargs,
-            )  # fmt: skip
+            message = (args if wrap is None else wrap(args), kwargs)
+            dump = functools.partial(payload.dump, message)
+            return dump_or_say(dump, called, method, num_own, args=args, kwargs=kwargs)
 
     def _send_all(
         self, data: payload.Payload, port: int, port_proc: ProcAddress | None = None
@@ -316,25 +319,21 @@ class Endpoint(Generic[P, R]):
         node = agent.node
         try:
             crosses = check_undivided(agent.code_states, self._mesh, self._name)
-            make = self._maker(port, port_proc, crosses)
-            node.outboxes.cast(self._mesh, make, data.data, data.buffers)
+            node.outboxes.cast(
+                self._mesh,
+                lambda rank: self._message(rank, port, port_proc, crosses),
+                data.data,
+                data.buffers,
+            )
         except BaseException:
             if port_proc is None:
                 node.calls.close(port)  # A call that was not sent is not answered.
             raise
 
-    def _maker(
-        self, port: int, port_proc: ProcAddress | None, crosses: int
-    ) -> Callable[[int], Call]:
-        return lambda rank: self._message(rank, port, port_proc, crosses)
-
     def _message(
         self, rank: int, port: int, port_proc: ProcAddress | None = None, crosses: int = 0
     ) -> Call:
-        mesh = self._mesh
-        agent = process.current()
-        gate = agent.gate
-        actor = "" if port else sending_actor()
+        mesh, agent = self._mesh, process.current()
         return Call(
             actor=mesh.uid,
             method=self._name,
@@ -342,12 +341,12 @@ class Endpoint(Generic[P, R]):
             labels=mesh.labels,
             sizes=mesh.sizes,
             sender=agent.node.uid,
-            sender_actor=actor,
+            sender_actor="" if port else sending_actor(),
             port=port,
             port_proc=port_proc,
             explicit_response_port=self._spec.explicit_response_port,
-            generation=gate.generation,
-            root=gate.root,
+            generation=agent.gate.generation,
+            root=agent.gate.root,
             crosses=crosses,
             trace=telemetry.current_trace(),
         )
@@ -370,14 +369,14 @@ class NotAnEndpoint:
         self.method = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(self._in_words())
+        raise RuntimeError(self._advice())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(self._in_words())
+        raise AttributeError(self._advice())
 
-    def _in_words(self) -> str:
+    def _advice(self) -> str:
         return (
             f"Actor {self.mesh.class_name}.{self.name} is not annotated as an endpoint. To call "
             "it as one, add a @endpoint decorator to it, or directly wrap it in one "

@@ -39,12 +39,12 @@ class EnvReport(msgspec.Struct, frozen=True):
     @property
     def odd(self) -> dict[int, dict[str, str]]:
         """Return the variables in which a rank differs from most of the others, by rank."""
-        found: dict[int, dict[str, str]] = {}
+        by_rank: dict[int, dict[str, str]] = {}
         for row in self.rows:
-            for one in row.values:
-                for rank in one.ranks if one.is_odd else ():
-                    found.setdefault(rank, {})[row.name] = one.answer
-        return found
+            for value in row.values:
+                for rank in value.ranks if value.is_odd else ():
+                    by_rank.setdefault(rank, {})[row.name] = value.answer
+        return by_rank
 
     @property
     def differs(self) -> list[EnvRow]:
@@ -70,12 +70,10 @@ def ask_environment(
 ) -> EnvReport:
     """Ask these procs for their variables; a proc's rank is its index in ``procs``."""
     salt = secrets.token_hex(8)
-    answers = _ask(
-        procs,
-        EnvAsked(patterns=tuple(patterns), at_start=at_start, salt=salt, versions=False),
-    )
-    told = {rank: one.answer for rank, one in answers.items() if not one.error}
-    return EnvReport(told, {rank: one.error for rank, one in answers.items() if one.error})
+    request = EnvAsked(patterns=tuple(patterns), at_start=at_start, salt=salt, versions=False)
+    replies = _ask(procs, request)
+    answers = {rank: reply.answer for rank, reply in replies.items() if not reply.error}
+    return EnvReport(answers, _errors_of(replies))
 
 
 def change_environment_of(procs: Sequence[ProcAddress], values: Mapping[str, str | None]) -> None:
@@ -83,10 +81,13 @@ def change_environment_of(procs: Sequence[ProcAddress], values: Mapping[str, str
     for name, value in values.items():
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):
             raise TypeError(f"{name!r} takes text, or None to unset it, not {value!r}")
-    answers = _ask(procs, EnvSet(dict(values), getpass.getuser(), ()))
-    failed = {rank: one.error for rank, one in answers.items() if one.error}
+    failed = _errors_of(_ask(procs, EnvSet(dict(values), getpass.getuser(), ())))
     if failed:
         raise SupervisionError("; ".join(f"rank {rank}: {why}" for rank, why in failed.items()))
+
+
+def _errors_of(replies: Mapping[int, Response[A]]) -> dict[int, str]:
+    return {rank: reply.error for rank, reply in replies.items() if reply.error}
 
 
 def _ask(procs: Sequence[ProcAddress], request: Request[A]) -> dict[int, Response[A]]:

@@ -27,8 +27,7 @@ _Outcome = tuple[R | None, BaseException | None]
 _TO_COME = "this is a Future, an answer to come:"
 _OWN_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _POLL_SECONDS = 2.0
-"""A wait that is no longer than this is not watched for deadlocks: the waiter looks again
-itself."""
+"""Shorter waits are not watched for deadlocks: they end by themselves."""
 
 
 class Future(Generic[R]):
@@ -74,7 +73,7 @@ class Future(Generic[R]):
         ``ActorError`` if the endpoint raised, ``SupervisionError`` if a member of the mesh has
         died.
         """
-        return self._given(self._outcome_within(timeout))
+        return value_of_outcome(self._outcome_within(timeout))
 
     def _outcome_within(self, timeout: float | None) -> _Outcome[R]:
         self._check_timeout(timeout)
@@ -85,12 +84,12 @@ class Future(Generic[R]):
         return self._computed()
 
     def _wait(self, timeout: float | None) -> bool:
-        now = running.get()
-        if now is None or (timeout is not None and timeout <= _POLL_SECONDS):
+        actor = running.get()
+        if actor is None or (timeout is not None and timeout <= _POLL_SECONDS):
             return self._promise.wait(timeout)
         promise, thread = self._promise, threading.get_ident()
-        flush()  # Its word that it waits must not overtake its answers.
-        _note(thread, now, promise)
+        flush()  # The actor's answers must leave before the news that it waits.
+        _record_wait(thread, actor, promise)
         try:
             return promise.wait(timeout)
         finally:
@@ -100,9 +99,9 @@ class Future(Generic[R]):
     def _check_timeout(timeout: float | None) -> None:
         is_number = timeout is None or isinstance(timeout, (int, float))
         if not is_number or (timeout is not None and not (0 <= timeout < math.inf)):
-            given = timeout if is_number else repr(timeout)
+            shown = timeout if is_number else repr(timeout)
             raise ValueError(
-                f"invalid timeout {given}: expected a non-negative, finite number of seconds"
+                f"invalid timeout {shown}: expected a non-negative, finite number of seconds"
             )
 
     @staticmethod
@@ -115,13 +114,6 @@ class Future(Generic[R]):
                 UserWarning,
                 stacklevel=4,
             )
-
-    @staticmethod
-    def _given(outcome: _Outcome[R]) -> R:
-        value, error = outcome
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]
 
     def _computed(self) -> _Outcome[R]:
         """Unpickle the answer once, on the thread that asks for it."""
@@ -137,28 +129,28 @@ class Future(Generic[R]):
         try:
             return self._resolve(self._promise.value), None
         except KeyboardInterrupt:
-            raise  # A person's, and no answer: whoever asks again may have it.
+            raise  # Ctrl-C is no answer: the next call computes it again.
         except BaseException as error:
             return None, error
 
     def __await__(self) -> Generator[Any, None, R]:
-        return self._given((yield from self._outcome_awaited()))
+        return value_of_outcome((yield from self._outcome_awaited()))
 
     def _outcome_awaited(self) -> Generator[Any, None, _Outcome[R]]:
         promise = self._promise
         is_idle = not promise.is_set and not _has_more_to_do(asyncio.get_running_loop())
         if is_idle and wait_a_moment(lambda: promise.is_set):
-            yield  # All the same: tasks that sleep or wait for a socket have their turn.
+            yield  # Tasks that sleep or wait for a socket have their turn all the same.
         if not self._promise.is_set:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             self._promise.on_set(lambda: soon(loop, _wake, waiter))
             flush()
-            now, task = running.get(), asyncio.current_task()
-            if now is None or task is None:
+            actor, task = running.get(), asyncio.current_task()
+            if actor is None or task is None:
                 yield from waiter
             else:
-                _note(task, now, self._promise)
+                _record_wait(task, actor, self._promise)
                 try:
                     yield from waiter
                 finally:
@@ -216,6 +208,14 @@ class Future(Generic[R]):
         return self._promise.is_set
 
 
+def value_of_outcome(outcome: _Outcome[R]) -> R:
+    """Return the value of an outcome, or raise its error."""
+    value, error = outcome
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
 def make_future(promise: Promise[Any], resolve: Callable[[Any], R]) -> Future[R]:
     """Return a future that applies ``resolve`` to the promise's value when it is first asked
     for."""
@@ -236,9 +236,9 @@ def fill_future(future: Future[R], promise: Promise[Any], resolve: Callable[[Any
     future._outcome = None
 
 
-def _note(key: Hashable, now: Running, promise: Promise[Any]) -> None:
-    """Record that an actor waits from now on, in case that actors wait for each other in a ring."""
-    waits[key] = Wait(now, promise)
+def _record_wait(key: Hashable, actor: Running, promise: Promise[Any]) -> None:
+    """Record that an actor waits, so that a ring of actors that wait for each other is found."""
+    waits[key] = Wait(actor, promise)
     if process.is_bootstrapped():
         process.current().rings.wake()
 

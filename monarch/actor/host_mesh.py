@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TypeVar
@@ -11,7 +10,7 @@ from monarch.actor.bootstrap_command import BootstrapCommand, default_bootstrap_
 from monarch.actor.future import Future
 from monarch.actor.gather import gather
 from monarch.actor.host import Host, link
-from monarch.actor.logs import DEFAULT_WINDOW, set_logging
+from monarch.actor.logs import LogTargets
 from monarch.actor.proc_mesh import Ownership, ProcMesh, check_name, stop_procs
 from monarch.actor.spawn_hooks import tell, with_stand_ins
 from monarch.actor.spawning import SpawnPlan, spawn
@@ -73,42 +72,44 @@ class HostMesh(StartingMesh):
         self._shape = shape
         self._hosts = tuple(hosts)
         self._is_owned = owned
+        #: What starts procs; ``None`` for this interpreter.
         self._command = command
         self._is_shut_down = False
+        #: The procs that this mesh has spawned.
         self._spawned: list[Ownership] = []
+
+    def _over(self, shape: Shape, hosts: Sequence[Host]) -> HostMesh:
+        """Return a reference to these hosts, whose procs start as those of this mesh."""
+        return HostMesh(self._name, shape, hosts, command=self._command)
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
         index = self._shape.ndslice.index
-        hosts = [self._hosts[index(rank)] for rank in shape.ndslice]
-        return HostMesh(self._name, shape, hosts, command=self._command)
+        return self._over(shape, [self._hosts[index(rank)] for rank in shape.ndslice])
 
     def _among(self, urls: Collection[str]) -> HostMesh:
         """Return the hosts of this mesh that listen at these URLs, as a mesh of one dimension."""
         wanted = {HostUrl.parse(url).advertise for url in urls}
         hosts = [host for host in self._hosts if host.url in wanted]
-        shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
-        return HostMesh(self._name, shape, hosts, command=self._command)
+        return self._over(one_dimension(len(hosts)), hosts)
 
     def _places_in(self, other: HostMesh) -> list[int]:
         """Return the ranks that these hosts have in ``other``; empty if ``other`` lacks a host of
         ours.
         """
-        places = [rank for rank, host in enumerate(other._hosts) if host in self._hosts]
-        return places if len(places) == len(self._hosts) else []
+        ranks = [rank for rank, host in enumerate(other._hosts) if host in self._hosts]
+        return ranks if len(ranks) == len(self._hosts) else []
 
-    def _with(self, places: Sequence[int], others: HostMesh) -> HostMesh:
-        """Return this mesh's hosts in one dimension, with ``others`` at the given places."""
+    def _with(self, ranks: Sequence[int], others: HostMesh) -> HostMesh:
+        """Return this mesh's hosts in one dimension, with ``others`` at these ranks."""
         hosts = list(self._hosts)
-        for place, host in zip(places, others._hosts, strict=True):
-            hosts[place] = host
-        shape = Shape(["hosts"], Slice.new_row_major([len(hosts)]))
-        return HostMesh(self._name, shape, hosts, command=self._command)
+        for rank, host in zip(ranks, others._hosts, strict=True):
+            hosts[rank] = host
+        return self._over(one_dimension(len(hosts)), hosts)
 
     def _of_rank(self, rank: int) -> HostMesh:
         """Return the host with this rank, as a mesh of one host."""
         base = self._shape.ndslice.get(rank)
-        one = Shape([], Slice(offset=base, sizes=[], strides=[]))
-        return HostMesh(self._name, one, [self._hosts[rank]], command=self._command)
+        return self._over(Shape([], Slice(offset=base, sizes=[], strides=[])), [self._hosts[rank]])
 
     @classmethod
     def allocate_nonblocking(
@@ -161,7 +162,7 @@ class HostMesh(StartingMesh):
         mesh = spawn(
             self._hosts, plan, name or "procs", tuple(preload), self._command, self._reference()
         )
-        self._spawned = [one for one in self._spawned if not one.is_stopped] + [mesh._ownership]
+        self._spawned = [*self._running(), mesh._ownership]
         tell(mesh)
         return mesh
 
@@ -173,7 +174,10 @@ class HostMesh(StartingMesh):
             check_room_for(num_per_host * num_here, num_per_host * num_elsewhere)
 
     def _reference(self) -> HostMesh:
-        return HostMesh(self._name, self._shape, self._hosts, command=self._command)
+        return self._over(self._shape, self._hosts)
+
+    def _running(self) -> list[Ownership]:
+        return [owned for owned in self._spawned if not owned.is_stopped]
 
     def preload(self, modules: Sequence[str]) -> Future[None]:
         """Import heavy modules in each host's template process, ahead of the first spawn."""
@@ -186,14 +190,15 @@ class HostMesh(StartingMesh):
         """Return a future that is True once every host agent has accepted us; it raises a
         refusal."""
         agent = process.current()
-        links = [found for host in self._hosts if (found := link(agent, host)) is not None]
+        links = [link(agent, host) for host in self._hosts]
+        links = [host_link for host_link in links if host_link is not None]
 
         def check(error: MonarchError | None) -> None:
             if error is not None:
-                agent.heard_of([one.address.uid for one in links if one.is_lost])
+                agent.heard_of([lost.address.uid for lost in links if lost.is_lost])
                 raise error
 
-        return gather([one.ready for one in links], check).then(lambda _: True)
+        return gather([host_link.ready for host_link in links], check).then(lambda _: True)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End all procs that this mesh spawned; the host agents keep running.
@@ -202,14 +207,11 @@ class HostMesh(StartingMesh):
         """
         self._check_usable()
         self._check_owned("stop")
-        agent = process.current()
         procs: list[ProcAddress] = []
-        for owned in self._spawned:
-            if not owned.is_stopped:
-                owned.is_stopped = True
-                agent.supervisor.stopped(owned.uid)
-                agent.collector.forget(owned.uid)
-                procs.extend(owned.procs)
+        for owned in self._running():
+            owned.is_stopped = True
+            owned.expect_end()
+            procs.extend(owned.procs)
         return stop_procs(procs, reason)
 
     def shutdown(self) -> Future[None]:
@@ -227,8 +229,7 @@ class HostMesh(StartingMesh):
         agent = process.current()
         node = agent.node
         for owned in self._spawned:
-            agent.supervisor.stopped(owned.uid)
-            agent.collector.forget(owned.uid)
+            owned.expect_end()
         if isinstance(agent, ClientAgent):
             for host in self._hosts:
                 agent.expect_end(host.url)
@@ -266,20 +267,10 @@ class HostMesh(StartingMesh):
         self._check_usable()
         return [host.address for host in self._hosts]
 
-    async def logging_option(
-        self,
-        stream_to_client: bool = True,
-        aggregate_window_sec: float | None = DEFAULT_WINDOW,
-        level: int = logging.INFO,
-    ) -> None:
-        """Set logging as ``ProcMesh.logging_option`` does, for all current and later procs of these
-        hosts.
-        """
-        procs = [proc for owned in self._spawned if not owned.is_stopped for proc in owned.procs]
-        await set_logging(
-            [host.address for host in self._hosts], procs, self._name,
-            stream_to_client, aggregate_window_sec, level, later_procs=True,
-        )  # fmt: skip
+    def _log_targets(self) -> LogTargets:
+        hosts = [host.address for host in self._hosts]
+        procs = [proc for owned in self._running() for proc in owned.procs]
+        return LogTargets(hosts, procs, self._name, later_procs=True)
 
     async def __aenter__(self: Self) -> Self:
         self._check_usable()
@@ -310,6 +301,11 @@ class HostMesh(StartingMesh):
 
     def __repr__(self) -> str:
         return f"HostMesh({self._name!r}, {self.extent})"
+
+
+def one_dimension(num_hosts: int) -> Shape:
+    """Return the shape of so many hosts in the dimension ``hosts``."""
+    return Shape(["hosts"], Slice.new_row_major([num_hosts]))
 
 
 def _received(name: str, shape: Shape, hosts: Sequence[Host], command: Command | None) -> HostMesh:
@@ -351,9 +347,5 @@ def this_proc() -> ProcMesh:
     """Return the process that this code runs in, also the client's, as a mesh without
     dimensions."""
     agent = process.current()
-    uid, hosts = _own_mesh_uid(agent.node.uid), _host_of(agent)._reference()
+    uid, hosts = f"{agent.node.uid}.self", _host_of(agent)._reference()
     return ProcMesh(uid, "this_proc", Shape.unity(), [agent.node.address], hosts=hosts)
-
-
-def _own_mesh_uid(uid: Uid) -> Uid:
-    return f"{uid}.self"

@@ -49,7 +49,8 @@ class WarningSubscription:
         self._node = node
         self._tell = tell
         self._is_closed = False
-        self._told: set[tuple[Uid, int]] = set()
+        #: The warnings that were delivered, by host and number.
+        self._delivered: set[tuple[Uid, int]] = set()
         self._warnings: queue.SimpleQueue[HostWarning | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="monarch-warnings", daemon=True)
         self._thread.start()
@@ -82,7 +83,7 @@ class WarningSubscription:
         node = self._node
         with contextlib.suppress(MonarchError):
             if self._is_closed:
-                if number:  # It has answered: so that it does not wait for us with its end.
+                if number:  # Otherwise the host would wait for us before it ends.
                     node.order(host, Listen(number, 0.0))
                 return
             answer = node.ask(host, Listen(number, seconds))
@@ -90,13 +91,13 @@ class WarningSubscription:
 
     def _heard(self, host: ProcAddress, answer: Response[Heard]) -> None:
         if answer.error:
-            # It is gone; another agent may come up in its place.
+            # The agent has ended; another one may start in its place.
             self._node.loop.call_later(_AGAIN_SECONDS, lambda: self._listen(host, 0, 0.0))
             return
         for bulletin in answer.answer.bulletins:
             key = host.uid, bulletin.number
-            if bulletin.kind == ENDING and key not in self._told:
-                self._told.add(key)
+            if bulletin.kind == ENDING and key not in self._delivered:
+                self._delivered.add(key)
                 data = bulletin.data
                 self._warnings.put(HostWarning(data["host"], data["why"], data["seconds"]))
         self._listen(host, answer.answer.number, _LISTEN_SECONDS)

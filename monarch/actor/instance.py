@@ -1,4 +1,4 @@
-"""An actor as it sees itself."""
+"""`Instance`: the running actor, for its own code."""
 
 from __future__ import annotations
 
@@ -44,19 +44,23 @@ class Instance:
 
     rank: Point
     name: str
+    #: The class; ``None`` for the client.
     class_name: str | None
+    #: The creator; ``None`` for the client.
     creator: Creator | None
+    #: Its address.
     actor_id: ActorAddr
+    #: Libraries for Monarch keep the meshes here that it has spawned; nothing reads it.
     _children: Any = None
-    """The meshes that it has spawned, under the name that libraries for Monarch know. They may set
-    it; nothing reads it here."""
 
     def __init__(self, record: ActorRecord | None) -> None:
         node = process.current().node
+        #: The facts of the actor; ``None`` for the client.
         self._record = record
         addr = node.address.urls[0] if node.address.urls else ""
         if record is None:
             self._uid = ROOT
+            # Its creators, and itself.
             self._path: tuple[Ancestor, ...] = ()
             self.rank, self.name, self.class_name, self.creator = _NOWHERE, "root", None, None
             self.actor_id = ActorAddr(addr, node.uid, "client", ROOT)

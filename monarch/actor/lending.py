@@ -29,19 +29,17 @@ class LentMessage:
     ``answers`` says whether the sender learns when the call ends.
     """
 
-    __slots__ = ("_before", "answers", "loans", "uids")
-
     def __init__(self, uids: Sequence[Uid], answers: bool = True) -> None:
         self.uids = uids
         self.answers = answers
         self.loans: list[Loan] = []
 
     def __enter__(self) -> None:
-        self._before = _thread.message  # What is lent may have something else sent first.
+        self._outer = _thread.message  # A loan may send another message first.
         _thread.message = self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        _thread.message = self._before
+        _thread.message = self._outer
         for loan in self.loans:
             loan.is_dumped()
             if kind is not None:

@@ -1,9 +1,10 @@
-"""Log options of meshes (``logging_option``): where output goes, and how it is shown."""
+"""``logging_option`` of meshes: whether and how the client shows the procs' output."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from monarch.actor.gather import gather
 from monarch.runtime import process
@@ -13,25 +14,51 @@ from monarch.wire.message import LogOptions, SetLogLevel
 
 
 class _Default(int):
-    """An int that marks a default, so that the same number from a caller can be told apart."""
+    """The int of a default, which differs from the same number that a caller passes."""
 
 
 DEFAULT_WINDOW: float | None = _Default(3)
 
 
-async def set_logging(
-    hosts: Iterable[ProcAddress],
-    procs: Sequence[ProcAddress],
-    group: Uid,
-    stream_to_client: bool,
-    aggregate_window_sec: float | None,
-    level: int,
-    *,
-    later_procs: bool = False,
+class LogTargets(NamedTuple):
+    """The procs whose output an option is for, and their hosts; ``group`` names them."""
+
+    hosts: Sequence[ProcAddress]
+    procs: Sequence[ProcAddress]
+    group: Uid
+    #: Whether the option is also for all later procs of the hosts.
+    later_procs: bool = False
+
+
+class LoggedMesh:
+    """A mesh whose procs print, and write log records."""
+
+    def _log_targets(self) -> LogTargets:
+        raise NotImplementedError
+
+    async def logging_option(
+        self,
+        stream_to_client: bool = True,
+        aggregate_window_sec: float | None = DEFAULT_WINDOW,
+        level: int = logging.INFO,
+    ) -> None:
+        """Set how the output of this mesh's procs reaches the client.
+
+        A slice sets it for its own procs only, a host mesh also for later procs of its hosts. By
+        default each line is printed there as it comes. ``aggregate_window_sec`` gathers similar
+        lines, of one rank or of many, for so many seconds, and prints each kind once with its
+        count; ``None`` prints the gathered lines and stops gathering. ``level`` is the lowest level
+        of Python log records that are printed. The files on the hosts have every line anyway.
+
+        Raises ``ValueError`` for a level beyond 0 to 255, ``RuntimeError`` for a window without
+        ``stream_to_client``.
+        """
+        await _set_logging(self._log_targets(), stream_to_client, aggregate_window_sec, level)
+
+
+async def _set_logging(
+    targets: LogTargets, stream_to_client: bool, aggregate_window_sec: float | None, level: int
 ) -> None:
-    """Set the logging options of ``procs``; with ``later_procs`` also of all later procs of
-    ``hosts``.
-    """
     if not 0 <= level <= 255:
         raise ValueError(f"a log level lies between 0 and 255, not at {level}")
     if aggregate_window_sec is DEFAULT_WINDOW and not stream_to_client:
@@ -43,22 +70,17 @@ async def set_logging(
     node = process.current().node
     window = float(aggregate_window_sec or 0)
     outcomes = []
-    for host in hosts:
-        uids = tuple(proc.uid for proc in procs if proc.host_uid == host.uid)
-        named = () if later_procs else uids
-        outcomes.append(
-            node.ask(
-                host,
-                LogOptions(
-                    uids=named,
-                    group=group,
-                    stream_to_client=stream_to_client,
-                    window_seconds=window,
-                    level=level,
-                ),
-            )
+    for host in targets.hosts:
+        uids = tuple(proc.uid for proc in targets.procs if proc.host_uid == host.uid)
+        options = LogOptions(
+            uids=() if targets.later_procs else uids,
+            group=targets.group,
+            stream_to_client=stream_to_client,
+            window_seconds=window,
+            level=level,
         )
-    for proc in procs:
+        outcomes.append(node.ask(host, options))
+    for proc in targets.procs:
         if proc.uid == node.uid:
             logging.getLogger().setLevel(level)
             continue
@@ -76,8 +98,8 @@ def flush_printed() -> None:
 
 def hosts_of(procs: Iterable[ProcAddress]) -> list[ProcAddress]:
     """Return the host agents of ``procs``, each once."""
-    found: dict[Uid, ProcAddress] = {}
+    hosts: dict[Uid, ProcAddress] = {}
     for proc in procs:
         if proc.host_uid:
-            found[proc.host_uid] = ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
-    return list(found.values())
+            hosts[proc.host_uid] = ProcAddress(proc.host_uid, proc.host_urls, proc.machine)
+    return list(hosts.values())

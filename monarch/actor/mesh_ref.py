@@ -14,15 +14,20 @@ from monarch.wire.address import ProcAddress, Uid
 
 
 class MeshRef:
-    """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``.
-
-    ``place`` is the members' place in the proc mesh, if that has a tree; ``born`` is the code for
-    which its procs were spawned.
-    """
+    """The members of an actor mesh, or of a slice of one. Ranks count from 0 in ``procs``."""
 
     __slots__ = (
-        "born", "cls", "labels", "name", "place", "proc_uids", "procs", "shape", "sizes", "uid",
-    )  # fmt: skip
+        "born",
+        "cls",
+        "labels",
+        "name",
+        "place",
+        "proc_uids",
+        "procs",
+        "shape",
+        "sizes",
+        "uid",
+    )
 
     def __init__(
         self,
@@ -42,7 +47,9 @@ class MeshRef:
         self.proc_uids = [proc.uid for proc in self.procs]
         self.labels = tuple(shape.labels)
         self.sizes = tuple(shape.ndslice.sizes)
+        #: The members' place in the tree of their proc mesh, if it has one.
         self.place = place
+        #: The code for which the procs were spawned.
         self.born = born
 
     @property
@@ -65,18 +72,17 @@ class MeshRef:
 
 
 class OwnMeshRef(MeshRef):
-    """A reference that the runtime keeps for itself: it stops reaching the members when programs
-    have no reference left.
+    """A reference that the runtime keeps for itself.
+
+    It does not count when the runtime looks whether programs still refer to the procs.
     """
 
     __slots__ = ()
 
     def for_programs(self) -> MeshRef:
         """Return the reference in the form that programs get."""
-        return MeshRef(
-            self.uid, self.name, self.cls, self.shape, procs=self.procs, place=self.place,
-            born=self.born,
-        )  # fmt: skip
+        rebuild, state = self.__reduce__()
+        return rebuild(*state)  # type: ignore[no-any-return]
 
 
 refers(MeshRef, lambda ref: ref.proc_uids)

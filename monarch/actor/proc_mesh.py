@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -13,8 +12,8 @@ from monarch.actor.actor_mesh import ActorMesh, stop_actors
 from monarch.actor.arguments import check_arguments
 from monarch.actor.future import Future, promise_of
 from monarch.actor.gather import gather, within
-from monarch.actor.logs import DEFAULT_WINDOW, flush_printed, hosts_of, set_logging
-from monarch.actor.mesh_ref import MeshRef, OwnMeshRef, select
+from monarch.actor.logs import LogTargets, flush_printed, hosts_of
+from monarch.actor.mesh_ref import OwnMeshRef, select
 from monarch.actor.spawn_hooks import stand_ins
 from monarch.actor.starting_mesh import StartingMesh
 from monarch.config import settings
@@ -87,6 +86,12 @@ class Ownership:
         self.procs = procs
         self.is_stopped = False
 
+    def expect_end(self) -> None:
+        """Record that the procs are about to end, which is no failure."""
+        agent = process.current()
+        agent.supervisor.stopped(self.uid)
+        agent.collector.forget(self.uid)
+
 
 class ProcMesh(StartingMesh):
     """A reference to processes. The mesh that ``spawn_procs`` returned owns them; slices do not."""
@@ -114,30 +119,35 @@ class ProcMesh(StartingMesh):
         self._name = name
         self._shape = shape
         self._procs = tuple(procs)
-        self._part_of = whole  # None for a whole mesh: it goes when it is dropped.
-        self._tensor_engine: Any = None  # Of the whole mesh: its slices have the same.
+        #: The mesh that this is a slice of; ``None`` for a whole mesh, which ends when dropped.
+        self._part_of = whole
+        #: The ``Client`` of distributed tensors, of a whole mesh that was activated.
+        self._tensor_engine: Any = None
         self._is_owned = owned
         self._ownership = Ownership(uid, self._procs)
+        #: The tree that messages to many hosts take, if there is one.
         self._tree = tree
+        #: The hosts that the whole mesh was spawned on.
         self._hosts = hosts
         self._num_per_host = num_per_host
+        #: The code for which the procs were spawned.
         self._born = born
 
     def _new_with_shape(self, shape: Shape) -> ProcMesh:
         return self._over(shape, select(self._procs, self._shape, shape))
 
     def _over(self, shape: Shape, procs: Sequence[ProcAddress]) -> ProcMesh:
-        return ProcMesh(
-            self._uid,
-            self._name,
-            shape,
-            procs,
-            hosts=self._hosts,
-            num_per_host=self._num_per_host,
-            tree=self._tree,
-            born=self._born,
-            whole=self._whole,
-        )
+        whole = self._whole
+        return ProcMesh(self._uid, self._name, shape, procs, whole=whole, **self._shared_fields())
+
+    def _shared_fields(self) -> dict[str, Any]:
+        """Return the keyword arguments that slices and references have in common with this mesh."""
+        return {
+            "hosts": self._hosts,
+            "num_per_host": self._num_per_host,
+            "tree": self._tree,
+            "born": self._born,
+        }
 
     @property
     def _whole(self) -> ProcMesh:
@@ -167,9 +177,9 @@ class ProcMesh(StartingMesh):
         extent = self.extent
         rows = [("rank", *extent, "proc", "host")]
         for rank, proc in enumerate(self._procs):
-            where = Point(rank, extent)
+            point = Point(rank, extent)
             host = proc.host_urls[0] if proc.host_urls else proc.host_uid
-            rows.append((str(rank), *map(str, where.values()), proc.uid, host))
+            rows.append((str(rank), *map(str, point.values()), proc.uid, host))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join(lines)
@@ -205,11 +215,11 @@ class ProcMesh(StartingMesh):
         """
         if self._is_stopped:
             raise RuntimeError("`ProcMesh` has already been stopped")
-        swapped: Any = name
-        if isinstance(swapped, type):
+        first: Any = name
+        if isinstance(first, type):
             raise TypeError(
                 f"spawn takes the name first, then the class: `.spawn("
-                f"{swapped.__name__.lower()!r}, {swapped.__name__}, ...)`"
+                f"{first.__name__.lower()!r}, {first.__name__}, ...)`"
             )
         check_name(name)
         cls = stand_ins.get(cls, cls)
@@ -219,18 +229,16 @@ class ProcMesh(StartingMesh):
 
     def _spawn(self, uid: Uid, name: str, cls: type, *args: Any, **kwargs: Any) -> ActorMesh[Any]:
         check_actor_class(cls, lambda endpoint: hasattr(ActorMesh, endpoint))
-        if "__init__" in {name for base in cls.__mro__[:-1] for name in vars(base)}:
-            init = cls.__init__  # type: ignore[misc]
-            check_arguments(init, 1, args, kwargs, f"{cls.__qualname__}()")
+        called, init = f"{cls.__qualname__}()", cls.__init__  # type: ignore[misc]
+        if init is not object.__init__:
+            check_arguments(init, 1, args, kwargs, called)
         elif args or kwargs:
-            raise TypeError(f"{cls.__qualname__}() takes no arguments")
+            raise TypeError(f"{called} takes no arguments")
         lent = lending.LentMessage([proc.uid for proc in self._procs], answers=False)
-        made_by: Any = getattr(cls, "__init__", None)
+        dump = functools.partial(payload.dump, (cls, args, kwargs))
         with lent:
-            data = dump_or_say(
-                lambda: payload.dump((cls, args, kwargs)),
-                f"{cls.__qualname__}()", made_by, 1, args=args, kwargs=kwargs,
-            ).for_many(len(self._procs))  # fmt: skip
+            data = dump_or_say(dump, called, init, 1, args=args, kwargs=kwargs)
+            data = data.for_many(len(self._procs))
         # Ranks of the new mesh are counted from 0, whatever slice it is spawned on.
         dense = Shape(self._labels, Slice.new_row_major(self._shape.ndslice.sizes))
         place = None
@@ -240,15 +248,17 @@ class ProcMesh(StartingMesh):
         ref = OwnMeshRef(uid, name, cls, dense, procs=self._procs, place=place, born=self._born)
         agent = process.current()
         agent.remember_imports()
-        agent.spawned_on[uid] = _AsItTravels(self)
+        agent.spawned_on[uid] = _PickledMesh(self)
         owner, ancestors = current_owner()
-        agent.supervisor.owned(
-            owner, ref.uid, name, "actor", ref.proc_uids,
-            lambda: _stop_quietly(ref),
-            lambda rank: qualified_name(
-                (*ancestors, Ancestor(name, ref.class_name, rank, ref.labels, ref.sizes))
-            ),
-        )  # fmt: skip
+
+        def stop_quietly() -> Promise[Any]:
+            return promise_of(stop_actors(ref, "its owner has ended"))
+
+        def name_of(rank: int) -> str:
+            member = Ancestor(name, ref.class_name, rank, ref.labels, ref.sizes)
+            return qualified_name((*ancestors, member))
+
+        agent.supervisor.owned(owner, ref.uid, name, "actor", ref.proc_uids, stop_quietly, name_of)
         is_async = is_async_actor(cls)
 
         def spawn(rank: int) -> SpawnActor:
@@ -309,12 +319,10 @@ class ProcMesh(StartingMesh):
         """
         if not self._is_owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
-        self._ownership.is_stopped = True
         if self._tensor_engine is not None:
             self._tensor_engine.close()
-        agent = process.current()
-        agent.supervisor.stopped(self._uid)
-        agent.collector.forget(self._uid)
+        self._ownership.is_stopped = True
+        self._ownership.expect_end()
         return stop_procs(self._procs, reason).then(lambda _: flush_printed())
 
     def env(self, *patterns: str, at_start: bool = False) -> EnvReport:
@@ -348,27 +356,8 @@ class ProcMesh(StartingMesh):
     def _sync_hosts(self) -> list[ProcAddress]:
         return hosts_of(self._procs)
 
-    async def logging_option(
-        self,
-        stream_to_client: bool = True,
-        aggregate_window_sec: float | None = DEFAULT_WINDOW,
-        level: int = logging.INFO,
-    ) -> None:
-        """Set how the output of these procs reaches the client; a slice sets it for its own procs
-        only.
-
-        By default each line is printed there as it comes. ``aggregate_window_sec`` gathers similar
-        lines, of one rank or of many, for so many seconds, and prints each kind once with its
-        count; ``None`` prints the gathered lines and stops gathering. ``level`` is the lowest level
-        of Python log records that are printed. The files on the hosts have every line anyway.
-
-        Raises ``ValueError`` for a level beyond 0 to 255, ``RuntimeError`` for a window without
-        ``stream_to_client``.
-        """
-        await set_logging(
-            hosts_of(self._procs), self._procs, self._uid,
-            stream_to_client, aggregate_window_sec, level,
-        )  # fmt: skip
+    def _log_targets(self) -> LogTargets:
+        return LogTargets(hosts_of(self._procs), self._procs, self._uid)
 
     async def __aenter__(self: Self) -> Self:
         if self._is_stopped:
@@ -380,12 +369,7 @@ class ProcMesh(StartingMesh):
             await self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = {
-            "hosts": self._hosts,
-            "num_per_host": self._num_per_host,
-            "tree": self._tree,
-            "born": self._born,
-        }
+        fields = self._shared_fields()
         return _received, (self._uid, self._name, self._shape, self._procs, fields)
 
     def _repr_html_(self) -> str:
@@ -397,15 +381,17 @@ class ProcMesh(StartingMesh):
         return f"ProcMesh({self._name!r}, {self.extent})"
 
 
-class _AsItTravels:
-    """A mesh in its pickled form, for processes that ask where an actor lives; it keeps none
-    alive."""
+class _PickledMesh:
+    """A mesh in its pickled form, which does not keep the mesh alive.
+
+    Processes get it that ask where an actor lives.
+    """
 
     def __init__(self, mesh: ProcMesh) -> None:
-        self._travels = mesh.__reduce__()
+        self._reduced = mesh.__reduce__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._travels
+        return self._reduced
 
 
 refers(ProcMesh, lambda mesh: [proc.uid for proc in mesh._procs])
@@ -418,12 +404,14 @@ def _received(
 
 
 def current_owner() -> tuple[Uid, tuple[Ancestor, ...]]:
-    """Return the owner of actors spawned here, and the path to it: the running actor, or the
-    root."""
-    now = running.get()
-    if now is None or now.instance is None:
+    """Return the owner of actors that are spawned here, and the path to it.
+
+    The owner is the running actor, or else the root.
+    """
+    actor = running.get()
+    if actor is None or actor.instance is None:
         return ROOT, ()
-    return now.record.uid, now.record.path
+    return actor.record.uid, actor.record.path
 
 
 def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
@@ -441,7 +429,7 @@ def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
             f"procs on {members[0].host_urls} have not ended, though they were killed: a process "
             "that the kernel holds (look for state D in ps) cannot be"
         )
-        # After the order to make them, if that was sent along a tree.
+        # By way of the tree that the order to make them took, if there is one, to come after it.
         via = members[0] if node.trees.leads_to(members[0].uid) else None
         outcome = node.ask(host, StopProcs(uids, reason, grace), via=via)
         outcomes.append(within(node.loop, outcome, grace + _KILL_SECONDS, late))
@@ -451,7 +439,3 @@ def stop_procs(procs: Sequence[ProcAddress], reason: str) -> Future[None]:
 def _check_ended(outcome: Response[None]) -> None:
     if outcome.error and not outcome.is_down:
         raise SupervisionError(outcome.error)
-
-
-def _stop_quietly(ref: MeshRef) -> Promise[Any]:
-    return promise_of(stop_actors(ref, "its owner has ended"))

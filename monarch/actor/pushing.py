@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from monarch.actor.future import Future, fill_future
+from monarch.actor.future import Future, fill_future, value_of_outcome
 from monarch.runtime import process
 from monarch.runtime.client_agent import ClientAgent
 from monarch.runtime.promise import Promise
@@ -16,8 +16,8 @@ from monarch.wire.address import ProcAddress
 from monarch_sync import SyncReport, Workspace
 
 MODES = ("auto", "patch", "respawn", "off")
-"""What a push does about live code: change it in place where that can be and give the other procs
-new processes; or only the one; or only the other; or neither."""
+"""What a push does about live code: "patch" changes it in place, "respawn" gives procs new
+processes, "auto" does the first where it is possible and else the second, "off" neither."""
 
 
 class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
@@ -46,7 +46,7 @@ class PushFuture(Future[SyncReport], Coroutine[Any, Any, SyncReport]):
         try:
             return step(self._steps)
         except BaseException:
-            self._steps = None  # Has ended; a later task may ask again.
+            self._steps = None  # The wait has ended; a later task may wait again.
             raise
 
 
@@ -71,25 +71,19 @@ def push(
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.relink(host.uid for host in hosts)
-    done: Promise[SyncReport | Exception] = Promise()
+    done: Promise[tuple[SyncReport | None, Exception | None]] = Promise()
 
     def run() -> None:
         try:
-            done.set(
-                session_of(agent).push(
-                    hosts,
-                    workspace,
-                    mode,
-                    best_effort=best_effort,
-                    env=env,
-                    allow_empty=allow_empty,
-                )
+            report = session_of(agent).push(
+                hosts, workspace, mode, best_effort=best_effort, env=env, allow_empty=allow_empty
             )
+            done.set((report, None))
         except Exception as error:
-            done.set(error)
+            done.set((None, error))
 
-    # A daemon: a Ctrl-C in the middle of a push ends the program at once. The context tells
-    # which actor pushes; it does not wait for itself.
+    # A daemon: a Ctrl-C in the middle of a push ends the program at once. The context says which
+    # actor pushes, so that the push does not wait for it.
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(run,), name="monarch-push", daemon=True).start()
     future: PushFuture = object.__new__(PushFuture)
@@ -98,8 +92,7 @@ def push(
     return future
 
 
-def _report(result: SyncReport | Exception) -> SyncReport:
-    if isinstance(result, Exception):
-        raise result
-    result.owe()
-    return result
+def _report(outcome: tuple[SyncReport | None, Exception | None]) -> SyncReport:
+    report = value_of_outcome(outcome)
+    report.owe()
+    return report

@@ -23,9 +23,7 @@ R = TypeVar("R")
 
 
 def _heard(callee: Callee, error: SupervisionError) -> SupervisionError:
-    """Return the error after marking its failure as handled: the program that gets it deals with
-    it.
-    """
+    """Return the error, after marking its failure as handled by the program that gets it."""
     if isinstance(callee, MeshRef) and running.get() is None:
         agent = process.current()
         failed = error.failure.crashed_ranks if error.failure is not None else ()
@@ -81,8 +79,8 @@ class Called(Protocol):
 
 
 def _asked(called: Called | None, ranks: Sequence[int]) -> list[Asked]:
-    found = [called.asked(rank) for rank in ranks] if called is not None else []
-    return [asked for asked in found if asked is not None]
+    members = [called.asked(rank) for rank in ranks] if called is not None else []
+    return [member for member in members if member is not None]
 
 
 class OneSink:
@@ -174,9 +172,11 @@ class StreamSink:
     def __init__(self, targets: Sequence[str], called: Called | None = None) -> None:
         self._targets = targets
         self._called = called
+        #: The ranks whose answers have not come; under the lock.
         self._missing = set(range(len(targets)))
         self._lock = threading.Lock()
         self.promises: list[Promise[RawReply | MeshFailure]] = [Promise() for _ in targets]
+        #: The promises that are not set yet.
         self._free = deque(self.promises)
         self._num_failed = 0
         self.sent: SentCall | None = None

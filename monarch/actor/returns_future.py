@@ -12,13 +12,15 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, ParamSpec, TypeVar
 
-from monarch.actor.future import Future, soon
+from monarch.actor.future import Future, fill_future, soon, value_of_outcome
 from monarch.runtime import process
 from monarch.runtime.promise import Promise
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_Body = Coroutine[Any, Any, Any]
+_Loop = asyncio.AbstractEventLoop
 _Outcome = tuple[Any, BaseException | None]
 
 # asyncio itself keeps its tasks only weakly.
@@ -26,14 +28,14 @@ _under_way: set[asyncio.Task[Any]] = set()
 
 
 class WouldBlockRuntime(RuntimeError):
-    """A wait for what runs on the event loop of the thread that would wait."""
+    """The wait would block the event loop on which the awaited body runs."""
 
 
 class _ThreadLoop:
-    """The event loop of a thread, on which each ``get`` of it runs its body.
+    """The event loop of a thread, on which each ``get`` of the thread runs its body.
 
-    It is closed on its thread as that ends. What a body leaves behind for the next one (a lock, a
-    connection, a pool of threads) is still of a loop that is there.
+    It is closed on its thread when the thread ends. So locks, connections and pools that one body
+    leaves for the next one keep their loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -55,10 +57,10 @@ _this_thread = threading.local()
 
 
 def _thread_loop() -> asyncio.AbstractEventLoop:
-    mine: _ThreadLoop | None = getattr(_this_thread, "loop", None)
-    if mine is None or mine.process != os.getpid() or mine.loop.is_closed():
-        mine = _this_thread.loop = _ThreadLoop(asyncio.new_event_loop())
-    return mine.loop
+    own: _ThreadLoop | None = getattr(_this_thread, "loop", None)
+    if own is None or own.process != os.getpid() or own.loop.is_closed():
+        own = _this_thread.loop = _ThreadLoop(asyncio.new_event_loop())
+    return own.loop
 
 
 def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Future[R]]:
@@ -90,23 +92,22 @@ def returns_future(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P,
 class _BodyFuture(Future[R]):
     """The result of a coroutine that starts only when the result is asked for."""
 
+    #: The coroutine, until somebody runs it.
     _body: Coroutine[Any, Any, R] | None
     _context: contextvars.Context
-    # The loop that awaits it, on which the body runs, and the thread of that loop.
+    #: The loop that awaits it, on which the body runs, and the thread of that loop.
     _home: tuple[asyncio.AbstractEventLoop, int] | None
+    #: Set when the body that runs on another thread is to be cancelled.
     _interrupted: Promise[None]
 
     @classmethod
     def of(cls, body: Coroutine[Any, Any, R]) -> Future[R]:
         future: _BodyFuture[R] = object.__new__(cls)
+        fill_future(future, Promise(), value_of_outcome)
         future._body = body
         future._context = contextvars.copy_context()
         future._home = None
         future._interrupted = Promise()
-        future._promise = Promise()
-        future._resolve = _value_of
-        future._lock = threading.Lock()
-        future._outcome = None
         return future
 
     def get(self, timeout: float | None = None) -> R:
@@ -130,7 +131,7 @@ class _BodyFuture(Future[R]):
             self._run_beside(body, loop, timeout)
         else:
             self._run_here(body, loop, timeout)
-        return self._given(self._computed())
+        return value_of_outcome(self._computed())
 
     def _check_elsewhere(self) -> None:
         """Raise ``RuntimeError`` if waiting here would block the loop that the body runs on."""
@@ -143,35 +144,25 @@ class _BodyFuture(Future[R]):
                 "this thread. Use `await` instead."
             )
 
-    def _run_here(
-        self,
-        body: Coroutine[Any, Any, R],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float | None,
-    ) -> None:
+    def _run_here(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
         _this_thread.is_running = True
         try:
             self._run(body, loop, timeout)
         except BaseException:
-            _this_thread.loop = None  # What was interrupted there may not have ended.
+            _this_thread.loop = None  # Its interrupted tasks may not have ended.
             raise
         finally:
             _this_thread.is_running = False
 
-    def _run_beside(
-        self,
-        body: Coroutine[Any, Any, R],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float | None,
-    ) -> None:
-        """Run the body on another thread: a loop cannot run inside another one of its thread."""
+    def _run_beside(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
+        """Run the body on another thread: this thread runs a loop already."""
         ended = threading.Event()
 
         def run() -> None:
             try:
                 self._run(body, loop, timeout)
             except BaseException:
-                pass  # The promise has it, for all who ask.
+                pass  # The promise has the error.
             finally:
                 try:
                     _close(loop)
@@ -223,12 +214,7 @@ class _BodyFuture(Future[R]):
             body, self._body = self._body, None
         return body
 
-    def _run(
-        self,
-        body: Coroutine[Any, Any, R],
-        loop: asyncio.AbstractEventLoop,
-        timeout: float | None,
-    ) -> None:
+    def _run(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
         """Run the body to its end on a loop that does not run, and set the promise."""
         try:
             task = self._context.run(loop.create_task, body)
@@ -266,12 +252,12 @@ class _BodyFuture(Future[R]):
 
 
 def _shared(error: BaseException) -> _Outcome:
-    """What others are told of an error: an interrupt is of the thread that it came to."""
+    """Return the outcome that other callers get: an interrupt is only for its own thread."""
     return None, error if isinstance(error, Exception) else asyncio.CancelledError()
 
 
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what a body has left running, and see it to its end, as ``asyncio.run`` does."""
+    """Cancel the tasks that a body has left, and wait for their end, as ``asyncio.run`` does."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -279,12 +265,9 @@ def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(tasks))
     for task in tasks:
         if not task.cancelled() and task.exception() is not None:
+            message = "a task that the body of a Future left behind raised"
             loop.call_exception_handler(
-                {
-                    "message": "a task that the body of a Future left behind raised",
-                    "exception": task.exception(),
-                    "task": task,
-                }
+                {"message": message, "exception": task.exception(), "task": task}
             )
 
 
@@ -294,10 +277,3 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
-
-
-def _value_of(outcome: _Outcome) -> Any:
-    value, error = outcome
-    if error is not None:
-        raise error
-    return value

@@ -34,6 +34,6 @@ def with_stand_ins(bootstrap: Callable[[], Any] | None) -> Callable[[], Any] | N
     return functools.partial(_begin, dict(stand_ins), bootstrap)
 
 
-def _begin(known: dict[type, type], bootstrap: Callable[[], Any] | None) -> Any:
-    stand_ins.update(known)
+def _begin(fakes: dict[type, type], bootstrap: Callable[[], Any] | None) -> Any:
+    stand_ins.update(fakes)
     return bootstrap() if bootstrap is not None else None

@@ -22,7 +22,6 @@ from monarch.net.identifiers import new_uid
 from monarch.runtime import process
 from monarch.runtime.code_states import UNBORN, CodeState
 from monarch.runtime.procs.binding import check_binding
-from monarch.runtime.promise import Promise
 from monarch.wire import payload
 from monarch.wire.address import ProcAddress, Uid
 from monarch.wire.message import Command, ProcDown, ProcSpec, SpawnProcs
@@ -108,11 +107,23 @@ def spawn(
 
     def order(part: Sequence[ProcSpec]) -> SpawnProcs:
         return SpawnProcs(
-            mesh=uid, name=name, owner=node.address, owner_actor=owner, labels=tuple(shape.labels),
-            sizes=tuple(shape.ndslice.sizes), procs=tuple(part), preload=preload, path=path,
-            root=agent.root, command=command, is_quiet=tree is not None, config=inherited_config(),
-            generation=born.generation, digest=born.digest, codes=agent.code_states.to_inherit(),
-        )  # fmt: skip
+            mesh=uid,
+            name=name,
+            owner=node.address,
+            owner_actor=owner,
+            labels=tuple(shape.labels),
+            sizes=tuple(shape.ndslice.sizes),
+            procs=tuple(part),
+            preload=preload,
+            path=path,
+            root=agent.root,
+            command=command,
+            is_quiet=tree is not None,
+            config=inherited_config(),
+            generation=born.generation,
+            digest=born.digest,
+            codes=agent.code_states.to_inherit(),
+        )
 
     procs = [
         ProcAddress(spec.uid, (), host.address.machine, host.address.uid, host.address.urls)
@@ -120,11 +131,16 @@ def spawn(
             specs, (host for host in hosts for _ in range(num_per_host)), strict=True
         )
     ]
-    # First: a host may be lost at any moment from here on, and that is told once.
+    # First: a host may be lost at any moment from here on, and that is reported only once.
     agent.supervisor.owned(
-        owner, uid, name, "proc", [proc.uid for proc in procs], lambda: _stop_quietly(procs),
+        owner,
+        uid,
+        name,
+        "proc",
+        [proc.uid for proc in procs],
+        lambda: promise_of(stop_procs(procs, "its owner has ended")),
         lambda rank: f"{name}{Point(rank, shape.extent)}" if shape.labels else name,
-    )  # fmt: skip
+    )
     try:
         with agent.spawn_gate.passing():
             # Only here: a push may just have ended.
@@ -162,7 +178,7 @@ def spawn(
         tree=tree,
         born=born,
     )
-    ownership = mesh._ownership  # Not the mesh: it is to be dropped.
+    ownership = mesh._ownership  # Not the mesh, which the program may drop.
     if owner == ROOT:
         agent.collector.watch(
             mesh, uid, name, [proc.uid for proc in procs], lambda: _collect(ownership)
@@ -192,17 +208,15 @@ def _tree(
     return Tree(mesh, addresses, len(on_each), settings().tree_degree)
 
 
-def _stop_quietly(procs: Sequence[ProcAddress]) -> Promise[Any]:
-    return promise_of(stop_procs(procs, "its owner has ended"))
-
-
 def _command(
-    given: BootstrapCommand | Callable[[Point], BootstrapCommand] | None, rank: int, extent: Extent
+    command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
+    rank: int,
+    extent: Extent,
 ) -> Command | None:
     """Return the command of one proc of a mesh; ``None`` for the default command."""
-    if callable(given):
-        given = given(Point(rank, extent))
-    return given._as_command() if given is not None else None
+    if callable(command):
+        command = command(Point(rank, extent))
+    return command._as_command() if command is not None else None
 
 
 def _pickled(bootstrap: Callable[[], Any]) -> bytes:

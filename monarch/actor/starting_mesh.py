@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from monarch.actor.future import Future
+from monarch.actor.logs import LoggedMesh
 from monarch.actor.syncable import Syncable
 from monarch.mesh.mesh_trait import ShapedMesh
 from monarch.mesh.region import Region
@@ -14,12 +15,12 @@ from monarch.mesh.region import Region
 Self = TypeVar("Self", bound="StartingMesh")
 
 
-class StartingMesh(Syncable, ShapedMesh):
-    """A mesh that is still starting. Subclasses define when it is ready, what makes it, and which
-    attributes belong to other objects.
-    """
+class StartingMesh(Syncable, LoggedMesh, ShapedMesh):
+    """A mesh that is still starting. Subclasses define ``initialized``."""
 
+    #: How programs make such a mesh, for an error text.
     _MADE_BY = ""
+    #: Hints for attributes that other objects have, by name.
     _ELSEWHERE: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls: type[Self], *args: Any, **kwargs: Any) -> Self:
@@ -28,9 +29,9 @@ class StartingMesh(Syncable, ShapedMesh):
         return object.__new__(cls)
 
     def __getattr__(self, name: str) -> NoReturn:
-        what = f"{type(self).__name__!r} object has no attribute {name!r}"
-        where = type(self)._ELSEWHERE.get(name)
-        raise AttributeError(f"{what}: {where}" if where else what)
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        hint = type(self)._ELSEWHERE.get(name)
+        raise AttributeError(f"{text}: {hint}" if hint else text)
 
     @property
     @abstractmethod

@@ -7,8 +7,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future, make_future, value_of_outcome
 from monarch.actor.mesh_ref import MeshRef
 from monarch.errors import ReloadRefused
 from monarch.runtime import process
@@ -24,7 +25,7 @@ from monarch.wire.by_value import dump_afresh, dump_order, is_by_value
 _BUSY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.05
 
-_latest: Promise[BaseException | None] | None = None
+_latest: Promise[Any] | None = None
 _lock = threading.Lock()
 
 
@@ -43,15 +44,15 @@ def upgrade(
     # Below 0, because it is no generation of a workspace.
     plan = ReloadPlan(-random.getrandbits(62) - 1, "", "patch")
     plan.upgrade = Upgrade(ref.uid, dump_afresh(new))
-    done: Promise[BaseException | None] = Promise()
-    before = _stand_in_line(done)
+    done: Promise[tuple[None, BaseException | None]] = Promise()
+    previous = _put_last(done)
 
     def run() -> None:
         error: BaseException | None = None
         try:
             made.get()
-            if before is not None:
-                before.wait()
+            if previous is not None:
+                previous.wait()
             outcome = _in_turn(switch, plan, ref, agent.node.uid)
             if outcome.refused:
                 error = _refusal(ref, outcome)
@@ -59,23 +60,18 @@ def upgrade(
                 agent.kept_spawns.upgraded(ref.uid, functools.partial(dump_order, ref.cls))
         except Exception as raised:
             error = raised
-        done.set(error)
-
-    def resolve(error: BaseException | None) -> None:
-        if error is not None:
-            raise error
+        done.set((None, error))
 
     threading.Thread(target=run, name="monarch-upgrade", daemon=True).start()
-    return make_future(done, resolve)
+    return make_future(done, value_of_outcome)
 
 
-def _stand_in_line(done: Promise[BaseException | None]) -> Promise[BaseException | None] | None:
-    """Register this upgrade as the latest; return the upgrade before it, which must finish
-    first."""
+def _put_last(done: Promise[Any]) -> Promise[Any] | None:
+    """Make this upgrade the latest one; return the previous one, which must finish first."""
     global _latest
     with _lock:
-        before, _latest = _latest, done
-    return before
+        previous, _latest = _latest, done
+    return previous
 
 
 def _check(live: type, new: type) -> None:
@@ -105,7 +101,7 @@ def _check(live: type, new: type) -> None:
 
 
 def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
-    """Wait for code changes in progress; then make ours."""
+    """Upgrade the members, after other changes of code that are in progress."""
     deadline = time.monotonic() + _BUSY_SECONDS
     with switch.pushing(), switch.alone:
         while True:
@@ -119,8 +115,8 @@ def _in_turn(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> Re
 
 
 def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> ReloadOutcome:
-    """Prepare all members, then switch all of them, or go back."""
-    # Actors in this process have the very class that its references have.
+    """Prepare all members, and then switch all of them or none."""
+    # Actors in this process have the same class object as its references.
     others = [proc for proc in ref.procs if proc.uid != own]
     proposing = Proposing([_Members(switch, ref, others)], plan, Purpose())
     proposing.run()

@@ -12,22 +12,23 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """The names at one of Monarch's addresses; ``instead`` is what a deprecated one warns to
-    use."""
+    """The names at one of Monarch's addresses."""
 
     groups: tuple[str, ...] = ()
+    #: The module of ours that the address is another name of.
     same_as: str = ""
+    #: The module that programs should use, if the address is deprecated.
     instead: str = ""
 
     def names(self) -> dict[str, tuple[str, str]]:
         """Return each name, with its module of ours and its name there."""
-        found: dict[str, tuple[str, str]] = {}
+        by_name: dict[str, tuple[str, str]] = {}
         for group in self.groups:
             home, _, names = group.partition(":")
             for word in names.split():
                 name, _, attribute = word.partition("=")
-                found[name] = (home, attribute or name)
-        return found
+                by_name[name] = (home, attribute or name)
+        return by_name
 
 
 @cache

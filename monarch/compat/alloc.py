@@ -1,4 +1,4 @@
-"""The older way to get procs: an allocator allocates what a specification asks for.
+"""The older way to get procs: an allocator makes the procs of a specification.
 
 A thin layer over the usual host agents; ``monarch.job`` and ``attach_to_workers`` are the current
 ways.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 from monarch.actor.attach import attach_to_workers
-from monarch.actor.future import Future
+from monarch.actor.future import Future, value_of_outcome
 from monarch.actor.host_mesh import HostMesh, this_host
 from monarch.actor.proc_mesh import ProcMesh
 from monarch.runtime.promise import Promise
@@ -58,7 +58,7 @@ class Alloc:
         return self
 
 
-class _GivesHosts:
+class _Allocator:
     def allocate(self, spec: AllocSpec) -> Alloc:
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class _GivesHosts:
         return self.allocate(spec)._hosts
 
 
-class LocalAllocator(_GivesHosts):
+class LocalAllocator(_Allocator):
     """Allocates on this machine."""
 
     def allocate(self, spec: AllocSpec) -> Alloc:
@@ -116,7 +116,7 @@ class StaticRemoteAllocInitializer(RemoteAllocInitializer):
         return list(self.addrs)
 
 
-class RemoteAllocator(_GivesHosts):
+class RemoteAllocator(_Allocator):
     """Allocates on the hosts whose agents' addresses ``initializer`` returns."""
 
     def __init__(self, world_id: str = "", initializer: Any = None, **_: Any) -> None:
@@ -130,11 +130,13 @@ class RemoteAllocator(_GivesHosts):
         """
         per_host = dict(spec.extent)
         wanted = per_host.pop(_HOSTS, 1)
-        known = _run(self._initializer.initialize_alloc(spec.constraints.match_labels))
-        if len(known) < wanted:
-            raise ValueError(f"{wanted} hosts were asked for, and {len(known)} are known: {known}")
+        addresses = _run(self._initializer.initialize_alloc(spec.constraints.match_labels))
+        if len(addresses) < wanted:
+            raise ValueError(
+                f"{wanted} hosts were asked for, and {len(addresses)} are known: {addresses}"
+            )
         # Older addresses have the form tcp!host:port.
-        workers = [address.replace("!", "://", 1) for address in known[:wanted]]
+        workers = [address.replace("!", "://", 1) for address in addresses[:wanted]]
         return Alloc(attach_to_workers(workers=workers), per_host)
 
 
@@ -150,7 +152,4 @@ def _run(work: Coroutine[Any, Any, list[str]]) -> list[str]:
 
     threading.Thread(target=run, daemon=True).start()
     done.wait()
-    result, failure = done.value
-    if failure is not None:
-        raise failure
-    return result
+    return value_of_outcome(done.value)

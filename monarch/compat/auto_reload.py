@@ -62,9 +62,8 @@ class SysAuditImportHook:
         self.close()
 
     def hear(self, code: CodeType) -> None:
-        """Handle that a file's code is about to run: it is an import if some module has that
-        file."""
-        # The youngest first: it entered the table a moment ago.
+        """Call back if a file's code that is about to run is a module's."""
+        # The youngest first: an import has just added the module.
         for name, module in reversed(list(sys.modules.items())):
             file = _file_of(module)
             if file and _source_of(file) == _source_of(code.co_filename):
@@ -83,7 +82,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         and os.path.isabs(code.co_filename)
     ):
         for hook in list(SysAuditImportHook._open):
-            with contextlib.suppress(Exception):  # An import is not to fail of it.
+            with contextlib.suppress(Exception):  # A hook's error must not fail the import.
                 hook.hear(code)
 
 
@@ -135,7 +134,8 @@ class AutoReloader:
 
     def __init__(self, reload: Callable[[ModuleType], ModuleType] = importlib.reload) -> None:
         self._reload = reload
-        self._looks: dict[str, tuple[str, _FileStamp]] = {}
+        #: The file of each module, and its state when it was imported or reloaded.
+        self._watched: dict[str, tuple[str, _FileStamp]] = {}
         installed = [Path(path) for path in site.getsitepackages()]
         self._installed = [path for path in installed if path.is_relative_to(sys.prefix)]
         for name, module in list(sys.modules.items()):
@@ -145,7 +145,7 @@ class AutoReloader:
         """Watch a module from the current state of its file."""
         file = _file_of(module)
         if file and os.path.isabs(file) and not self._is_standard(Path(file)):
-            self._looks[name] = (file, _FileStamp.at(file))
+            self._watched[name] = (file, _FileStamp.at(file))
 
     def _is_standard(self, file: Path) -> bool:
         is_below = file.is_relative_to(sys.prefix) or file.is_relative_to(sys.base_prefix)
@@ -159,18 +159,18 @@ class AutoReloader:
         file is gone is left as it is.
         """
         reloaded = []
-        for name, (file, before) in list(self._looks.items()):
+        for name, (file, imported) in list(self._watched.items()):
             module = sys.modules.get(name)
-            if module is None or not before.differs(file):
+            if module is None or not imported.differs(file):
                 continue
-            now = _FileStamp.at(file)
-            if now.stat is None:
+            stamp = _FileStamp.at(file)
+            if stamp.stat is None:
                 continue
             if file.endswith(".py"):
-                # Python would use the old bytecode for a new text of the same second and size.
+                # Python would use the old bytecode if the new text has the same second and size.
                 with contextlib.suppress(OSError, NotImplementedError):
                     os.unlink(cache_from_source(file))
             self._reload(module)
-            self._looks[name] = (file, now)
+            self._watched[name] = (file, stamp)
             reloaded.append(name)
         return reloaded

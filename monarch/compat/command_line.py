@@ -70,9 +70,9 @@ def get_parser() -> argparse.ArgumentParser:
     context = commands.add_parser("context", help="several allocations in one folder")
     contexts = context.add_subparsers(required=True)
     for name, act in (("create", context_create), ("use", context_use), ("rm", context_rm)):
-        one = contexts.add_parser(name)
-        one.add_argument("name")
-        one.set_defaults(func=lambda args, act=act: act(args.name))
+        action = contexts.add_parser(name)
+        action.add_argument("name")
+        action.set_defaults(func=lambda args, act=act: act(args.name))
     contexts.add_parser("ls").set_defaults(func=lambda args: context_ls())
 
     console = commands.add_parser("debug", help="the console of calls that stand")

@@ -23,9 +23,9 @@ MONARCH_DIR = ".monarch"
 """Where Monarch keeps contexts. Here they are in the user's own state folder."""
 
 
-def _refuse(what: str) -> NoReturn:
+def _refuse(call: str) -> NoReturn:
     raise NotImplementedError(
-        f"monarch.tools: {what} needs the schedulers of TorchX, which this release does not "
+        f"monarch.tools: {call} needs the schedulers of TorchX, which this release does not "
         "drive. Make the allocation with a job of monarch.job (ProcessJob on this machine; SSHJob, "
         "SlurmJob, KubernetesJob or RayJob on others) or `monarch apply`, or start `monarch host` "
         "on each machine and use attach_to_workers; end it with job.kill() or `monarch kill`"
@@ -108,7 +108,7 @@ def context_create(name: str) -> None:
 
 
 def context_use(name: str) -> None:
-    """Make a context the one in use; it is created if needed."""
+    """Switch to a context; it is created if needed."""
     if name not in contexts.all_contexts():
         contexts.create_context(name)
     contexts.use_context(name)
@@ -119,8 +119,7 @@ def context_rm(name: str) -> None:
     """End a context's allocation, and remove the context."""
     state = contexts.state_of(name)
     if state.exists():
-        job = job_load(state)
-        job.kill()
+        job_load(state).kill()
     contexts.remove_context(name)
     print(f"Removed context '{name}'")
 
@@ -159,14 +158,15 @@ def exec_on_job(
     if run_all:
         meshes = list(state._hosts.values())
     point = _point(point_str) if point_str is not None else None
-    is_one = not run_all and mesh_name is None and point is None
-    status = max(
-        exec_command(
-            mesh, cmd, env=_variables(env), workdir=workdir, rank=0 if is_one else None,
-            point=point, per_host=per_host,
-        ).get()
-        for mesh in meshes
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "env": _variables(env),
+        "workdir": workdir,
+        "point": point,
+        "per_host": per_host,
+    }
+    if not run_all and mesh_name is None and point is None:
+        options["rank"] = 0
+    status = max(exec_command(mesh, cmd, **options).get() for mesh in meshes)
     if kill:
         job.kill()
     return status
@@ -197,8 +197,7 @@ def kill_job(name: str | None = None) -> None:
     state = contexts.state_of(name or contexts.current_context())
     if not state.exists():
         raise JobError("no allocation is up in this context")
-    job = job_load(state)
-    job.kill()
+    job_load(state).kill()
 
 
 def _mesh_named(state: JobState, name: str | None) -> HostMesh:

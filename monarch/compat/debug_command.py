@@ -63,14 +63,17 @@ class Continue(DebugCommand):
     """Continue all held calls, and clear their breakpoints."""
 
 
-# By upstream's names; messages of ours have these, too.
+# Upstream's names. Messages of ours have the same names, so that the classes differ.
 Attach = DebugAttach
 Cast = DebugCast
 
-_ALONE: dict[str, type[DebugCommand]] = {
-    "list": ListCommand, "l": ListCommand, "quit": Quit, "q": Quit, "help": Help, "h": Help,
-    "continue": Continue, "c": Continue,
-}  # fmt: skip
+_WORDS: dict[str, type[DebugCommand]] = {
+    "list": ListCommand,
+    "quit": Quit,
+    "help": Help,
+    "continue": Continue,
+}
+_WORDS |= {word[0]: command for word, command in _WORDS.items()}
 _ATTACH = re.compile(r"(?:attach|a)\s+([-_a-zA-Z0-9]+)\s+([0-9]+)")
 _CAST = re.compile(
     r"cast\s+([-_a-zA-Z0-9]+?)\s*(?<![-_a-zA-Z0-9]r)ranks\(((?:[^()]|\([^()]*\))*)\)\s*(\w.*)"
@@ -80,9 +83,8 @@ _CAST = re.compile(
 def read_command(line: str) -> DebugCommand:
     """Parse a line. Raises ``ValueError`` if it is no command."""
     line = line.strip()
-    alone = _ALONE.get(line)
-    if alone is not None:
-        return alone()
+    if line in _WORDS:
+        return _WORDS[line]()
     if match := _ATTACH.fullmatch(line):
         return Attach(match[1], int(match[2]))
     if match := _CAST.fullmatch(line):

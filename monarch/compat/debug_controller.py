@@ -1,8 +1,8 @@
 """Upstream's debug controller: an actor in the client, through which programs see held calls.
 
 The calls are held in their procs, whether there is a controller or not; `monarch debug` needs none.
-A port is opened only if ``MONARCH_DEBUG_SERVER_PORT`` is set: any program that reaches it can run
-code here, as with upstream.
+The controller opens a port only if ``MONARCH_DEBUG_SERVER_PORT`` is set: any program that reaches
+the port can run code here, as with upstream.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class DebugController(Actor):
     def __init__(self) -> None:
         self.sessions = DebugSessions()
         self._task_lock = asyncio.Lock()
+        #: Serves the console; ``None`` before the first connection.
         self._task: asyncio.Task[None] | None = None
         self._debug_io: DebugIO = DebugStdIO()
         self._server: asyncio.Future[asyncio.Server] = asyncio.get_running_loop().create_future()
@@ -87,14 +88,14 @@ class DebugController(Actor):
             self._task = asyncio.ensure_future(self._enter())
 
     def _look(self) -> None:
-        """Update the sessions: the calls that are held now, or may be again before they end."""
+        """Update the sessions from the calls that are held now."""
         agent = process.current()
         holds = agent.holds.all() if isinstance(agent, ClientAgent) else []
-        known = {s.hold.id: s for s in self.sessions.iter() if s.hold is not None}
+        by_hold = {s.hold.id: s for s in self.sessions.iter() if s.hold is not None}
         self.sessions = DebugSessions()
         for hold in holds:
             coords = coordinates(hold.rank, hold.labels, hold.sizes)
-            session = known.get(hold.id) or DebugSession(
+            session = by_hold.get(hold.id) or DebugSession(
                 hold.rank, coords, hold.host, hold.actor, hold
             )
             session.hold = hold
@@ -117,18 +118,12 @@ class DebugController(Actor):
 
     async def _list(self, print_output: bool) -> _Infos:
         self._look()
-        found = self.sessions.info()
+        infos = self.sessions.info()
         if print_output:
-            rows = [
-                [
-                    one.actor_name, str(one.rank), str(one.coords), one.hostname,
-                    str(one.function), str(one.lineno),
-                ]
-                for one in found
-            ]  # fmt: skip
+            rows = [list(map(str, vars(info).values())) for info in infos]
             head = ["Actor Name", "Rank", "Coords", "Hostname", "Function", "Line No."]
             await self._debug_io.output(grid(head, rows))
-        return found
+        return infos
 
     async def _enter(self) -> None:
         """Serve the console until `quit`."""
@@ -185,8 +180,7 @@ class DebugController(Actor):
 
 def debug_controller() -> DebugController:
     """Return the program's debug controller; make it at the first call."""
-    made: DebugController = get_or_spawn_controller("debug_controller", DebugController).get()
-    return made
+    return get_or_spawn_controller("debug_controller", DebugController).get()  # type: ignore[no-any-return]
 
 
 def _get_debug_server_host() -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from monarch.actor.future import Future, make_future
 from monarch.compat.debug_io import DebugIO
 from monarch.core.rank_sets import RanksType, is_in
 from monarch.runtime import process
 from monarch.runtime.answers import Response
-from monarch.runtime.node import Node
 from monarch.wire.hold import HoldNote
 from monarch.wire.message import HoldLine, HoldOutput, HoldText, Request
 
@@ -39,19 +38,24 @@ class DebugSessionInfo:
 
 
 class DebugSession:
-    """The debugger of one rank. ``hold`` is the held call; ``None`` in a session that was made by
-    hand."""
+    """The debugger of one rank. ``hold`` is the held call, or ``None`` if a program made it."""
 
     def __init__(
-        self, rank: int, coords: dict[str, int], hostname: str, actor_name: str,
+        self,
+        rank: int,
+        coords: dict[str, int],
+        hostname: str,
+        actor_name: str,
         hold: HoldNote | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.rank = rank
         self.coords = coords
         self.hostname = hostname
         self.actor_name = actor_name
         self.hold = hold
+        #: How much of the call's output has been shown.
         self._number = 0
+        #: The same when the last line was typed.
         self._since_line = 0
         self._was_attached = False
 
@@ -130,32 +134,18 @@ class DebugSession:
 
 def _chunks(output: HoldOutput) -> list[str]:
     """Split the text into the pieces in which it was written."""
-    text, found, start = output.text, [], 0
-    for end in output.cuts:
-        found.append(text[start:end])
-        start = end
-    return [chunk for chunk in [*found, text[start:]] if chunk]
+    bounds = [0, *output.cuts, len(output.text)]
+    chunks = (output.text[start:end] for start, end in itertools.pairwise(bounds))
+    return [chunk for chunk in chunks if chunk]
 
 
 async def _asked(hold: HoldNote, request: Request[A]) -> Response[A]:
     """Return the answer of a hold's proc."""
-    node: Node = process.current().node
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    promise = node.ask(node.address_of(hold.proc), request)
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    promise.on_set(lambda: _soon(loop, finish))
-    await done
-    return promise.value
-
-
-def _soon(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop has ended.
-        loop.call_soon_threadsafe(action)
+    node = process.current().node
+    answer: Future[Response[A]] = make_future(
+        node.ask(node.address_of(hold.proc), request), lambda response: response
+    )
+    return await answer
 
 
 class DebugSessions:
@@ -205,7 +195,7 @@ class DebugSessions:
             yield self.get(actor_name, wanted)
             return
         for _, session in sorted(ranks.items()):
-            if wanted is None or _is_meant(wanted, session):
+            if wanted is None or _is_selected(wanted, session):
                 yield session
 
     def info(self) -> list[DebugSessionInfo]:
@@ -220,7 +210,7 @@ class DebugSessions:
         return rank in self._sessions.get(actor_name, {})
 
 
-def _is_meant(wanted: RanksType, session: DebugSession) -> bool:
+def _is_selected(wanted: RanksType, session: DebugSession) -> bool:
     if not isinstance(wanted, dict):
         return is_in(wanted, session.rank)
     return all(

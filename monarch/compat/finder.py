@@ -1,9 +1,9 @@
 """Imports of Monarch's addresses that are no files here, such as ``monarch._src.actor.actor_mesh``.
 
-The finder is first in the list, because a folder left over from an older version, with nothing but
-bytecode in it, would otherwise be found as a package. Imports that are not under the few names
-below cost one look-up. A module that it makes contains no names: each is looked up in its own
-module when it is used, so that values which a program assigns there later are seen here too.
+The finder is first in the list: otherwise Python would take a folder of an older version, which has
+only bytecode left, for a package. Imports that are not below the few names here cost one look-up. A
+module of the finder contains no names: each name is looked up in its own module when it is used, so
+that values which a program assigns there later are seen here too.
 """
 
 from __future__ import annotations

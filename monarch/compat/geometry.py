@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,8 @@ Slices = Slice | list[Slice]
 
 def iter_ranks(ranks: Slices) -> Iterator[int]:
     """Yield the ranks of one slice, or of several, each once."""
-    parts = ranks if isinstance(ranks, list) else [ranks]
-    yield from dict.fromkeys(rank for part in parts for rank in part)
+    slices = ranks if isinstance(ranks, list) else [ranks]
+    yield from dict.fromkeys(itertools.chain.from_iterable(slices))
 
 
 class ShapeExt:

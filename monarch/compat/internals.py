@@ -1,17 +1,19 @@
 """Inner parts of Monarch's runtime that do not exist here, as names that can be imported.
 
-Programs import them at their top for an annotation, an ``isinstance``, or one function among many
-that never use them. Each name is a class without instances; calling it, or an attribute of it,
-raises an error that says that it does not exist here. ``addresses`` lists which names are found at
-which address: other names raise ImportError.
+Programs import them for an annotation, an ``isinstance``, or a function that they may never call.
+Each name is a class without instances; calling it, or reading an attribute of it, raises an error
+that says that it does not exist here. ``addresses`` lists the names at each address: other names
+raise ImportError.
 """
 
 from __future__ import annotations
 
 
 class NotHereError(NotImplementedError, AttributeError):
-    """An inner part of Monarch's runtime was used, which does not exist here. ``hasattr`` is
-    False."""
+    """An inner part of Monarch's runtime was used, which does not exist here.
+
+    As an ``AttributeError`` it makes ``hasattr`` return False.
+    """
 
 
 class _Inner(type):

@@ -71,13 +71,13 @@ class Config:
     appdef: Any = None
 
     def __post_init__(self) -> None:
-        given = self.workspace
-        if isinstance(given, Workspace):
+        folder = self.workspace
+        if isinstance(folder, Workspace):
             return
-        self.workspace = Workspace(dirs={given: ""}) if given else Workspace.null()
-        instead = f"Workspace(dirs={{{given!r}: ''}})" if given else "Workspace.null()"
+        self.workspace = Workspace(dirs={folder: ""}) if folder else Workspace.null()
+        instead = f"Workspace(dirs={{{folder!r}: ''}})" if folder else "Workspace.null()"
         warnings.warn(
-            f"workspace={given!r} is deprecated; use workspace={instead}", FutureWarning, 3
+            f"workspace={folder!r} is deprecated; use workspace={instead}", FutureWarning, 3
         )
 
 

@@ -19,19 +19,20 @@ class patch_actor(contextlib.ContextDecorator):
     def __init__(self, original: type, mock: type) -> None:
         self.original = original
         self.mock = mock
-        self._before: list[type | None] = []
+        #: What each nested use has replaced.
+        self._previous: list[type | None] = []
 
     def __enter__(self) -> type:
-        self._before.append(_actor_registry.get(self.original))
+        self._previous.append(_actor_registry.get(self.original))
         _actor_registry[self.original] = self.mock
         return self.mock
 
     def __exit__(self, *error: object) -> None:
-        before = self._before.pop()
-        if before is None:
+        previous = self._previous.pop()
+        if previous is None:
             _actor_registry.pop(self.original, None)
         else:
-            _actor_registry[self.original] = before
+            _actor_registry[self.original] = previous
 
     async def __aenter__(self) -> type:
         return self.__enter__()

@@ -17,8 +17,8 @@ class SourceLoaderController(Actor):
     def __init__(self) -> None:
         agent = process.current()
         if isinstance(agent, ClientAgent):
-            own: Any = self
-            agent.holds.source_of = own.get_source
+            bound: Any = self.get_source
+            agent.holds.source_of = bound
 
     @endpoint
     def get_source(self, filename: str) -> str:
@@ -28,13 +28,10 @@ class SourceLoaderController(Actor):
 
 def source_loader_controller() -> SourceLoaderController:
     """Return the program's source loader; make it at the first call."""
-    made: SourceLoaderController = get_or_spawn_controller(
-        "source_loader", SourceLoaderController
-    ).get()
-    return made
+    controller = get_or_spawn_controller("source_loader", SourceLoaderController)
+    return controller.get()  # type: ignore[no-any-return]
 
 
 def load_remote_source(filename: str) -> str:
     """Ask the client for the text of a file that does not exist here."""
-    source: str = source_loader_controller().get_source.call_one(filename).get()
-    return source
+    return source_loader_controller().get_source.call_one(filename).get()  # type: ignore[no-any-return]

@@ -203,9 +203,15 @@ class StoreJob(JobTrait):
         returns the hosts themselves.
         """
         urls = worker_urls_from_store(
-            store, monarch_port=monarch_port, name=name, transport=transport, rank=rank,
-            local_rank=local_rank, world_size=world_size, local_world_size=local_world_size,
-        )  # fmt: skip
+            store,
+            monarch_port=monarch_port,
+            name=name,
+            transport=transport,
+            rank=rank,
+            local_rank=local_rank,
+            world_size=world_size,
+            local_world_size=local_world_size,
+        )
         return None if urls is None else cls(urls, name)
 
     def state(self, cached_path: str | None = None) -> JobState:

@@ -28,8 +28,7 @@ _SUM = dist.ReduceOp.SUM
 
 def _on_workers(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Make a remote function, whose results' shapes ``rule`` computes."""
-    decorate: Callable[[Callable[..., Any]], Any] = remote(propagate=rule)
-    return decorate
+    return remote(propagate=rule)  # type: ignore[no-any-return]
 
 
 # Plain functions
@@ -98,7 +97,7 @@ def _writes_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     return tensor.add_(1)
 
 
-def _one(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _number(*args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.ones(1)
 
 
@@ -108,15 +107,15 @@ def all_reduce(tensor: Any, group: Any = None, op: Any = _SUM) -> Any:
     return tensor
 
 
-@_on_workers(_one)
+@_on_workers(_number)
 def barrier(group: Any = None, device_ids: Any = None) -> torch.Tensor:
     dist.barrier(group=group, device_ids=device_ids)
     return torch.ones(1)
 
 
 def _writes_all(tensors: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    for one in tensors:
-        one.add_(1)
+    for tensor in tensors:
+        tensor.add_(1)
     return tensors
 
 
@@ -137,7 +136,7 @@ def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = N
     return torch.ones(1)
 
 
-@_on_workers(_one)
+@_on_workers(_number)
 def isend(t: Any, destination: Any, group: Any = None) -> torch.Tensor:
     """Send without waiting for the receiver, which may itself be sending."""
     copy = t.detach().clone()
@@ -153,9 +152,12 @@ def irecv(t: Any, src: Any, group: Any = None) -> torch.Tensor:
 
 @_on_workers(_writes_first)
 def reduce(
-    tensor: Any, dst: int | None = None, op: Any = _SUM, group: Any = None,
+    tensor: Any,
+    dst: int | None = None,
+    op: Any = _SUM,
+    group: Any = None,
     group_dst: int | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     dist.reduce(tensor, dst, op=op, group=group, group_dst=group_dst)
     return tensor
 
@@ -180,36 +182,40 @@ def reduce_scatter_tensor(
 
 
 def _is_at(rank: int | None, rank_in_group: int | None, group: Any) -> bool:
-    """Whether this is the rank for which a list of tensors is, by its rank in the group, or among
-    all."""
+    """Whether this is the rank that has a list of tensors, by its rank in the group or of all."""
     if rank_in_group is not None:
         return bool(dist.get_rank(group) == rank_in_group)
     return rank is None or bool(dist.get_rank() == rank)
 
 
 def _gathers(tensor: Any, gather_list: list[Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-    for one in gather_list or []:
-        one.add_(1)
+    _writes_all(gather_list or [])
     return tensor.clone()
 
 
 @_on_workers(_gathers)
 def gather(
-    tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None,
+    tensor: Any,
+    gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
     group_dst: int | None = None,
-) -> Any:  # fmt: skip
-    own = gather_list if _is_at(dst, group_dst, group) else None
-    dist.gather(tensor, own, dst, group=group, group_dst=group_dst)
+) -> Any:
+    tensors = gather_list if _is_at(dst, group_dst, group) else None
+    dist.gather(tensor, tensors, dst, group=group, group_dst=group_dst)
     return tensor
 
 
 @_on_workers(_writes_first)
 def scatter(
-    tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: Any = None,
+    tensor: Any,
+    scatter_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
     group_src: int | None = None,
-) -> Any:  # fmt: skip
-    own = scatter_list if _is_at(src, group_src, group) else None
-    dist.scatter(tensor, own, src, group=group, group_src=group_src)
+) -> Any:
+    tensors = scatter_list if _is_at(src, group_src, group) else None
+    dist.scatter(tensor, tensors, src, group=group, group_src=group_src)
     return tensor
 
 
@@ -227,14 +233,14 @@ def all_to_all(
 ) -> list[Any]:
     try:
         dist.all_to_all(output_tensor_list, input_tensor_list, group=group)
-    except RuntimeError:  # gloo knows only the one of a whole tensor.
-        together = torch.cat([one.reshape(-1) for one in input_tensor_list])
-        found = torch.empty_like(together)
-        sizes = [one.numel() for one in output_tensor_list]
-        own = [one.numel() for one in input_tensor_list]
-        dist.all_to_all_single(found, together, sizes, own, group=group)
-        for one, part in zip(output_tensor_list, found.split(sizes), strict=True):
-            one.copy_(part.view(one.shape))
+    except RuntimeError:  # gloo can only exchange parts of a single tensor.
+        source = torch.cat([tensor.reshape(-1) for tensor in input_tensor_list])
+        target = torch.empty_like(source)
+        target_sizes = [tensor.numel() for tensor in output_tensor_list]
+        source_sizes = [tensor.numel() for tensor in input_tensor_list]
+        dist.all_to_all_single(target, source, target_sizes, source_sizes, group=group)
+        for tensor, part in zip(output_tensor_list, target.split(target_sizes), strict=True):
+            tensor.copy_(part.view(tensor.shape))
     return output_tensor_list
 
 
@@ -279,10 +285,10 @@ class _TestMultiplyAllReduce(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *gradients: Any) -> Any:
         x, y, chance = ctx.saved_tensors
         assert ctx.my_property
-        found = [gradients[0] * y, gradients[0] * x * chance]
-        for one in found:
-            dist.all_reduce(one, op=_SUM, group=ctx.pg)
-        return found[0], found[1], None
+        of_x, of_y = gradients[0] * y, gradients[0] * x * chance
+        for gradient in (of_x, of_y):
+            dist.all_reduce(gradient, op=_SUM, group=ctx.pg)
+        return of_x, of_y, None
 
 
 # Objects
@@ -311,7 +317,7 @@ def setup_state_worker() -> list[OpaqueRef]:
     model = SimpleModel(10, 20, 1).to(device)
     loader = torch.utils.data.DataLoader(rows, batch_size=16, shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return [OpaqueRef(one) for one in (model, loader, nn.MSELoss(), optimizer)]
+    return [OpaqueRef(value) for value in (model, loader, nn.MSELoss(), optimizer)]
 
 
 def iteration_worker(

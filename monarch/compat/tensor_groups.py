@@ -46,8 +46,7 @@ class PatternEntry(NamedTuple):
 
 
 class TensorGroupPattern(NamedTuple):
-    """The looks of tensors, and which of them share memory; two patterns are equal if all that
-    is."""
+    """The looks of tensors, and which of them share memory."""
 
     entries: tuple[PatternEntry, ...]
 
@@ -56,17 +55,17 @@ class TensorGroupPattern(NamedTuple):
 
         ``parents`` are the groups that it refers to, the outermost first.
         """
-        made: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         for entry in self.entries:
-            where = entry.storage
-            if isinstance(where, OwnStorage):
+            storage = entry.storage
+            if isinstance(storage, OwnStorage):
                 base = torch.empty(
-                    where.numel, dtype=entry.dtype, layout=entry.layout, device=entry.device
+                    storage.numel, dtype=entry.dtype, layout=entry.layout, device=entry.device
                 )
             else:
-                base = (parents[where.group] if where.group else made)[where.offset]
-            made.append(torch.as_strided(base, entry.size, entry.stride, entry.storage_offset))
-        return made
+                base = (parents[storage.group] if storage.group else tensors)[storage.offset]
+            tensors.append(torch.as_strided(base, entry.size, entry.stride, entry.storage_offset))
+        return tensors
 
 
 class TensorGroup:
@@ -75,17 +74,18 @@ class TensorGroup:
     def __init__(self, tensors: Sequence[torch.Tensor], parent: TensorGroup | None = None) -> None:
         self.parent = parent
         self.tensors = tensors
+        #: The first tensor of each storage.
         self._first: dict[int, int] = {}
         self.pattern = TensorGroupPattern(
             tuple(self._entry(n, tensor) for n, tensor in enumerate(tensors))
         )
 
-    def _entry(self, place: int, tensor: torch.Tensor) -> PatternEntry:
+    def _entry(self, offset: int, tensor: torch.Tensor) -> PatternEntry:
         storage = tensor.untyped_storage()
-        where: AliasOf | OwnStorage | None = self._alias(storage._cdata)
-        if where is None:
-            self._first[storage._cdata] = place
-            where = OwnStorage(storage.nbytes() // tensor.element_size())
+        owner: AliasOf | OwnStorage | None = self._alias(storage._cdata)
+        if owner is None:
+            self._first[storage._cdata] = offset
+            owner = OwnStorage(storage.nbytes() // tensor.element_size())
         return PatternEntry(
             size=tuple(tensor.size()),
             stride=tuple(tensor.stride()),
@@ -93,7 +93,7 @@ class TensorGroup:
             dtype=tensor.dtype,
             layout=tensor.layout,
             device=tensor.device,
-            storage=where,
+            storage=owner,
         )
 
     def _alias(self, storage: int) -> AliasOf | None:
@@ -115,8 +115,8 @@ class RecordedFunction:
         inputs = _tensors((args, kwargs))
         self.to_verify = Recording(function, (args, kwargs), inputs)
         self.to_verify.define()
-        self.captures_group = TensorGroup([one._fake for one in self.to_verify.captured])
-        group = TensorGroup([one._fake for one in inputs], self.captures_group)
+        self.captures_group = TensorGroup([tensor._fake for tensor in self.to_verify.captured])
+        group = TensorGroup([tensor._fake for tensor in inputs], self.captures_group)
         self.inputs_pattern = group.pattern
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,7 +141,7 @@ def record_and_define(
 def compile(fn: Any = None, verify: bool = True) -> Any:
     """Like ``monarch.compile``, but record with the function at Monarch's address for that.
 
-    Tests of programs replace it by one that counts.
+    Tests of programs replace that function by a function that counts.
     """
     return recordings.compile(fn, verify, record=_record_by_address)
 

@@ -1,8 +1,9 @@
-"""Names that tests of programs with distributed tensors import from Monarch's own tests."""
+"""Names of Monarch's own tests that tests of programs with distributed tensors import."""
 
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -96,15 +97,15 @@ def python_local_mesh(*, gpus: int | None = None, hosts: int = 1) -> DeviceMesh:
 def flatten(tree: Any, cond: Callable[[Any], bool]) -> tuple[list[Any], Callable[..., Any]]:
     """Return the leaves for which ``cond`` is true, and a function that replaces them by others."""
     leaves, spec = _pytree.tree_flatten(tree)
-    places = [n for n, leaf in enumerate(leaves) if cond(leaf)]
+    indexes = [n for n, leaf in enumerate(leaves) if cond(leaf)]
 
     def unflatten(values: Any) -> Any:
         filled = list(leaves)
-        for place, value in zip(places, values, strict=True):
-            filled[place] = value
+        for index, value in zip(indexes, values, strict=True):
+            filled[index] = value
         return _pytree.tree_unflatten(filled, spec)
 
-    return [leaves[place] for place in places], unflatten
+    return [leaves[index] for index in indexes], unflatten
 
 
 def flattener(
@@ -112,14 +113,8 @@ def flattener(
 ) -> Callable[[Any], list[Any]]:
     """Return a function that takes those leaves out of trees with the same structure as this
     one."""
-    leaves, _ = _pytree.tree_flatten(tree)
-    places = [n for n, leaf in enumerate(leaves) if cond(leaf)]
-
-    def take(other: Any) -> list[Any]:
-        others, _ = _pytree.tree_flatten(other)
-        return [others[place] for place in places]
-
-    return take
+    chosen = list(map(cond, _pytree.tree_leaves(tree)))
+    return lambda other: list(itertools.compress(_pytree.tree_leaves(other), chosen))
 
 
 tree_map = _pytree.tree_map

@@ -16,8 +16,7 @@ _limited = threading.local()
 
 
 class ThreadTimeoutError(BaseException):
-    """The time is over. It is no ``Exception``, so that the limited code does not catch it by
-    chance."""
+    """The time is over. It is no ``Exception``, so that ``except Exception`` does not catch it."""
 
 
 class ThreadTimeout:
@@ -66,7 +65,7 @@ class ThreadTimeout:
             self._timer.cancel()
             _limited.is_limited = False
         if self._has_fired:
-            _raise_in(threading.get_ident(), None)  # It may still be on its way.
+            _raise_in(threading.get_ident(), None)  # It may not have been raised yet.
             if kind is None:
                 raise ThreadTimeoutError
 

@@ -21,7 +21,7 @@ IN_PAR = False
 """Whether the program is one file of Meta's build system."""
 
 _pending_flush_tasks: set[Any] = set()
-"""Tasks that empty the buffers of logs in notebooks: none, what is printed is not kept back."""
+"""Tasks that flush logs in notebooks: none, since printed lines are not buffered here."""
 
 
 def _is_in_tokio_runtime() -> bool:

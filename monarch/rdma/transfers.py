@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from monarch.actor.future import Future, make_future
+from monarch.actor.future import Future, make_future, value_of_outcome
 from monarch.rdma.ways.choice import Ways
 from monarch.runtime.promise import Promise
 
@@ -48,14 +48,7 @@ def start(
             ).start()
         else:
             way.workers.submit(lambda: context.run(run))
-    return make_future(promise, _value_of)
-
-
-def _value_of(outcome: tuple[T | None, BaseException | None]) -> T:
-    value, error = outcome
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
+    return make_future(promise, value_of_outcome)
 
 
 def _users_line() -> str:

@@ -2,7 +2,7 @@
 
 What to open:
 
-    memory               what may be registered
+    memory               memory of this process: tensors, arrays, buffers
     registry             registrations, and when they end
     table, byte_locks    the registrations as other processes see them; the locks of writers
     region               memory of another process, as it is described here

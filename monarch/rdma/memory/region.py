@@ -57,7 +57,7 @@ class RemoteRegion:
 
 
 def why_not(entry: TableEntry, key: int) -> str:
-    """Return why a registration has ended, from what its slot in the table now contains."""
+    """Return why a registration has ended, from the present entry of its slot in the table."""
     if entry.key != key:
         return f"it was dropped or freed, and its place has been given to another. {_MAKE_ANEW}"
     return _WHY.get(entry.state, f"it is about to be dropped. {_MAKE_ANEW}")

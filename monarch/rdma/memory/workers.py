@@ -61,8 +61,8 @@ class Workers:
         """Run all of ``tasks``, at most ``at_once`` at a time, with this thread as one of the
         workers.
 
-        After an error the remaining tasks are not started; it is raised when the running ones are
-        done.
+        After an error no more tasks are started; the error is raised when the running tasks have
+        ended.
         """
         if len(tasks) == 1:
             tasks[0]()

@@ -11,10 +11,30 @@ from monarch.rdma.ways.backend import BackendUnavailable, WordChange
 from monarch.rdma.ways.own_process import exchange
 from monarch.rdma.ways.serving import answers
 from monarch.runtime import process
+from monarch.runtime.answers import Response
 from monarch.wire.message import AskMemory
 
 _LOCK_SECONDS = 30.0
 _EXCHANGE = "exchange"
+
+
+def response_of(
+    region: RemoteRegion, request: AskMemory, deadline: float
+) -> Response[dict[str, Any]]:
+    """Send a request to the owner of ``region``, and return its response.
+
+    Raises ``RemoteMemoryError`` if the owner is gone, and ``TimeoutError``.
+    """
+    answer = process.current().node.ask(region.owner, request)
+    if not answer.wait(max(0.0, deadline - time.monotonic())):
+        raise TimeoutError(
+            f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
+            "again, or give a longer timeout="
+        )
+    response = answer.value
+    if response.is_down:
+        raise region.orphaned(f"its process is gone: {response.error}")
+    return response
 
 
 def ask_owner(
@@ -25,17 +45,9 @@ def ask_owner(
     Raises ``RemoteMemoryError`` if the memory or the owner is gone, ``BackendUnavailable`` if the
     owner cannot do it, and ``TimeoutError``.
     """
-    node = process.current().node
-    request = AskMemory(what, {**about, "slot": region.slot, "key": region.key, "sender": node.uid})
-    answer = node.ask(region.owner, request)
-    if not answer.wait(max(0.0, deadline - time.monotonic())):
-        raise TimeoutError(
-            f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
-            "again, or give a longer timeout="
-        )
-    response = answer.value
-    if response.is_down:
-        raise region.orphaned(f"its process is gone: {response.error}")
+    sender = process.current().node.uid
+    about = {**about, "slot": region.slot, "key": region.key, "sender": sender}
+    response = response_of(region, AskMemory(what, about), deadline)
     if response.error:
         if response.error.startswith(_CANNOT):
             raise BackendUnavailable(response.error)

@@ -1,4 +1,4 @@
-"""Which ways to remote memory this machine offers, and the warnings about slow ones."""
+"""The ways to remote memory that this machine offers, and the warnings about slow ways."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from monarch.rdma.ways.backend import Backend, BackendUnavailable, DeviceBackend
 from monarch.rdma.ways.cuda_ipc import CudaIpc
 from monarch.rdma.ways.own_process import OwnProcess, is_own
 from monarch.rdma.ways.process_vm import ProcessVm
-from monarch.rdma.ways.serving import serve
+from monarch.rdma.ways.serving import MemoryService
 from monarch.rdma.ways.tcp import Tcp
 from monarch.runtime import process
 
@@ -53,7 +53,7 @@ class Ways:
         #: Whether the program has been warned that data is sent over TCP.
         self._has_warned = False
         node = process.current().node
-        serve(node)
+        self._service = MemoryService(node)
         node.on_gone += [self._tcp.forget, self._cuda_ipc.forget]
         if self._verbs is not None:
             node.on_gone.append(self._verbs.forget)
@@ -251,6 +251,7 @@ class Ways:
         return entries
 
     def close(self) -> None:
+        self._service.close()
         self._tcp.close()
         self._cuda_ipc.close()
         if self._verbs is not None:

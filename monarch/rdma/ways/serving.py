@@ -5,7 +5,6 @@ They run on the I/O loop or on threads of their own, also while the owner's acto
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,35 +15,15 @@ from monarch.config import settings
 from monarch.errors import RemoteMemoryError
 from monarch.rdma.memory.registry import registry
 from monarch.rdma.ways.tcp_server import StreamServer
-from monarch.runtime import process
 from monarch.runtime.node import Node
 from monarch.wire.codec import Envelope
 from monarch.wire.message import AskMemory
 
 Answer = dict[str, Any]
 
-_served: weakref.WeakKeyDictionary[Node, MemoryService] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _forget() -> None:
-    """Replace the lock in a forked child, where the thread that held it does not run."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
-
 answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
 """The other requests, by name: a function gets the message's ``about`` on a thread of its own, and
 returns the answer."""
-
-
-def serve(node: Node) -> None:
-    """Answer requests about this node's memory from now on. It may be called again."""
-    with _lock:
-        if node not in _served:
-            _served[node] = MemoryService(node)
 
 
 class MemoryService:
@@ -54,8 +33,8 @@ class MemoryService:
         self._node = weakref.ref(node)
         #: The servers of data sockets, by whether they are encrypted.
         self._servers: dict[bool, StreamServer] = {}
+        self._lock = threading.Lock()
         node.handle(AskMemory, self._on_ask)
-        process.current().at_close.append(self.close)
 
     def _on_ask(self, envelope: Envelope[AskMemory]) -> None:
         threading.Thread(
@@ -83,7 +62,7 @@ class MemoryService:
     def _ticket(self, node: Node) -> Answer:
         encrypted = settings().rdma_tcp_encrypted
         host = _host_of(node)
-        with _lock:
+        with self._lock:
             server = self._servers.get(encrypted)
             if server is None:
                 server = self._servers[encrypted] = StreamServer(host, encrypted=encrypted)
@@ -92,7 +71,7 @@ class MemoryService:
         return {**address, "number": ticket.number, "secret": ticket.secret}
 
     def close(self) -> None:
-        with _lock:
+        with self._lock:
             servers = list(self._servers.values())
             self._servers.clear()
         for server in servers:

@@ -13,6 +13,7 @@ from monarch.errors import MonarchError
 from monarch.rdma.memory.layout import Run
 from monarch.rdma.memory.region import Part, Ranges, RemoteRegion
 from monarch.rdma.memory.table import LIVE, TableEntry
+from monarch.rdma.ways.asking import response_of
 from monarch.rdma.ways.backend import BackendUnavailable, Entries, WordChange
 from monarch.rdma.ways.streams import (
     Ticket,
@@ -61,15 +62,16 @@ class Tcp:
                 _ask_ranges(sock, part)
             else:
                 _ask(sock, READ, part)
-            before = _answer(sock, part.region)
+            before, _ = _response(sock, part.region)
             receive_runs(sock, into)
-            return before, _answer(sock, part.region)
+            after, _ = _response(sock, part.region)
+            return before, after
 
     def write(self, part: Part, source: Sequence[Run], deadline: float) -> None:
         with self._stream(part.region, deadline) as sock:
             _ask(sock, WRITE, part)
             send_runs(sock, source)
-            _answer(sock, part.region)
+            _response(sock, part.region)
 
     def exchange(
         self, region: RemoteRegion, offset: int, change: WordChange, deadline: float
@@ -80,7 +82,8 @@ class Tcp:
                 _ask(sock, ADD, word, change.operand)
             else:
                 _ask(sock, SWAP, word, change.expected, change.operand)
-            return _answer_value(sock, region)[1]
+            _, old = _response(sock, region)
+            return old
 
     @contextlib.contextmanager
     def _stream(self, region: RemoteRegion, deadline: float) -> Iterator[socket.socket]:
@@ -126,16 +129,7 @@ class Tcp:
                 sock.close()
 
     def _connect(self, region: RemoteRegion, deadline: float) -> socket.socket:
-        node = process.current().node
-        answer = node.ask(region.owner, AskMemory("stream", {}))
-        if not answer.wait(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(
-                f"the owner of {region} has not answered in time: its host is busy or cut off. Try "
-                "again, or give a longer timeout="
-            )
-        response = answer.value
-        if response.is_down:
-            raise region.orphaned(f"its process is gone: {response.error}")
+        response = response_of(region, AskMemory("stream", {}), deadline)
         if response.error:
             raise BackendUnavailable(response.error)
         body = response.answer
@@ -197,11 +191,8 @@ def _ask_ranges(sock: socket.socket, part: Ranges) -> None:
     sock.sendall(head + b"".join(RANGE.pack(*run) for run in part.ranges))
 
 
-def _answer(sock: socket.socket, region: RemoteRegion) -> TableEntry:
-    return _answer_value(sock, region)[0]
-
-
-def _answer_value(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry, int]:
+def _response(sock: socket.socket, region: RemoteRegion) -> tuple[TableEntry, int]:
+    """Return the table entry and the value of a response. Raises ``RemoteMemoryError``."""
     status, begun, ended, value = RESPONSE.unpack(receive_exactly(sock, RESPONSE.size))
     if status != DONE:
         raise region.error(receive_exactly(sock, value).decode(errors="replace"))

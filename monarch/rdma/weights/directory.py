@@ -56,7 +56,7 @@ class Source:
     """Where a reader gets a rank's part.
 
     ``kind`` is "map" for a slab of this host, "copy" for a copy that the reader must make for its
-    host, "direct" for the bytes that it needs alone, or "gone" if no process that had it lives.
+    host, "direct" for only the bytes that it needs, or "gone" if no process that had it is alive.
     """
 
     kind: str

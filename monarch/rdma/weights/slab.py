@@ -136,7 +136,7 @@ class Slab:
 
     @contextlib.contextmanager
     def filling(self, half: int, version: int) -> Iterator[memoryview]:
-        """Yield the half to be filled with ``version``, after waiting for its readers.
+        """Wait for the half's readers, and yield the half: the caller fills it with ``version``.
 
         ``ON_DEVICE`` is the copy on the GPU, which is elsewhere.
         """

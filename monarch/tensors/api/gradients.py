@@ -216,8 +216,8 @@ def gradient_execution_order(roots: Sequence[Any], with_respect_to: Sequence[Any
 def grad_function(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``fn``, which returns (result, backward), a differentiable function.
 
-    ``backward`` maps the gradients of the results to the gradients of the arguments that are
-    tensors, in their order, with ``None`` for those that have none.
+    ``backward`` maps the gradients of the results to the gradients of the tensors among the
+    arguments, in their order; ``None`` is no gradient.
     """
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -122,8 +122,12 @@ def dispatch(
         client.define_template(template, spec.num_scalars, "op", ("aten", facts.name), spec)
         client.remember(call_key, template)
     result = issue(template, tensors, scalars, mesh, stream)
-    if tensors and tensors[0]._known is not None:
-        _follow(facts, args, kwargs, tensors, template, result)
+    if tensors and tensors[0]._known is not None and _knows_all(facts, tensors):
+        # Compute the value, too: so the program knows the step counts of optimizers.
+        value = _known_result(facts, args, kwargs)
+        if isinstance(result, Tensor) and value is not None and result._known is None:
+            result._known = value
+            result._storage.is_known = True
     elif template.mutates:
         _forget_known(template, tensors)
     if facts.changes_shape:
@@ -255,31 +259,13 @@ def _item(tensor: Tensor) -> Any:
     return value
 
 
-def _follow(
-    facts: OperatorFacts,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    tensors: Sequence[Tensor],
-    template: Template,
-    result: Any,
-) -> None:
-    """Compute the result's value too, if the values of all inputs are known here.
-
-    So the program knows the step counts of optimizers.
-    """
-    follows = (
+def _knows_all(facts: OperatorFacts, tensors: Sequence[Tensor]) -> bool:
+    """Whether the result's value follows from the values of the inputs that are known here."""
+    return (
         not facts.is_random
         and tensors[0].mesh.client.recording is None
         and all(tensor._known is not None and tensor._storage.is_known for tensor in tensors)
     )
-    if follows:
-        value = _known_result(facts, args, kwargs)
-        if isinstance(result, Tensor) and value is not None and result._known is None:
-            result._known = value
-            result._storage.is_known = True
-            return
-    if not follows:
-        _forget_known(template, tensors)
 
 
 def _known_result(

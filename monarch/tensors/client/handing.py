@@ -53,7 +53,7 @@ def has_failed(answer: Any) -> bool:
 
 
 def lend_to_actors(tensor: Tensor) -> Any:
-    """Return what is pickled in a tensor's place when an endpoint is called.
+    """Return the object that is pickled in place of a tensor when an endpoint is called.
 
     Raises ``TypeError`` if no endpoint is being called, ``ValueError`` if the actors are in other
     procs.

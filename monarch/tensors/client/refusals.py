@@ -104,7 +104,7 @@ def explanation(code: str, **values: Any) -> str:
 def find_problem(
     tensor: Any, mesh: Any, stream: TensorStream, *, writes: bool = False
 ) -> str | None:
-    """Return what makes a tensor unusable on ``mesh`` in ``stream``, in words; ``None`` if it is
+    """Return why a tensor is unusable on ``mesh`` in ``stream``, as text; ``None`` if it is
     usable."""
     if not isinstance(tensor, Tensor):
         return explanation("LOCAL_TENSOR")

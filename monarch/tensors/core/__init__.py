@@ -2,9 +2,9 @@
 
 What to open:
 
-    keys, specs   when two calls are the same call; the arguments of a call as data
-    metas         what a tensor looks like
-    templates     all of a call but its tensors and numbers
+    keys, specs   keys that are equal for equal calls; the arguments of a call as data
+    metas         the looks of a tensor
+    templates     calls without their tensors and numbers
     batch         how operations are gathered and encoded
     log           which results a failure spoils
     storages      permissions to read and write a storage (borrows, drops)

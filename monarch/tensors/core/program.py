@@ -31,7 +31,7 @@ WorkerOp = tuple[Any, CallSpec, Any]
 
 
 class RecordedStep(NamedTuple):
-    """An operation of a recording, as it would have been sent."""
+    """An operation of a recording, in the form of a sent one."""
 
     number: int
     base: int

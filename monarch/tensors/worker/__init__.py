@@ -2,8 +2,8 @@
 
 What to open:
 
-    worker                    the actor: what the controller may ask
-    executor                  records become calls; what a failed one leaves
+    worker                    the actor that the controller calls
+    executor                  runs records; values of failed operations
     definitions               the templates and meshes that a worker knows
     lanes                     streams, on CPU and CUDA
     slots                     values that pass between streams and actors

@@ -75,7 +75,7 @@ class WorkerDefinitions:
         return self._member[mesh]
 
     def define(self, number: int, data: bytes) -> None:
-        """Add a definition; one that cannot be made becomes an operation that raises the reason."""
+        """Add a definition. If that fails, its number gets an operation that raises the error."""
         counts, definition = pickle.loads(data)
         try:
             kind, *rest = cloudpickle.loads(definition)

@@ -18,8 +18,7 @@ class PackedTensor(NamedTuple):
 
 
 def packed(local: torch.Tensor) -> Any:
-    """Return a small, plain tensor of this CPU as a ``PackedTensor``, and any other tensor as it
-    is."""
+    """Return a small, plain CPU tensor as a ``PackedTensor``, and other tensors unchanged."""
     is_plain = type(local) is torch.Tensor and local.layout is torch.strided
     if not is_plain or not 0 < local.nbytes <= _MOST_BYTES or not local.is_contiguous():
         return local
@@ -30,7 +29,7 @@ def packed(local: torch.Tensor) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Return the tensor of a packed value, writable, and any other value as it is.
+    """Return a writable tensor for a ``PackedTensor``, and other values unchanged.
 
     Call it while no mesh is active.
     """

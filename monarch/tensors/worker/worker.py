@@ -27,7 +27,7 @@ _held: ContextVar[int | None] = ContextVar("device of the worker", default=_NOT_
 
 
 class TensorWorker(Actor):
-    """Runs what the controller sends, in order. Only the controller calls its endpoints."""
+    """Runs the controller's operations in order. Only the controller calls its endpoints."""
 
     def __init__(self, world: int, num_here: int) -> None:
         if "OMP_NUM_THREADS" not in os.environ:
