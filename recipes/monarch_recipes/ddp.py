@@ -574,19 +574,19 @@ class DDPTrainer(Actor):
 
         A rank whose own copy is lost gets the state of another rank.
         """
-        mine = read_copy(copies, self.rank)
-        source = first_that_fits(mine, self.model, self.optimizer)
+        state, old_random_state = read_copy(copies, self.rank)
+        source = first_that_fits(state, self.model, self.optimizer)
         if source is None:
             return False
-        if mine.state is not None:
-            self.load(mine.state)
+        if state is not None:
+            self.load(state)
         self.num_steps_done, self.history = copies.step, source.history
         self.go_on_in_data(source.data)
         self.precision.load_state_dict(source.scaler)
         self.taken_from = source.rank if source.is_to_be_taken_from else None
         if self.taken_from is not None:
             take_from(self.taken_from, self.model, self.optimizer)
-        self.set_random_state(mine.random_state)
+        self.set_random_state(old_random_state)
         return True
 
     def load(self, state: dict[str, Any]) -> None:

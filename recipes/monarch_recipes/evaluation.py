@@ -30,12 +30,22 @@ def evaluate_share(
     If the task has its own ``own`` function, its values are returned instead. A plain number from
     it counts as a mean over the samples that it read.
     """
-    tally, counted = Tally(), _CountedBatches(batches)
+    tally, num_samples = Tally(), 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal num_samples
+        for batch in batches:
+            try:
+                num_samples += num_samples_in(batch[1])
+            except StopIteration:  # Its labels are no tensors.
+                num_samples += 1
+            yield batch
+
     model.eval()
     with torch.no_grad(), autocast():
         if own is not None:
-            for name, value in own(model, counted).items():
-                tally.add(name, value, counted.num_samples or 1)
+            for name, value in own(model, counted()).items():
+                tally.add(name, value, num_samples or 1)
         else:
             for inputs, labels in batches:
                 outputs = model(inputs)
@@ -43,21 +53,6 @@ def evaluate_share(
                 tally.add("loss", loss(outputs, labels), size)
                 tally.measure(metrics, outputs, labels, size)
     return tally.sums()
-
-
-class _CountedBatches(Iterator[Any]):
-    """An iterator over batches that counts the samples in the batches read so far."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches, self.num_samples = iter(batches), 0
-
-    def __next__(self) -> Any:
-        batch = next(self._batches)
-        try:
-            self.num_samples += num_samples_in(batch[1])
-        except StopIteration:  # Its labels are no tensors.
-            self.num_samples += 1
-        return batch
 
 
 def means_of(shares: Iterable[Share]) -> dict[str, float]:

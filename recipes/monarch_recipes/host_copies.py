@@ -25,14 +25,6 @@ _CALLED = Path("the copy in the host's memory")
 
 
 @dataclass(frozen=True)
-class RankCopy:
-    """A rank's own copy: its whole ``state``, or None; and its random state, or None."""
-
-    state: dict[str, Any] | None = None
-    random_state: dict[str, torch.Tensor] | None = None
-
-
-@dataclass(frozen=True)
 class CopySource:
     """The first rank whose copy is complete, and its values that are not model or optimizer state.
 
@@ -46,13 +38,18 @@ class CopySource:
     is_to_be_taken_from: bool
 
 
-def read_copy(copies: HostCopies, rank: int) -> RankCopy:
-    """Read the copy of a rank. A part that is gone or damaged is None."""
+def read_copy(
+    copies: HostCopies, rank: int
+) -> tuple[dict[str, Any] | None, dict[str, torch.Tensor] | None]:
+    """Return the whole state of a rank and its random state, from its copies.
+
+    What is gone or damaged is None.
+    """
     whole = read_whole(copies, rank)
     if whole is not None:
-        return RankCopy(whole, whole["random_state"])
+        return whole, whole["random_state"]
     small = read_place(copies.small.get(rank))
-    return RankCopy(random_state=None if small is None else _cloned(small["random_state"]))
+    return None, None if small is None else _cloned(small["random_state"])
 
 
 def read_whole(copies: HostCopies, rank: int) -> dict[str, Any] | None:
@@ -79,15 +76,15 @@ def check_fits(
 
 
 def first_that_fits(
-    mine: RankCopy, model: nn.Module, optimizer: torch.optim.Optimizer
+    state: dict[str, Any] | None, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> CopySource | None:
     """Return the copy that all ranks continue from; None if no rank has a complete copy.
 
-    All ranks must call it together. Raises CheckpointMisfit on all of them if a copy is of another
-    model or optimizer.
+    ``state`` is this rank's own, or None. All ranks must call it together. Raises CheckpointMisfit
+    on all of them if a copy is of another model or optimizer.
     """
     values: Any = None
-    if (state := mine.state) is not None:
+    if state is not None:
         try:
             check_fits(state, model, optimizer)
             values = state["scaler"], state["history"], state.get("data", {})

@@ -401,7 +401,7 @@ def train(
         return share
 
     def save(*, must: bool = False) -> None:
-        state, doing = pipeline.buffer_state(), "saving a checkpoint"
+        state, doing = pipeline.buffer.ask(0, "state").get(), "saving a checkpoint"
         saving.save(step, lambda: holding.ask(trainers.save, state, doing=doing)[0], must=must)
 
     def reinforce() -> tuple[list[RLStep], dict[str, float]]:

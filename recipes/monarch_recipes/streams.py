@@ -293,7 +293,7 @@ class _OpenedStream:
         with self._draws:
             if hasattr(data, "set_epoch"):
                 data.set_epoch(epoch)
-            if self._loader_class is not None:
+            if self._source.workers.num:
                 self._loader = self._make_loader(epoch)
                 if inner:
                     self._loader.load_state_dict(inner["stream"])
@@ -364,20 +364,9 @@ class _OpenedStream:
         self._iterator = self._loader = None
         self.epoch = self.num_read = -1
 
-    @property
-    def _loader_class(self) -> type[Any] | None:
-        """The class of the DataLoader that runs the workers.
-
-        It is None if this process reads by itself.
-        """
-        if self._source.workers.num == 0:
-            return None
-        return self._source.loader or DataLoader
-
     def _make_loader(self, epoch: int) -> Any:
-        kind, workers = self._loader_class, self._source.workers
-        assert kind is not None
-        return kind(
+        loader_class, workers = self._source.loader or DataLoader, self._source.workers
+        return loader_class(
             self._source.data,
             batch_size=None,
             worker_init_fn=functools.partial(begin_worker, os.getpid(), workers.init),

@@ -522,9 +522,9 @@ class Controller(Actor):
 
         From now on they wait for it. Raises Disconnected if the lighthouse dies meanwhile.
         """
-        if not self.keeper.is_up:
+        if not self.keeper.is_up.is_set():
             group.does("waits for the lighthouse, which is being started")
-        await self.keeper.wait_until_up()
+        await self.keeper.is_up.wait()
         group.does("joins the lighthouse")
         group.lighthouse_number = number = self.keeper.number
         first = group.trainers.slice(ranks=0)

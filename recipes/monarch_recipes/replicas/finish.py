@@ -74,9 +74,10 @@ class Evaluations:
         extras: Extras = self.config.extras
         self.by = group
         try:
-            values = await self.values(group)
+            shares = await groups.ask(group, group.trainers.evaluate.call())
         finally:
             self.by = None
+        values = means_of(shares)
         history = [*event_log.history, {**values, "step": float(step)}]
         first = group.trainers.slice(ranks=0)
         verdict: EvaluationVerdict = (await groups.ask(group, first.judge.call(history, extras)))[0]
@@ -93,13 +94,6 @@ class Evaluations:
                 text = f"the best so far: {shown(path)}"
                 event_log.tell("best", text, step=step, path=str(path), group=group.number)
         return verdict
-
-    async def values(self, group: Group) -> dict[str, float]:
-        """Return the loss and the metrics on the held-out samples.
-
-        Each rank evaluates a share of them.
-        """
-        return means_of(await self._groups.ask(group, group.trainers.evaluate.call()))
 
 
 async def save_the_end(groups: Groups, last_step: int) -> Path | None:
@@ -132,7 +126,11 @@ async def conclude(
     """
     event_log = groups.event_log
     if not is_stopping:
-        late = (group for group in groups.all if _is_late(group))
+        late = (
+            group
+            for group in groups.all
+            if not group.is_given_up and (not group.has_finished or group.accused_of is not None)
+        )
         await asyncio.gather(*(_adopt(groups, group, checkpoint) for group in late))
     held_out: dict[str, float] = {}
     with contextlib.suppress(asyncio.TimeoutError):  # A person waits for the end of the run.
@@ -177,10 +175,6 @@ async def _compare(groups: Groups, group: Group, last_step: int) -> None:
         groups.accuse(event_log.compare(group.number, last_step, digests))
     except (GroupLost, Disconnected) as lost:
         await groups.lose(group, str(lost))
-
-
-def _is_late(group: Group) -> bool:
-    return not group.is_given_up and (not group.has_finished or group.accused_of is not None)
 
 
 async def _adopt(groups: Groups, group: Group, checkpoint: Path) -> None:

@@ -130,14 +130,9 @@ class LighthouseKeeper:
         self._procs: ProcMesh | None = None
         self._actor: Any = None
         #: Set while there is a lighthouse to join, as far as is known.
-        self._is_up = asyncio.Event()
+        self.is_up = asyncio.Event()
         #: Set when the present lighthouse has died.
         self._is_down = asyncio.Event()
-
-    @property
-    def is_up(self) -> bool:
-        """Whether there is a lighthouse to join, as far as is known."""
-        return self._is_up.is_set()
 
     async def begin(self) -> None:
         """Start the lighthouse, again if it dies meanwhile.
@@ -150,7 +145,7 @@ class LighthouseKeeper:
                 await self._start(port, patience_seconds=0.0)
             except SupervisionError as error:
                 await self._start_again(port, _why_not(error))
-        self._is_up.set()
+        self.is_up.set()
 
     async def keep(self, when_lost: Callable[[], None]) -> None:
         """Restart the lighthouse on the same port whenever it dies.
@@ -159,13 +154,13 @@ class LighthouseKeeper:
         """
         while True:
             await self._is_down.wait()
-            self._is_up.clear()
+            self.is_up.clear()
             self.number += 1
             when_lost()
             port = int(self.url.rsplit(":", 1)[1])
             await self._start_again(port, "its process has died")
             self._event_log.recovery.ready(LIGHTHOUSE, time.monotonic())
-            self._is_up.set()
+            self.is_up.set()
 
     async def _start_again(self, port: int, why: str) -> None:
         while True:
@@ -213,10 +208,6 @@ class LighthouseKeeper:
         """
         if mesh_name.startswith(LIGHTHOUSE):
             self._is_down.set()
-
-    async def wait_until_up(self) -> None:
-        """Wait until there is a lighthouse to join."""
-        await self._is_up.wait()
 
     async def is_another(self, number: int, seconds: float) -> bool:
         """Return whether the lighthouse of that number is known to be dead, within so many

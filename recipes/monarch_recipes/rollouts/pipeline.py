@@ -95,11 +95,6 @@ class Pipeline:
         self._pending.clear()
         self.buffer.ask(0, "load", state).get()
 
-    def buffer_state(self) -> dict[str, Any]:
-        """Return the state of the buffer, for a checkpoint."""
-        state: dict[str, Any] = self.buffer.ask(0, "state").get()
-        return state
-
     def begin(self, up_to: int, next_batch: int, config: Any, weights: Weights) -> None:
         """Ask the generators for all batches up to number ``up_to`` that are not begun yet.
 
