@@ -57,14 +57,14 @@ class HostWait:
                     "Does its disk hang?"
                 )
 
-    def answer_of(
+    def why_failed(
         self, host: ProcAddress, answer: Promise[Response[A]], num_bytes: int, num_files: int
-    ) -> tuple[A | None, str]:
-        """Wait for ``answer``; return it and "", or None and why there is none."""
+    ) -> str:
+        """Wait for ``answer``; return "" if it is there, else why there is none, or its error."""
         why = self.why_given_up(host, answer, num_bytes, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"
-        return (None, why) if why else (answer.value.answer, "")
+        return why
 
     def _is_there(self, host: ProcAddress, answer: Promise[Response[A]], seconds: float) -> bool:
         sign = self._node.ask(host, Inspect())
@@ -206,7 +206,7 @@ class HostFiles:
 
     def _body(self, host: ProcAddress, answer: Promise[Response[A]], num_files: int) -> A | None:
         """Return the answer of a host; ``None``, and mark it as failed, if there is none."""
-        body, why = self._wait.answer_of(host, answer, 0, num_files)
-        if why:
+        if why := self._wait.why_failed(host, answer, 0, num_files):
             self.failed[host.uid] = why
-        return body
+            return None
+        return answer.value.answer

@@ -345,9 +345,9 @@ class HostsInPush:
         num_files: int = 0,
     ) -> A | None:
         """Return a host's answer; ``None``, and mark it as failed, if there is none."""
-        body, why = self._wait.answer_of(host, answer, num_bytes, num_files)
-        if why:
+        if why := self._wait.why_failed(host, answer, num_bytes, num_files):
             self._memory.host_names.setdefault(host.uid, host.urls[0] if host.urls else host.uid)
             self._memory.views.pop(host.uid, None)
             self._fail(host.uid, why)
-        return body
+            return None
+        return answer.value.answer
