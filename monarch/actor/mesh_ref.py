@@ -45,6 +45,7 @@ class MeshRef:
         self.shape = shape
         self.procs = tuple(procs)
         self.proc_uids = [proc.uid for proc in self.procs]
+        #: The names and sizes of the shape's dimensions, as messages have them.
         self.labels = tuple(shape.labels)
         self.sizes = tuple(shape.ndslice.sizes)
         #: The members' place in the tree of their proc mesh, if it has one.

@@ -123,12 +123,14 @@ class ProcMesh(StartingMesh):
         self._part_of = whole
         #: The ``Client`` of distributed tensors, of a whole mesh that was activated.
         self._tensor_engine: Any = None
+        #: Whether this mesh was spawned here, and is neither a slice nor a received reference.
         self._is_owned = owned
         self._ownership = Ownership(uid, self._procs)
         #: The tree that messages to many hosts take, if there is one.
         self._tree = tree
         #: The hosts that the whole mesh was spawned on.
         self._hosts = hosts
+        #: How many procs the whole mesh has on each host.
         self._num_per_host = num_per_host
         #: The code for which the procs were spawned.
         self._born = born

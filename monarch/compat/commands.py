@@ -119,7 +119,8 @@ def context_rm(name: str) -> None:
     """End a context's allocation, and remove the context."""
     state = contexts.state_of(name)
     if state.exists():
-        job_load(state).kill()
+        job = job_load(state)
+        job.kill()
     contexts.remove_context(name)
     print(f"Removed context '{name}'")
 
@@ -197,7 +198,8 @@ def kill_job(name: str | None = None) -> None:
     state = contexts.state_of(name or contexts.current_context())
     if not state.exists():
         raise JobError("no allocation is up in this context")
-    job_load(state).kill()
+    job = job_load(state)
+    job.kill()
 
 
 def _mesh_named(state: JobState, name: str | None) -> HostMesh:

@@ -42,6 +42,7 @@ class Ways:
     def __init__(self) -> None:
         #: The threads that move bytes.
         self.workers = Workers()
+        #: One backend of each kind.
         self._own = OwnProcess(self.workers)
         self._process_vm = ProcessVm()
         self._cuda_ipc = CudaIpc(self.workers)

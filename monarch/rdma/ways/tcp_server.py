@@ -80,6 +80,7 @@ class StreamServer:
         #: The connections that have not shown a ticket yet, the oldest first.
         self._strangers: dict[socket.socket, None] = {}
         self._is_closed = False
+        #: Accepts connections.
         self._thread = threading.Thread(target=self._accept, name="monarch-rdma", daemon=True)
         self._thread.start()
 

@@ -71,6 +71,7 @@ class Client:
         self.workers = workers
         #: The name in texts for people, who may have several meshes.
         self.name = f"mesh {next(_clients)}"
+        #: Spawns the ``HandOverDesk`` actors, for ``desk``.
         self._spawn_desk = spawn_desk
         #: The rank of each proc, by its uid.
         self.ranks_of_procs = ranks_of_procs
@@ -96,9 +97,13 @@ class Client:
 
         #: Held while the batch is changed or sent: the flusher's thread does it, too.
         self.lock = threading.RLock()
+        #: Says when a batch is sent.
         self.policy = FlushPolicy()
+        #: The operations that are issued and not sent yet.
         self.batch = Batch()
+        #: The next reference to give out.
         self.next_ref = 1
+        #: Gives out tickets; they begin at random, since clients may share procs.
         self._tickets = count(uuid.uuid4().int >> 72 << 8)
         #: How many blocks hold messages back.
         self.num_held = 0
@@ -106,6 +111,7 @@ class Client:
         self.recording: Any = None
         #: The released references that are not sent yet, by mesh and stream.
         self.frees: dict[int, dict[int, list[int]]] = {}
+        #: How much was sent so far.
         self.num_ops = self.num_batches = self.num_bytes = 0
         #: The thread that sends batches in time; ``None`` while it is idle for long.
         self._flusher: threading.Thread | None = None
@@ -113,6 +119,7 @@ class Client:
         self._armed = threading.Event()
         self._first = 0.0
 
+        #: Which references are spoiled by failures.
         self.log = IssueLog()
         #: The questions for failures that have no answer yet, each with its last batch.
         self._unsettled: deque[tuple[int, Future[Any]]] = deque()

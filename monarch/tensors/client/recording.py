@@ -51,9 +51,11 @@ class Recorder:
         self.written: dict[int, Tensor] = {}
         #: The tensors from before the recording that a step uses, by reference.
         self.older: dict[int, Tensor] = {}
+        #: The numbers that were read.
         self.guards: list[_Guard] = []
         #: The keys of the code of called functions, each with the function that returns it.
         self.code: list[tuple[Callable[[], Any], Any]] = []
+        #: The streams and meshes of the steps.
         self.streams: set[int] = set()
         self.meshes: set[Any] = set()
         #: The handles that the recording made, by reference.
