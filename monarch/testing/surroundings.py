@@ -6,11 +6,10 @@ calling thread. Other threads see the real ones.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from unittest import mock
 
 from monarch.testing.output import route_output, unroute_output
 from monarch.testing.proc import InProcessProc, ProcTable
@@ -79,16 +78,10 @@ def simulated_surroundings(procs: ProcTable) -> Iterator[None]:
             if proc is _proc():
                 raise ProcEnded
 
-    fakes: list[tuple[Any, str, Any]] = [
-        (os, "getpid", getpid),
-        (os, "_exit", exit_proc),
-        (os, "kill", kill),
-        (os, "environ", _Environment(os.environ)),
-    ]
-    with contextlib.ExitStack() as undo:
-        for module, name, fake in fakes:
-            undo.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, fake)
+    environment = _Environment(os.environ)
+    with mock.patch.multiple(os, getpid=getpid, _exit=exit_proc, kill=kill, environ=environment):
         route_output()
-        undo.callback(unroute_output)
-        yield
+        try:
+            yield
+        finally:
+            unroute_output()

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 _current = threading.local()
 _ATTRIBUTE = "_monarch_in_process_owner"
@@ -76,11 +77,8 @@ def inherited() -> Iterator[None]:
             thread.run = run_as_ours  # type: ignore[method-assign]
         start(thread)
 
-    threading.Thread.start = start_as_ours  # type: ignore[method-assign, assignment]
-    try:
+    with mock.patch.object(threading.Thread, "start", start_as_ours):
         yield
-    finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
 
 
 def _end_in_peace(thread: threading.Thread) -> None:

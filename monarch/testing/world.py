@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import signal
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import monarch.actor
 from monarch.actor import ActorMesh, Endpoint, HostMesh, MeshFailure, ProcMesh, attach_to_workers
@@ -217,17 +219,15 @@ class World:
     def _running(self) -> Iterator[None]:
         """Within, make this the world of this process."""
         self._directory = new_directory(new_uid())
-        hook = monarch.actor.unhandled_fault_hook
-        monarch.actor.unhandled_fault_hook = self.faults.append  # type: ignore[assignment]
-        try:
-            with inherited(), simulated_surroundings(self.procs), process.found_by(self._current):
-                try:
-                    yield
-                finally:
-                    self._end()
-        finally:
-            monarch.actor.unhandled_fault_hook = hook
-            remove_directory(self._directory)
+        with contextlib.ExitStack() as undo:
+            undo.callback(remove_directory, self._directory)
+            hook = mock.patch.object(monarch.actor, "unhandled_fault_hook", self.faults.append)
+            undo.enter_context(hook)
+            undo.enter_context(inherited())
+            undo.enter_context(simulated_surroundings(self.procs))
+            undo.enter_context(process.found_by(self._current))
+            undo.callback(self._end)
+            yield
 
     def _end(self) -> None:
         self._is_over = True
