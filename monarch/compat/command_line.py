@@ -75,7 +75,7 @@ def get_parser() -> argparse.ArgumentParser:
         action.set_defaults(func=lambda args, act=act: act(args.name))
     contexts.add_parser("ls").set_defaults(func=lambda args: context_ls())
 
-    console = commands.add_parser("debug", help="the console of calls that stand")
+    console = commands.add_parser("debug", help="the console of held calls")
     console.add_argument("--host", default=os.environ.get("MONARCH_DEBUG_SERVER_HOST", "localhost"))
     console.add_argument(
         "--port", type=int, default=int(os.environ.get("MONARCH_DEBUG_SERVER_PORT") or 27000)

@@ -128,7 +128,7 @@ class DebugSession:
 
     def _held(self) -> HoldNote:
         if self.hold is None:
-            raise RuntimeError("no call stands behind this session")
+            raise RuntimeError("no held call is behind this session")
         return self.hold
 
 

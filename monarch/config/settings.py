@@ -49,10 +49,10 @@ class Settings(msgspec.Struct, frozen=True):
     reload_timeout_seconds: float = 30.0
     # what a run does where new code fails: "auto", "hold", "rollback" or "end"
     on_edit_error: str = "auto"
-    # how long a call that stands at `breakpoint()` waits for a person: "wait", "off", a number of
+    # how long a call that is held at `breakpoint()` waits for a person: "wait", "off", a number of
     # seconds, or "auto": for ever where the client has a terminal, else 600 s
     breakpoint: str = "auto"
-    # which calls stand where an endpoint raises: "", "first" or "all"
+    # which calls are held where an endpoint raises: "", "first" or "all"
     on_error: str = ""
     # the least time that ranks get for a step on new code before it counts as stuck
     edit_patience_seconds: float = 30.0

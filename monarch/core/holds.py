@@ -37,8 +37,8 @@ class HeldTime:
 
 
 def begun(holds: Iterable[HoldNote]) -> list[str]:
-    """Return a sentence for each place at which calls are held: ``ddp 0-3 stand at breakpoint(),
-    ...``.
+    """Return a sentence for each place at which calls are held: ``ddp 0-3 are held at
+    breakpoint(), ...``.
     """
     at: dict[tuple[str, ...], list[HoldNote]] = {}
     for hold in holds:
@@ -49,18 +49,18 @@ def begun(holds: Iterable[HoldNote]) -> list[str]:
 
 def _sentence(same: Sequence[HoldNote]) -> str:
     first = same[0]
-    verb = "stands" if len(same) == 1 else "stand"
+    verb = "is" if len(same) == 1 else "are"
     reason = f"an error ({first.error})" if first.error else first.reason
     where = "" if first.reason == first.place else f", {first.place}"
     return (
-        f"{named(same)} {verb} at {reason}{where} in {first.function}. Calls to it wait, "
-        "and clocks stand still; `monarch debug` opens it."
+        f"{named(same)} {verb} held at {reason}{where} in {first.function}. Calls to it wait, "
+        "and time limits are paused; `monarch debug` opens it."
     )
 
 
 def gone_on(seconds: float) -> str:
     """Return the sentence for people that no call is held any longer, after ``seconds``."""
-    return f"no call stands any longer: clocks go on, which have stood still for {seconds:.0f} s"
+    return f"no call is held any longer: time limits count again, after a pause of {seconds:.0f} s"
 
 
 def all_stand(holds: Iterable[HoldNote]) -> bool:

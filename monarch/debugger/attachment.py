@@ -83,7 +83,7 @@ class Attachment:
             except KeyboardInterrupt:
                 if not self._screen.is_terminal:
                     raise
-                self._screen.write("`detach`, or Ctrl-D, leaves the call standing\n")
+                self._screen.write("`detach`, or Ctrl-D, leaves the call held\n")
                 continue
             except EOFError:
                 self._screen.write("\n")

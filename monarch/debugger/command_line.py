@@ -17,21 +17,21 @@ BANNER = (
 
 HELP = """\
 monarch_dbg commands:
-  list                        calls that stand, and where (l)
+  list                        held calls, and where (l)
   attach NAME RANK            the debugger of one of them (a); `detach` comes back here
   cast NAME ranks(...) CMD    one line to the debuggers of several: n, p x, !x = 1
   continue                    clear all breakpoints, and let all go on (c)
   where [RANKS]               what every rank does, and whom it waits for
-  diff EXPR [in RANKS]        an expression on all ranks that stand, equal answers together
+  diff EXPR [in RANKS]        an expression on all held ranks, equal answers together
   stop RANKS | all            hold running ranks at their next line
   break FILE:LINE [if COND] [ranks RANKS]    stop there, on ranks that start later, too;
   break [clear [NUMBER]]      list breakpoints, or take them away
   stacks [RANKS] [--locals]   where the threads of ranks are
-  together                    each line goes to all calls that stand, until `alone`
+  together                    each line goes to all held calls, until `alone`
   redo [RANKS] [now]          end held calls here, take the saved code, and run them again
   abort RANKS | all           end their process groups: who waits in a collective gets an error
   help                        this (h)
-  quit                        leave; calls that stand go on standing (q)
+  quit                        leave; held calls stay held (q)
 RANKS: 3, 0-3,7, ::2, host=2,gpus=0-3, all, and as in `cast`, ranks(0,1,2), ranks(dim=0:4)
 In a debugger: n, s, c, p, up, down, where, l, b and the others of pdb, `redo`, and `detach`.
 """
@@ -67,7 +67,7 @@ def parse_line(line: str) -> Typed:
     name, arguments = _SHORT.get(word, word), arguments.strip()
     try:
         if name in _ALONE:
-            return Typed(name) if not arguments else _bad(f"`{name}` stands alone")
+            return Typed(name) if not arguments else _bad(f"`{name}` takes no arguments")
         if name == "attach":
             match = re.fullmatch(rf"({_NAME})\s+([0-9]+)", arguments)
             if match is None:

@@ -125,10 +125,10 @@ class Console:
         errors = {hold.error for hold in holds if hold.error}
         for error in sorted(errors):
             alike = [hold for hold in holds if hold.error == error]
-            verb = "stands" if len(alike) == 1 else "stand"
-            self._screen.write(f"{named(alike)} {verb} at: {error}\n")
+            verb = "is" if len(alike) == 1 else "are"
+            self._screen.write(f"{named(alike)} {verb} held at: {error}\n")
         if not holds:
-            self._screen.write("no call stands at this moment\n")
+            self._screen.write("no call is held at this moment\n")
         for lost in self._visit.lost:
             self._screen.write(f"{_lost(lost)}\n")
 
@@ -152,11 +152,11 @@ class Console:
             self._screen.write(f"{running_text}\n")
         attachment = Attachment(self._visit, self._screen, hold, self._why_no_redo)
         attachment.run()
-        standing = [other for other in self._waiting() if other.id != hold.id]
-        if attachment.waits_for_code and standing:
-            verb = "stands" if len(standing) == 1 else "stand"
+        others = [other for other in self._waiting() if other.id != hold.id]
+        if attachment.waits_for_code and others:
+            verb = "is" if len(others) == 1 else "are"
             self._screen.write(
-                f"{named(standing)} still {verb}, and no new code can come before that goes on: "
+                f"{named(others)} {verb} still held, and no new code can come before that goes on: "
                 "`redo` here takes all\n"
             )
         if attachment.is_over:
@@ -182,10 +182,10 @@ class Console:
     def _chosen(self, actor: str, ranks: RanksType) -> list[HoldNote]:
         """Return the held calls of ``actor`` and ``ranks``. Raises ``NotAnswered`` if there are
         none."""
-        standing = self._waiting()
-        of_actor = [hold for hold in standing if actor in ("", hold.actor)]
+        waiting = self._waiting()
+        of_actor = [hold for hold in waiting if actor in ("", hold.actor)]
         if not of_actor:
-            problem = f"No debug sessions for actor {actor}" if actor else "no call stands"
+            problem = f"No debug sessions for actor {actor}" if actor else "no call is held"
             raise NotAnswered(problem)
         holds = []
         for hold in of_actor:
@@ -195,7 +195,7 @@ class Console:
             if is_in(ranks, hold.rank, hold.labels, hold.sizes):
                 holds.append(hold)
         if not holds:
-            raise NotAnswered(f"that is no rank of those that stand: {named(of_actor)}")
+            raise NotAnswered(f"no call is held on these ranks, but on {named(of_actor)}")
         return holds
 
     def _cast(self, typed: Typed) -> None:

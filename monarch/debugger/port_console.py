@@ -27,7 +27,7 @@ def attach_to_port(host: str, port: int) -> None:
     except OSError as error:
         raise JobError(
             f"nobody listens at {host}:{port} ({error.strerror or error}): `monarch debug` opens "
-            "calls that stand, and needs no port"
+            "held calls, and needs no port"
         ) from None
     with connection:
         connection.settimeout(None)

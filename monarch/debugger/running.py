@@ -173,7 +173,7 @@ class RunningRanks:
     def peek(self, state: ActorState) -> None:
         """Show the frames of a running call, which goes on."""
         number, doing = 0, state.doing(())
-        self._screen.write(f"{state.actor} {state.rank} runs, and does not stand: {doing}\n")
+        self._screen.write(f"{state.actor} {state.rank} runs, and is not held: {doing}\n")
         while True:
             try:
                 line = self._screen.read("(peek) ", lambda text: ()).strip()

@@ -34,16 +34,16 @@ def test_time_is_counted_once_however_many_are_held() -> None:
 
 def test_ranks_that_stand_at_one_place_are_one_sentence() -> None:
     assert begun([_rank(3)]) == [
-        "ddp 3 stands at breakpoint(), train.py:42 in Trainer.step. Calls to it wait, and "
-        "clocks stand still; `monarch debug` opens it."
+        "ddp 3 is held at breakpoint(), train.py:42 in Trainer.step. Calls to it wait, and "
+        "time limits are paused; `monarch debug` opens it."
     ]
     told = begun([_rank(0), _rank(1), _rank(7), _rank(2, line=50)])
     assert [text.partition(" in ")[0] for text in told] == [
-        "ddp 0-1,7 stand at breakpoint(), train.py:42",
-        "ddp 2 stands at breakpoint(), train.py:50",
+        "ddp 0-1,7 are held at breakpoint(), train.py:42",
+        "ddp 2 is held at breakpoint(), train.py:50",
     ]
     assert begun([_rank(2, reason="error", error="ValueError: no")])[0].startswith(
-        "ddp 2 stands at an error (ValueError: no), train.py:42 in Trainer.step."
+        "ddp 2 is held at an error (ValueError: no), train.py:42 in Trainer.step."
     )
     assert named([_rank(0), _rank(1), _rank(2, actor="loader")]) == "ddp 0-1 and loader 2"
 

@@ -1,4 +1,4 @@
-"""Actors that stand at breakpoints and errors. Apart from the tests, for procs to import."""
+"""Actors that are held at breakpoints and errors. Apart from the tests, for procs to import."""
 
 from __future__ import annotations
 

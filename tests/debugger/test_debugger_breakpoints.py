@@ -1,4 +1,4 @@
-"""Calls that stand at ``breakpoint()``, and the console that opens them."""
+"""Calls that are held at ``breakpoint()``, and the console that opens them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_is_typed_wrong_says_so_in_a_line(steppers: Any) -> None:
     assert lines[0] == "Error processing command: No debug sessions for actor nobody"
     assert lines[1] == ("Error processing command: No debug session for rank 2 for actor stepper")
     assert lines[2].startswith("Error parsing input: '1,' names no ranks")
-    assert "that is no rank of those that stand: stepper 1,3" in lines[3]
+    assert "no call is held on these ranks, but on stepper 1,3" in lines[3]
     assert "stepper has no dimension 'hosts'" in lines[4]
     assert lines[5] == "Error parsing input: attach NAME RANK, as in `attach trainer 3`"
     assert "no such command: 'frobnicate'" in lines[6]
@@ -221,7 +221,7 @@ def test_quit_ends_the_call_with_an_error_and_the_actor_lives(steppers: Any) -> 
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the client has said of calls that stand."""
+    """What the client has said of held calls."""
     # A client that has asked who it is marks its records with that.
     messages = (message.removeprefix("[actor=<root>] ") for message in caplog.messages)
     return [message for message in messages if message.startswith("stepper ")]
@@ -239,10 +239,10 @@ def test_the_client_is_told_once_for_all_ranks(
         client().node.loop.run_on_loop(client().holds._tell_new)
         console("cast all n", "continue")
         answer.get(timeout=60)
-        wait_for(lambda: any("clocks go on" in message for message in caplog.messages))
+        wait_for(lambda: any("time limits count again" in message for message in caplog.messages))
     (sentence,) = told(caplog)
-    assert sentence.startswith("stepper 1,3 stand at breakpoint(), held_actors.py:")
-    assert sentence.endswith("and clocks stand still; `monarch debug` opens it.")
+    assert sentence.startswith("stepper 1,3 are held at breakpoint(), held_actors.py:")
+    assert sentence.endswith("and time limits are paused; `monarch debug` opens it.")
 
 
 def test_the_client_is_told_of_some_ranks_though_others_do_not_come(
@@ -253,7 +253,7 @@ def test_the_client_is_told_of_some_ranks_though_others_do_not_come(
         wait_for(lambda: told(caplog), what="what the client is told")
         console("continue")
         assert answer.get(timeout=60) == 2
-    assert told(caplog)[0].startswith("stepper 2 stands at breakpoint(), held_actors.py:")
+    assert told(caplog)[0].startswith("stepper 2 is held at breakpoint(), held_actors.py:")
 
 
 def test_nobody_comes_and_the_call_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

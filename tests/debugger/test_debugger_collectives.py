@@ -92,7 +92,7 @@ def test_a_rank_that_waits_in_a_collective_is_looked_at_there(meeting: Any) -> N
     )  # fmt: skip
     where = f"in meet, test_debugger_collectives.py:{line}, in all_reduce"
     for rank in (0, 2):
-        assert f"meeting {rank} runs, and does not stand: {where}\n" in shown
+        assert f"meeting {rank} runs, and is not held: {where}\n" in shown
     assert "(peek) p rank, late\n(2, 1)\n" in shown
     assert "(peek) p total.tolist()\n[1.0]\n" in shown
     assert "(peek) p rank\n0\n" in shown

@@ -1,4 +1,4 @@
-"""Calls that stand where they raise, and run again once that is mended."""
+"""Calls that are held where they raise, and run again once that is mended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_call_stands_at_its_error_with_its_locals(procs: ProcMesh) -> None:
     (hold,) = wait_for_holds(1)
     assert (hold.reason, hold.error) == ("error", "ZeroDivisionError: division by zero")
     shown = console("list", "attach stepper 1", "p whole, by", "c")
-    assert "stepper 1 stands at: ZeroDivisionError: division by zero" in shown
+    assert "stepper 1 is held at: ZeroDivisionError: division by zero" in shown
     assert "(Pdb) p whole, by\n(10, 0)\n" in shown
     with pytest.raises(ActorError, match="division by zero"):
         answer.get(timeout=60)
@@ -62,8 +62,8 @@ def test_a_redo_of_one_says_that_others_stand_in_the_way_of_new_code(procs: Proc
     wait_for_holds(2)
     assert "HELD at held_actors.py:" in console("stacks")
     shown = console("attach stepper 0", "redo")
-    assert "stepper 1 still stands, and no new code can come before that goes on" in shown
-    assert "still stand" not in console("attach stepper 1", "redo now")
+    assert "stepper 1 is still held, and no new code can come before that goes on" in shown
+    assert "still held" not in console("attach stepper 1", "redo now")
     assert list(answer.get(timeout=60).values()) == [2.0, 2.0]
 
 

@@ -229,7 +229,7 @@ def test_a_rank_that_runs_is_looked_at_while_it_goes_on(steppers: Any) -> None:
         "attach stepper 1", "p self.loss", "args", "locals", "w", "up", "down", "p nothing", "n",
         "detach", "attach stepper 2",
     )  # fmt: skip
-    assert "stepper 1 runs, and does not stand: in loops" in shown
+    assert "stepper 1 runs, and is not held: in loops" in shown
     assert "(peek) p self.loss\n0.5\n" in shown
     assert "turns = " in shown
     assert "*** NameError" in shown

@@ -106,7 +106,7 @@ def test_a_person_attaches_completes_recalls_and_continues(
         first.press("\x1b[A\r")  # Arrow up
         first.until("0.5\n", times=2)
         first.press("p 12345\x03")
-        first.until("leaves the call standing")
+        first.until("leaves the call held")
         assert not _listening([first.process.pid, held.pid, *pids])
         # Killed while it is attached: the call goes on standing, and the next console has it.
         os.kill(first.process.pid, signal.SIGKILL)
@@ -164,5 +164,5 @@ def test_another_user_is_turned_away_and_a_killed_client_leaves_nothing(
     held.process.wait()
     wait_for(lambda: not any(map(is_running, pids)))
     said = _typed("list\nattach stepper 0\n")
-    assert "no call stands at this moment" in said
+    assert "no call is held at this moment" in said
     assert "Error processing command: No debug sessions for actor stepper" in said

@@ -23,12 +23,12 @@ from monarch.cli.options import calls
 def debug(
     name: str | None, rank: str | None, vscode: bool, host: str | None, port: int | None
 ) -> None:
-    """A console for calls that stand at a breakpoint, or at an error.
+    """A console for calls that are held at a breakpoint, or at an error.
 
     `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
     hosts of this folder's allocation and all programs that you run on this machine: without a
     port, and beside others. NAME and RANK attach to one call at once, and exit with 1 where that
-    rank neither stands nor runs a call. `help` lists the commands.
+    rank has no held and no running call. `help` lists the commands.
     """
     from monarch.cli.debug.debug import debug, edit
 

@@ -39,7 +39,7 @@ _OF_ALL = (
     "rank_skew_seconds",
 )  # fmt: skip
 _HIDDEN = ("generation",)
-_HELD = "a call is held, and the clocks stand still: `monarch debug` opens it"
+_HELD = "a call is held, and time limits are paused: `monarch debug` opens it"
 
 
 class Pace:
