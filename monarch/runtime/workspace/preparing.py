@@ -130,10 +130,10 @@ class Preparing:
         return not changed.isdisjoint(os.path.realpath(file) for file in files if file)
 
     def audit(self, files: Sequence[str], label: str, is_over: Callable[[], bool]) -> AuditOutcome:
-        """Return what still runs old code; training continues meanwhile, with nine tenths of the
-        time.
+        """Return what still runs old code in this process.
 
-        Raises AuditEndedError when ``is_over`` becomes true.
+        The audit pauses often, so training keeps about nine tenths of the time. Raises
+        AuditEndedError when ``is_over`` becomes true.
         """
         audit = self._reloader.audit(files, pause=Breaks(is_over))
         self._stale = audit.stale
@@ -227,8 +227,10 @@ def being_imported() -> set[str]:
 
 
 def _attribute(module: object, name: str) -> Any:
-    """Return an attribute of a module, which may be a lazy module that loads itself at any other
-    access."""
+    """Return an attribute of a module, or None if it has none of this name.
+
+    A lazy module, which loads itself when an attribute is read, is not loaded.
+    """
     try:
         return object.__getattribute__(module, name)
     except AttributeError:

@@ -126,11 +126,10 @@ class WorkspaceSession:
         self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
 
     def watcher(self, workspace: Workspace) -> Watcher:
-        """Return a new watcher of all folders that are pushed with a workspace, to be woken by
-        saves.
+        """Return a new watcher of all folders that are pushed with a workspace.
 
-        A caller that iterates over it tells each push what was ``touched``, so nothing else need
-        watch.
+        A caller that iterates over it passes the paths as ``touched`` to each push. The session's
+        own watches of the workspace are released, because no other are needed.
         """
         from monarch_sync.watching.watch import Watcher
 

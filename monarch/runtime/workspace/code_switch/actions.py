@@ -130,8 +130,11 @@ class Actions:
         return [uid for uid in members if self._procs[uid].host_uid in hosts]
 
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
-        """Report the actors that the switch has waited for, and how long, here and to the process
-        that asked."""
+        """Report the actors that the switch has waited for, and for how many ``seconds``.
+
+        The root shows them to the user. The process that ordered the switch gets them as a message.
+        An actor with the same seconds is reported only once.
+        """
         # The process that asked may be a proc of ours, which would report the same to us again.
         untold = [actor for actor in busy if (actor, seconds) not in switch.reported]
         if not untold:
@@ -263,7 +266,7 @@ class Actions:
         token: int,
         order: SwitchOrder,
     ) -> None:
-        """Handle the answer of a proc, or its end."""
+        """Handle a proc's answer to an order of the switch, or the end of the proc."""
         response = answer.value
         outcome = ReloadOutcome()
         if response.is_down and order is SwitchOrder.PREPARE and has_ended_itself(response.error):

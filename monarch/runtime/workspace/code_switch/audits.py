@@ -67,7 +67,10 @@ class Audits:
         ended.set(None)
 
     def of(self, generation: int) -> Promise[AuditOutcome]:
-        """Return the promise of the audit after the switch to a generation."""
+        """Return the promise of the audit after the switch to a generation.
+
+        The promise is set to an empty outcome when too many later generations have audits.
+        """
         with self._lock:
             promise = self._audits.setdefault(generation, Promise())
             for old in sorted(self._audits)[:-_MOST_KEPT]:

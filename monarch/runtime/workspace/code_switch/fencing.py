@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class Fencing:
-    """Raises fences. ``on_held`` is called, on the loop, when the fence begins to delay a process.
+    """Raises and lifts the fences of a switch in this process.
 
-    ``fence`` returns the last fence.
+    ``fence`` returns the switch's last fence, or None. ``on_held`` is called, on the loop, when the
+    fence begins to delay a process.
     """
 
     def __init__(
@@ -39,8 +40,11 @@ class Fencing:
     def raise_for(
         self, sender: Uid, exempt: Callable[[], Collection[Uid]], reached: Callable[[], None]
     ) -> None:
-        """Raise the fence in the order of ``sender``, before any later message of that sender is
-        handled."""
+        """Raise the fence, which holds back all later messages of ``sender``.
+
+        ``reached`` is called when all actors have come to the fence. It does not wait for the
+        actors whose uids ``exempt`` returns.
+        """
         self._agent.spawn_gate.on_held = self._hold
         self._node.outboxes.behind_fence.watch(self._sent, self._hold)
         with self._node.casting:
@@ -100,7 +104,10 @@ class Fencing:
             self._hold()
 
     def _sent(self, procs: Iterable[Uid]) -> None:
-        """Note the procs to which a message was sent. From any thread, which may hold any lock."""
+        """Note that a message was sent to these procs, and so may wait behind the fence there.
+
+        May be called from any thread, which may hold any lock.
+        """
         fence = self._fence()
         if fence is not None and fence.sent(procs):
             self._hold()

@@ -106,7 +106,10 @@ class Leading:
             progress().step = name
 
     def _go_on(self, effect: Effect) -> Effect | None:
-        """Continue after an exception: have all go back or, if the switch is decided, go on."""
+        """Return the next step after an exception; None if the switch is over.
+
+        If the switch is decided, it goes on. Otherwise all processes revert.
+        """
         if not self._machine.is_decided:
             return self._machine.interrupted()
         if isinstance(effect, Order) and effect.kind not in HOST_ORDERS:

@@ -21,7 +21,7 @@ class OwnerLost(MonarchError):
 
 
 class Owner(Protocol):
-    """Takes its processes through a change of generation, and its hosts' files. Calls block."""
+    """Takes its processes and its hosts' files to the generation of a push. Calls block."""
 
     @property
     def uid(self) -> Uid: ...
@@ -69,7 +69,7 @@ class Purpose(FilesHere):
         return Vote.YES
 
     def undo_unowned(self) -> None:
-        """Have these hosts drop the new files, or restore their earlier ones."""
+        """Have hosts on which nothing runs drop the new files, or restore their earlier ones."""
 
     def lost(self, owner: Uid) -> None:
         """Handle the loss of an owner, with its procs: have its hosts restore their files."""

@@ -27,7 +27,7 @@ _DIGITS = 12
 
 
 class BadWheel(Exception):
-    """A wheel that is damaged, or would write elsewhere."""
+    """A wheel that is damaged, or has a file that would be unpacked outside the target folder."""
 
 
 class Wheel(msgspec.Struct, frozen=True):

@@ -68,7 +68,9 @@ class Sharing:
         return "" if writer == uid else writer
 
     def takes_over(self, uid: Uid) -> Uid:
-        """Note that a host writes its folder from now on, if it may."""
+        """Note that a host writes its folder itself from now on; return "", which stands for
+        itself.
+        """
         self._writers[self._ids.get(uid, "")] = uid
         return ""
 
