@@ -89,7 +89,7 @@ class CallInHand(NamedTuple):
 class CallsInHand:
     """The calls that one actor runs at this moment, and the rows of those that have ended.
 
-    ``begins`` and ``ends`` belong to the actor's thread; the rest may be read from any.
+    Only the actor's own thread may use ``begins`` and ``ends``; any thread may read the rest.
     """
 
     __slots__ = (

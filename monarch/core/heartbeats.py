@@ -38,7 +38,7 @@ class Heartbeats:
             self._heard[uid] = now
 
     def due(self, now: float) -> list[str]:
-        """Return the peers to send a heartbeat to now; they count as sent."""
+        """Return the peers that need a heartbeat now, and note that it was sent to them."""
         due = [
             uid for uid in list(self._heard) if now - self._sent.get(uid, -1e9) >= self._interval
         ]
@@ -76,8 +76,10 @@ class Hangs:
         return due
 
     def answered(self, uid: str, now: float) -> float | None:
-        """Record that a peer has answered; return the seconds of its silence, if that was
-        reported."""
+        """Record that a peer has answered.
+
+        Returns how many seconds it was silent if that was reported, else None.
+        """
         asked = self._asked.pop(uid, now)
         if uid not in self._reported:
             return None

@@ -137,8 +137,11 @@ class _Condensed(NamedTuple):
 
 
 def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
-    """Yield the lines by source; of a run of lines that differ only in numbers, the first and a
-    line with the number of the others."""
+    """Yield the lines by source, with each run of lines that differ only in numbers cut short.
+
+    Of such a run come the first line, and a line that says how many more there were. Lines of
+    stdout are not cut.
+    """
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))

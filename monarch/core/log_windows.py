@@ -41,10 +41,10 @@ class LogWindows:
         self._open: dict[_Key, _Window] = {}
 
     def assign(self, members: Iterable[str], group: str, seconds: float, now: float) -> None:
-        """Aggregate the lines of ``members`` over ``seconds``; 0 ends the aggregation.
+        """Aggregate the lines of ``members``, together as ``group``, in windows of ``seconds``.
 
-        An open window of the group is shown after the new length, if that is earlier than its own
-        deadline.
+        0 seconds ends the aggregation. If a window of the group is open, it closes at its own
+        deadline or ``seconds`` from ``now``, whichever is earlier.
         """
         for member in members:
             self._length.pop(member, None)

@@ -143,7 +143,7 @@ def coordinates(rank: int, labels: Sequence[str], sizes: Sequence[int]) -> dict[
 
 
 def in_ranges(ranks: Iterable[int]) -> str:
-    """Return ranks as text such as ``0-3,7``; the inverse of what users write."""
+    """Return ranks as text such as ``0-3,7``, which ``parse_set`` can read."""
     return ",".join(ranges_of(ranks))
 
 

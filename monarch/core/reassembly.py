@@ -122,8 +122,10 @@ class SenderQueues(Generic[T]):
         return free
 
     def drop(self, sender: str) -> None:
-        """Forget ``sender``, which is gone. Messages that came after an incomplete message are
-        dropped."""
+        """Forget ``sender``, which is gone, and drop its messages that wait.
+
+        They wait behind an incomplete message, which will never be whole.
+        """
         self.waiting.pop(sender, None)
 
 

@@ -85,7 +85,10 @@ class Waits:
         return followed.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Return the attempt, counted from 1, if the wait must be followed now; 0 if not."""
+        """Return 0, or the number of the attempt, from 1, if it is time to follow an actor's wait.
+
+        Following a wait means asking whether the awaited actors wait as well.
+        """
         if not self.number(actor, wait, now):
             return 0
         followed = self._followed[actor]
@@ -111,11 +114,11 @@ class Waits:
 
 
 def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
-    """Extend ``path`` by ``waiter``, which its last member waits for; return the new path and
-    whether it is a ring.
+    """Extend ``path`` by ``waiter``, which its last member waits for.
 
-    The path is empty if it leads into a ring without its first member: a member of that ring finds
-    it.
+    Returns the new path, and whether it is a ring, back at its first member. The path is empty if
+    it leads into a ring without its first member, because a member of that ring finds it, or if it
+    is too long.
     """
     *others, last = path
     path = (*others, msgspec.structs.replace(last, asks=asked.method))

@@ -68,8 +68,10 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
     def voted(
         self, number: int, vote: Vote, *, gives_way: bool, replaced: set[str]
     ) -> list[Effect]:
-        """Handle the vote or the death of a proc. ``replaced`` are the procs that are known to be
-        replaced.
+        """Handle the vote or the death of a proc.
+
+        ``replaced`` are the procs that are known to be replaced; a proc that gives way while it
+        halts is added.
         """
         if number in self.leaving:
             self.leaving.pop(number)
