@@ -150,8 +150,9 @@ def configure(**values: Any) -> None:
 
 
 def _use(runtime: dict[str, Any]) -> None:
-    """Apply these values over the defaults and the environment; a later value replaces an earlier
-    one.
+    """Apply these values over the defaults and the environment.
+
+    If two names set the same setting, the later one counts.
     """
     global _current, _runtime
     ours: dict[str, Any] = {}
@@ -241,8 +242,9 @@ _UNATTENDED_SECONDS = "600"
 
 
 def _patience() -> str:
-    """Return how spawned procs wait at a breakpoint; only this process knows whether a person is
-    present.
+    """Return the ``breakpoint`` setting for spawned procs.
+
+    "auto" is decided here, because only this process knows whether a person is present.
     """
     if os.environ.get("PYTHONBREAKPOINT") == "0":
         return "off"

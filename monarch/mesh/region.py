@@ -153,7 +153,7 @@ class Point(Mapping[str, int]):
 
 
 class _Labeled:
-    """A slice and the names of its dimensions: what a shape and a region have in common."""
+    """A slice and the names of its dimensions: the common part of a shape and a region."""
 
     __slots__ = ("_labels", "_slice")
 

@@ -80,8 +80,10 @@ def dump_order(cls: type, arguments: list[bytes]) -> payload.Payload:
 
 
 def stand_for(number: str, cls: type) -> Any:
-    """Have a by-value class of that number arrive as ``cls`` from now on; return a function that
-    undoes it."""
+    """Use ``cls`` in place of the class with this cloudpickle ``number`` when a pickle arrives.
+
+    Returns a function that undoes it.
+    """
     by_id = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     replaced = by_id.get(number)
     by_id[number] = cls

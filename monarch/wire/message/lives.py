@@ -82,7 +82,7 @@ class ProcsDown(Message, tag=8):
 
 
 class ProcAgain(Message, tag=82):
-    """A proc was replaced by a new one of its uid, for which ``ProcUp`` follows.
+    """A proc was replaced by a new one with the same uid, for which ``ProcUp`` follows.
 
     ``is_clean``: it answered all messages that it had got before it ended.
     """

@@ -103,14 +103,14 @@ class OpenPort(Request[ProgramBegun], tag=146):
 
 
 class StreamData(Message, tag=147):
-    """Bytes of a stream, as payload. ``stream``: 0 to the host, 1 and 2 from there."""
+    """Bytes of a stream, as payload. ``stream``: 0 to the host, 1 and 2 from the host."""
 
     uid: Uid
     stream: int
 
 
 class StreamRoom(Message, tag=148):
-    """So many bytes of the stream were taken, and as many more may be sent."""
+    """``num_bytes`` bytes of the stream were taken, so as many more may be sent."""
 
     uid: Uid
     stream: int
@@ -126,8 +126,11 @@ class StreamEnd(Message, tag=149):
 
 
 class IdleLimit(Request[None], tag=150):
-    """To a host agent: end, with ``others``, once none of them was used for so long; 0 for
-    never."""
+    """To a host agent: end, together with ``others``, when none of these hosts was used for
+    ``seconds``.
+
+    0 means never.
+    """
 
     seconds: float
     others: tuple[ProcAddress, ...]
