@@ -148,7 +148,7 @@ tuple, as a named one takes twice as long to make and to read, at every call."""
 
 
 def sent_call_ends(call: SentCall, *, is_ok: bool) -> None:
-    """Add a row about a sent call: its last answer has arrived, or will not."""
+    """Add a row about a sent call whose last answer has arrived, or will never arrive."""
     ring, since, mesh, rank, to_mesh, method, port, num = call
     now = ring.clock()
     ring.add((SENT, now, mesh, rank, to_mesh, method, port, num, now - since, is_ok))

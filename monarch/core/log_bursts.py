@@ -40,7 +40,7 @@ class PrintedLine(NamedTuple):
 
 
 class SharedLines(NamedTuple):
-    """Lines that each of these sources has printed."""
+    """Lines that all ``sources`` have printed."""
 
     sources: tuple[LineSource, ...]
     lines: tuple[str, ...]

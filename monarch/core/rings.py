@@ -100,8 +100,10 @@ class Waits:
         return followed.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
-        """Return whether this is the first path of an attempt to reach its last actor; later paths
-        would find the same from there."""
+        """Return whether this path is the first of its attempt to reach its last actor.
+
+        A later path need not be followed on: it would find the same actors from there.
+        """
         passed = self._followed[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
         passed[path[0].key] = max(attempt, passed.get(path[0].key, 0))

@@ -73,8 +73,8 @@ def dump_arguments(args: Any, kwargs: Any) -> list[bytes]:
 def dump_order(cls: type, arguments: list[bytes]) -> payload.Payload:
     """Pickle an order to make an actor, which loads as the present class, ``args`` and ``kwargs``.
 
-    This process must not load the first order to change it: loading would turn the class here back
-    into what it was.
+    ``arguments`` are as ``dump_arguments`` returned them. To send a newer class, pickle a new
+    order: loading an earlier one here would turn the class back into its earlier version.
     """
     return payload.dump(_Order(cls, arguments))
 

@@ -108,8 +108,9 @@ class SwitchBarrier:
         return bool(behind & self._come)
 
     def came(self, proc: str) -> bool:
-        """Record that all actors of a process have reached the fence; return whether a message
-        waits for it there.
+        """Record that all actors of a process have reached the fence.
+
+        Returns whether a message was sent to the process that now waits behind the fence.
         """
         self._come.add(proc)
         return proc in self._sent

@@ -373,7 +373,7 @@ class Participant:
         return Order(kind, self.generation, attempt, seconds, behind)
 
     def _prepare_new(self, token: int) -> list[Effect]:
-        """Ask the procs to prepare that have not been asked yet."""
+        """Ask those procs to prepare that were not asked before, as they have started since."""
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)

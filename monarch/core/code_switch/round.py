@@ -13,7 +13,10 @@ from monarch.wire.message import SwitchOrder
 
 
 class Round(msgspec.Struct, kw_only=True, eq=False):
-    """The votes of a participant and its procs on one order, which is answered when all are in."""
+    """The votes of a participant and its procs on one order.
+
+    The order is answered when all votes have arrived.
+    """
 
     order: SwitchOrder
     #: Identifies the order that is answered; 0 if it needs no answer.

@@ -121,7 +121,9 @@ class Preparing:
         return self.of_class(plan, live, plan.upgrade, adds_globals=True)
 
     def has_missed(self, step: Preparation) -> bool:
-        """Return whether a module that the step changes was imported after it was prepared."""
+        """Return whether a module that the step changes was imported after the step was
+        prepared.
+        """
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False
         late = (sys.modules.get(name) for name in set(sys.modules) - step.modules)

@@ -224,8 +224,10 @@ class ReplicaAgent:
         node.answer(order, body)
 
     def _turn_away(self, order: Sync, message: messages.Message) -> messages.Message | None:
-        """Return the refusal for an author that comes while another author's push is in
-        progress."""
+        """Return the refusal for an author that comes while another author's push is in progress.
+
+        ``None`` if the message may be handled.
+        """
         lease = self._lease
         if isinstance(message, messages.Question) or not lease.is_anothers(
             order.author or order.sender

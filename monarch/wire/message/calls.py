@@ -157,7 +157,7 @@ class Waiter(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AnswerWaits(msgspec.Struct):
-    """The wait in which an actor is, as ``Waiter`` has it, while a caller waits for its answer."""
+    """The answer to ``AskWait``: the wait of the actor. Its fields are as in ``Waiter``."""
 
     number: int
     name: str

@@ -128,7 +128,7 @@ class Retire(Message, tag=16):
 class Unmapped(Message, tag=17):
     """I do not have this segment of yours, so the parcel with this hold could not be opened.
 
-    A process that needs the segment again must be handed it anew.
+    The segment must be handed over again before another parcel can use it.
     """
 
     sender: Uid

@@ -381,8 +381,11 @@ _MOST_NAMED = 3
 
 
 class BusyActors:
-    """Collects the reports, which all processes send at the same times. ``tell`` is called a moment
-    after the first report: one line for all. From any thread."""
+    """Collects the reports of all processes about actors that a switch waits for.
+
+    ``tell`` is called with one text for all, a moment after the first report: processes report at
+    about the same times. From any thread.
+    """
 
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop = loop
@@ -393,7 +396,7 @@ class BusyActors:
         self._lock = threading.Lock()
 
     def add(self, generation: int, busy: Iterable[BusyActor], seconds: float) -> None:
-        """Add actors that have kept the switch to ``generation`` waiting for so long."""
+        """Add actors for which the switch to ``generation`` has waited for ``seconds``."""
         key = generation, seconds
         with self._lock:
             is_first = key not in self._gathered

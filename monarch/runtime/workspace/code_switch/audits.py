@@ -29,8 +29,9 @@ class Audits:
     """The audits of the last generations; each is a promise that is set when all procs have
     answered.
 
-    One audit runs at a time: a newer switch ends it, because it looks at the same objects, and so
-    does the end of the process. ``on_found`` is called with each finished audit and its generation.
+    One audit runs at a time: the audit of a newer switch ends the audit in progress, because both
+    look at the same objects. The end of the process ends it too. ``on_found`` is called with each
+    finished audit and its generation.
     """
 
     def __init__(self, node: Node, reload: LocalReload) -> None:

@@ -57,8 +57,10 @@ class Fencing:
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """Send the messages that were kept back from these procs, or from all, as they are not
-        replaced.
+        """Send the messages to these procs that were kept back, because the procs are not replaced
+        after all.
+
+        ``None``: the messages to all procs.
         """
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
@@ -98,8 +100,10 @@ class Fencing:
         ]
 
     def look(self) -> None:
-        """Check whether messages wait behind an actor of this process that has reached the
-        fence."""
+        """Check whether messages wait behind an actor of this process that has reached the fence.
+
+        If so, report that the fence delays their senders.
+        """
         if self._agent.fences.holds_up_any():
             self._hold()
 

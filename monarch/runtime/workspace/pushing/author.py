@@ -118,8 +118,9 @@ class Author:
             return report
 
     def _bring_back(self, attempt: WorkspacePush, hosts: Sequence[ProcAddress]) -> None:
-        """Push to owners that have switched the code that they had before, because another owner
-        could not switch."""
+        """Push their earlier code to the owners that have switched, because another owner could not
+        switch.
+        """
         memory, report = self._memory, attempt.report
         for owner in [owner for owner in attempt.owners if owner.uid in attempt.ahead]:
             owned = [host for host in hosts if attempt.owner_of(host.uid) == owner.uid]

@@ -38,8 +38,11 @@ class Busy(MonarchError):
 
 
 class HostInPush(NamedTuple):
-    """A host in a push. ``push`` is ``None`` if no files are sent to this host: the host ``writer``
-    writes them, or, ``HERE``, they are the author's own files."""
+    """A host in a push.
+
+    ``push`` is ``None`` if no files are sent to this host. Then the host ``writer`` writes its
+    files or, if that is ``HERE``, its files are the author's own.
+    """
 
     address: ProcAddress
     push: Push | None

@@ -22,8 +22,11 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 class SharedFolder:
-    """A folder that another host writes. ``generation`` and ``digest`` are the last verified
-    state. An old file is waited out for ``patience_seconds``."""
+    """A folder that another host writes.
+
+    ``generation`` and ``digest`` are the last verified state. If a file is not as expected, it is
+    checked again for ``patience_seconds``.
+    """
 
     def __init__(self, root: str, state: str, patience_seconds: float = 10.0) -> None:
         self._patience_seconds = patience_seconds

@@ -49,8 +49,11 @@ class Sharing:
             self._writers[self._ids[uid]] = uid
 
     def here(self) -> str:
-        """Return the id of the workspace's own folder, if a host may have it too; for
-        `writer_for`."""
+        """Return the id of the workspace's own folder, which `writer_for` compares with those of
+        hosts.
+
+        "" if it has none, or if the workspace is more than that one folder.
+        """
         folders = self._workspace.folders
         is_one = len(folders) == 1 and not folders[0].remote
         return folder_id(folders[0].local) if is_one else ""
