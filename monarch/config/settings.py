@@ -104,9 +104,7 @@ class Settings(msgspec.Struct, frozen=True):
     telemetry_events: int = 8192
 
     def with_environment(self) -> Settings:
-        """Return these settings with the values of ``MONARCH_<NAME>`` variables in place of
-        theirs.
-        """
+        """Return these settings, changed by the ``MONARCH_<NAME>`` variables that are set."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             text = os.environ.get(f"MONARCH_{name.upper()}")

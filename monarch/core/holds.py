@@ -61,7 +61,7 @@ def _sentence(same: Sequence[HoldNote]) -> str:
 
 
 def gone_on(seconds: float) -> str:
-    """Return the sentence for people that no call is held any longer, after ``seconds``."""
+    """Return a text for people: no call is held any longer, after a pause of ``seconds``."""
     return f"no call is held any longer: time limits count again, after a pause of {seconds:.0f} s"
 
 

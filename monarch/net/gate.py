@@ -217,8 +217,10 @@ class _ListenerWatch:
         return self._lets_peers_in and now - self._first_failure < self._limits.seconds_to_accuse
 
     def _send_away(self) -> None:
-        """Hang up on the peer that has waited longest before its handshake; a real peer connects
-        again. Peers that have finished the handshake are not counted here."""
+        """Hang up on the peer that has waited longest before its handshake, because too many wait.
+
+        A real peer connects again.
+        """
         while self._knocking:
             number = next(iter(self._knocking))
             address, port = self._knocking.pop(number)

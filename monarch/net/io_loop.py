@@ -381,10 +381,10 @@ def allow_many() -> None:
 
 
 def check_room_for(num_here: int, num_elsewhere: int) -> None:
-    """Raise ``OSError`` if so many more procs, on a host in this process and on others, need more
-    open files than this process may have.
+    """Raise ``OSError`` if more procs would need more open files than this process may have.
 
-    Without this check, a peer whose connection cannot be accepted would be waited for forever.
+    They are ``num_here`` procs on a host in this process, and ``num_elsewhere`` on others. Without
+    this check, a peer whose connection cannot be accepted would be waited for forever.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

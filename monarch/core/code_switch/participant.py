@@ -44,9 +44,11 @@ _NOT_FOR_STRANGERS = (SwitchOrder.LIFT, SwitchOrder.RESUME, SwitchOrder.GO, Swit
 
 
 class Participant:
-    """Follows the orders of one ``coordinator`` at a time. ``members`` returns the procs that
-    switch with us at that moment. If ``is_root``, it reverts a switch whose author dies. ``uid``
-    is our own, because messages to our own actors wait at the fence too.
+    """Follows the orders of one ``coordinator`` at a time.
+
+    ``members`` returns the procs that switch with this process at the moment of the call. If
+    ``is_root``, it reverts a switch whose author dies. ``uid`` is this process's own, because
+    messages to its own actors wait at the fence too.
 
     Events are methods; each returns the effects to carry out, in order. ``number`` in an effect
     identifies its answer; answers to finished work are ignored. ``wakes_at`` is the time to call
@@ -368,7 +370,7 @@ class Participant:
     def _order(
         self, kind: SwitchOrder, seconds: float | None = 0.0, behind: tuple[str, ...] = ()
     ) -> Order:
-        """Return an order for our procs."""
+        """Return an order of the present switch, to be sent to procs."""
         attempt = self.fence.attempt if self.fence is not None else 0
         return Order(kind, self.generation, attempt, seconds, behind)
 

@@ -41,7 +41,9 @@ Request = AskOwner | BringBack
 
 
 class Proposal:
-    """A push to so many owners. Each event returns the next request; None once it is over."""
+    """A push to ``num_owners`` owners. Each event returns the next request; None once the push is
+    over.
+    """
 
     def __init__(self, num_owners: int) -> None:
         self.state = ProposalState.IDLE

@@ -79,7 +79,7 @@ class PortMark(Message, tag=60):
 
 
 class Ancestor(msgspec.Struct, array_like=True, frozen=True):
-    """One of the owners above an actor: the actor that spawned it, or an owner of that one."""
+    """One of the owners above an actor: the actor that spawned it, or an owner above that actor."""
 
     name: str
     class_name: str

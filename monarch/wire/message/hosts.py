@@ -13,8 +13,11 @@ from monarch.wire.message.header import Message, Request
 
 
 class Attached(msgspec.Struct):
-    """The state of a host for its new client. ``holder``, with an error: the client that has the
-    host."""
+    """The state of a host for its new client.
+
+    If the host is refused with an error because another client has it, ``holder`` names that
+    client.
+    """
 
     machine: str = ""
     pid: int = 0

@@ -81,8 +81,10 @@ class ResizeTerminal(Message, tag=144):
 
 
 class ProgramEnded(Message, tag=145):
-    """To a client: the program has ended, with this status as shells have it; ``reason`` if there
-    is none."""
+    """To a client: the program has ended, with a ``status`` as shells count it.
+
+    ``reason`` is "", or says why the status is not the program's own.
+    """
 
     uid: Uid
     status: int

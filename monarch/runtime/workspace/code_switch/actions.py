@@ -349,11 +349,10 @@ class Actions:
 def _replace_procs(
     node: Node, procs: Sequence[ProcAddress], codes: tuple[HostCode, ...]
 ) -> list[str]:
-    """Have the hosts of ``procs`` end them and make them again; return when the new procs are up,
-    with texts about problems.
+    """Have the hosts of ``procs`` end these procs and start new ones in their places.
 
-    ``codes`` are the states of hosts that run different code. A proc that is not up within two
-    minutes continues to start, and the switch does not wait for it.
+    Returns texts about problems when the new procs are up. A proc that is not up within two minutes
+    is not waited for. ``codes`` are the states of hosts, if they run different code.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}

@@ -112,7 +112,7 @@ class Audits:
 
 
 def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
-    """Wait until one of the promises is set, for at most so many seconds."""
+    """Wait until one of the promises is set, or until ``seconds`` have passed."""
     is_kept: Promise[None] = Promise()
     for promise in promises:
         promise.on_set(lambda: is_kept.set(None))

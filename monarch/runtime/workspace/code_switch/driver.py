@@ -168,7 +168,10 @@ class CodeSwitch:
         targets: Sequence[ProcAddress],
         prepare_here: Callable[[ReloadPlan], ReloadOutcome],
     ) -> ReloadOutcome:
-        """Prepare ``plan`` in these procs, and in this process by ``prepare_here``."""
+        """Prepare ``plan`` in the procs ``targets``, and in this process by ``prepare_here``.
+
+        Returns the combined outcome.
+        """
         switch = SwitchUnderWay(plan=plan, asker="", targets=targets, prepare_here=prepare_here)
         return self._wait(lambda reply: self._prepare(switch, reply), Desk())
 

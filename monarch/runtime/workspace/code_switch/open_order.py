@@ -32,8 +32,10 @@ class Desk:
         arrived.set(None)
 
     def wait(self) -> ReloadOutcome:
-        """Do the work that arrives until the answer is there, and return that. After Ctrl-C, other
-        threads do the rest."""
+        """Do the work that arrives until the answer arrives; return the answer.
+
+        After Ctrl-C, other threads do the remaining work.
+        """
         try:
             while True:
                 self._arrived.wait()

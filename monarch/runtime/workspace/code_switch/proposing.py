@@ -33,10 +33,11 @@ class Owner(Protocol):
     def switch(
         self, plan: ReloadPlan, own_files: FilesHere
     ) -> tuple[Switched, BaseException | None]:
-        """Halt all processes, change files and code, and let all continue; or undo all of it.
+        """Halt all processes, change files and code, and let all continue. If one cannot, all go
+        back.
 
-        Also returns an error raised in this process meanwhile (Ctrl-C). ``own_files`` are files of
-        the author, for an owner that is the author itself.
+        Returns the result, and an error that was raised in this process meanwhile (Ctrl-C), or
+        None. ``own_files`` are files of the author, for an owner that is the author itself.
         """
         ...
 
@@ -45,7 +46,11 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """Return a promise of the old code that still runs after the switch; do not wait."""
+        """Return a promise of the outcome of the audit, which looks for old code that runs after
+        the switch.
+
+        Does not wait for it.
+        """
         ...
 
 

@@ -111,7 +111,7 @@ class HostHistory:
         raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
 
     def missing(self, host: str, digests: Sequence[bytes]) -> frozenset[bytes]:
-        """Return which of these contents a host does not have."""
+        """Return which of the contents with these digests a host does not have."""
         reply = self._reply(host, self._ask(host, messages.AskMissing(list(digests))))
         return frozenset(reply.digests if isinstance(reply, messages.Need) else digests)
 

@@ -33,7 +33,10 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """Yield the states of these hosts, each once, without hosts that have none or do not answer."""
+    """Yield the states of these hosts, each distinct state once.
+
+    Hosts that have none, or that do not answer, are left out.
+    """
     digests = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]

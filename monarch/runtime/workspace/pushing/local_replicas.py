@@ -22,9 +22,11 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class LocalReplicas:
-    """The replicas here in one push. ``roots`` are their folders, without folders that contain the
-    workspace's own folders, or lie inside these. ``files`` are the files that changed there,
-    ``notes`` are texts for the report."""
+    """The replicas on this host in one push.
+
+    ``roots`` are their folders, without any that contains a folder of the workspace or lies inside
+    one. ``files`` are the files that changed there, ``notes`` are texts for the report.
+    """
 
     def __init__(self, workspace: Workspace, roots: Iterable[str]) -> None:
         self._workspace = workspace
