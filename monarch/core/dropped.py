@@ -87,8 +87,10 @@ class DroppedMeshes:
     def ends(
         self, unused: Mapping[str, Hashable], holds: Mapping[str, Collection[str]], now: float
     ) -> list[str]:
-        """Record the meshes that a look has found unused, with what has run in each so far; return
-        those that must end. ``holds`` has the meshes that each refers to.
+        """Record the meshes that a look has found unused, each with what has run in it so far.
+
+        Returns the meshes that must end now. ``holds`` has for each mesh the meshes that it refers
+        to.
         """
         ready = [mesh for mesh, done in unused.items() if self._is_ready(mesh, done, now)]
         waiting = [mesh for mesh in unused if mesh not in ready]

@@ -60,7 +60,11 @@ class EventRing:
         self._lives.append((kind, self.clock(), *values))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows, the oldest of each sort first."""
+        """Return the rows: first those about lives of actors and procs, then those of calls and
+        spans.
+
+        Each part begins with its oldest row.
+        """
         return [*self._lives.copy(), *self._calls.copy()]
 
     def take(self) -> list[tuple[Any, ...]]:

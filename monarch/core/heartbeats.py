@@ -99,5 +99,7 @@ class Hangs:
         return late
 
     def silence(self, uid: str, now: float) -> float:
-        """Return for how many seconds a peer has been too silent; 0 if it is not."""
+        """Return for how many seconds a peer has been silent; 0 if that was not reported as too
+        long.
+        """
         return now - self._asked[uid] if uid in self._reported else 0.0

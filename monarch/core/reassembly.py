@@ -73,7 +73,9 @@ class SenderQueues(Generic[T]):
         return len(self.waiting)
 
     def holds(self, sender: str) -> bool:
-        """Return whether the messages of ``sender`` have to wait."""
+        """Return whether messages of ``sender`` have to wait, because an earlier one is
+        incomplete.
+        """
         return sender in self.waiting
 
     def begin(self, sender: str, key: object) -> None:

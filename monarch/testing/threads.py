@@ -52,7 +52,7 @@ def belonging_to(owner: Any) -> Iterator[None]:
 
 @contextmanager
 def inherited() -> Iterator[None]:
-    """Make new threads within belong to the proc of the thread that starts them."""
+    """Within the block, make each new thread belong to the proc of the thread that starts it."""
     start = threading.Thread.start
 
     def start_as_ours(thread: threading.Thread) -> None:

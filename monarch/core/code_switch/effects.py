@@ -58,7 +58,7 @@ class AskProcs(NamedTuple):
 
 
 class TellProcs(NamedTuple):
-    """Send an order to procs that they do not answer."""
+    """Send an order that needs no answer to procs."""
 
     procs: Sequence[str]
     order: Order

@@ -381,7 +381,11 @@ class Participant:
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
 
     def _advance(self) -> list[Effect]:
-        """Send the fence to the procs that have not reached it yet, step by step."""
+        """Do the next step of the fence that is under way.
+
+        The new procs prepare, the actors of this process reach the fence, all procs reach it, and
+        then spawns are forbidden. In the end, the order is answered.
+        """
         fence = self._awaited()
         if fence is None:
             return []

@@ -39,7 +39,7 @@ from monarch_reload import (
 
 
 class Preparation(msgspec.Struct):
-    """One change of code in this process."""
+    """One change of code in this process, prepared but perhaps not yet made."""
 
     plan: ReloadPlan
     #: The new code, which can be committed or aborted.
@@ -191,8 +191,11 @@ class Preparing:
         return step
 
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
-        """Return the new texts of the files that this process has loaded, and of config files. New
-        code finds other files when it imports them."""
+        """Return the new texts of the files that this process has loaded, and of config files.
+
+        ``None`` is for a deleted file. Files that are not loaded are left out: they are read when
+        they are imported.
+        """
         late = being_imported()  # see has_missed
         loaded = {
             os.path.realpath(source.path)

@@ -77,8 +77,11 @@ class HoldNames(Request[tuple[str, ...]], tag=104):
 
 
 class ClocksStand(Message, tag=105):
-    """From the root to its procs, and from them to theirs: a call is held, or none is any
-    longer."""
+    """From the root to its procs, and from them to theirs: time limits are paused while a call is
+    held.
+
+    ``is_held`` says whether one is held now.
+    """
 
     is_held: bool
 

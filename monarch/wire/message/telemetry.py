@@ -86,8 +86,7 @@ class AskClock(Request[int], tag=176):
 
 
 class ProfileProc(Request[bytes], tag=175):
-    """Run torch's profiler for so many seconds. Answered with its trace, as JSON compressed by
-    zstd."""
+    """Run torch's profiler for ``seconds``. Answered with its trace, as JSON compressed by zstd."""
 
     seconds: float
 

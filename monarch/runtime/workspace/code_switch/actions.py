@@ -299,7 +299,9 @@ class Actions:
         self._feed(event)
 
     def _why_not_again(self, uid: Uid) -> list[RefusedFile]:
-        """Return why actors in a proc could not be made again."""
+        """Return a refusal for each actor of a proc that cannot be made again, because its
+        arguments were not kept.
+        """
         return [
             RefusedFile(
                 self._reload.label,

@@ -46,8 +46,8 @@ _log = logging.getLogger("monarch.reload")
 class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
-    ``on_over`` is called with each plan that was switched to. The ``asker`` of an order is the
-    process that pushes; "" if it is this one.
+    ``on_over`` is called with the plan of each switch that was carried out. The ``asker`` of an
+    order is the process that pushes; "" if it is this one.
     """
 
     def __init__(
@@ -416,7 +416,7 @@ class CodeSwitch:
     def _feed(self, event: Event) -> None:
         """Pass an event to the state machine, and carry out its effects. From any thread.
 
-        Events that happen meanwhile are handled after it.
+        Another event that comes while the effects are carried out is handled after them.
         """
         with self._lock:
             self._events.append(event)

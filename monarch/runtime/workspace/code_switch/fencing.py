@@ -51,7 +51,7 @@ class Fencing:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
     def keep(self, procs: Iterable[Uid]) -> None:
-        """Keep messages that are sent to these procs, which will be replaced."""
+        """Keep messages that are sent to these procs for the new procs that will replace them."""
         for uid in procs:
             self._agent.kept_spawns.hold(uid)
             self._kept.add(uid)
@@ -84,7 +84,9 @@ class Fencing:
         self._let_spawn()
 
     def forget_kept(self) -> None:
-        """Forget the procs that are replaced now; messages kept for them stay."""
+        """Forget which procs are replaced, as the switch is done. The messages kept for the new
+        procs stay.
+        """
         self._kept = set()
 
     def close_gate(self, generation: int, closed: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ class FilesHere:
         return True
 
     def take_back(self) -> None:
-        """Restore the earlier files."""
+        """Restore the files from before the push."""
 
 
 class HostFiles:
@@ -129,8 +129,11 @@ class HostFiles:
         return () if is_off or not self._staged.best_effort else tuple(self.failed)
 
     def show(self) -> Vote:
-        """Have the hosts show the files; return a no if a host cannot, unless it may be left
-        behind."""
+        """Have the hosts show the staged files, and show the files here; return the vote.
+
+        It is ``NO`` if the files here cannot be shown, or if a host fails that may not be left
+        behind.
+        """
         self.has_shown = True
         number = self._plan.generation
         staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]

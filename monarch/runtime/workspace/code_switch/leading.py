@@ -38,7 +38,8 @@ class Leading:
     """Drives one switch to its end, after all have prepared. Blocks.
 
     ``ask`` has this process and its procs carry out an order; the order's work is done at the given
-    desk. ``error`` is an exception that was raised meanwhile. The switch is finished all the same.
+    desk. If an exception is raised during the switch, it is kept as ``error``, and the switch is
+    finished all the same.
     """
 
     def __init__(

@@ -60,7 +60,10 @@ class Purpose(FilesHere):
     """
 
     def prepared(self, outcome: ReloadOutcome) -> SwitchEvent:
-        """Handle that all have prepared; return whether there is code to switch to."""
+        """Handle that all have prepared.
+
+        Returns ``SwitchEvent.ALL``, or ``UNCHANGED`` if there is nothing to switch to.
+        """
         return SwitchEvent.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:
@@ -70,7 +73,7 @@ class Purpose(FilesHere):
         """Handle that an owner has switched, or has gone back."""
 
     def show_unowned(self) -> Vote:
-        """Have hosts on which nothing runs show the new files."""
+        """Have hosts on which nothing runs show the new files; return ``NO`` if that failed."""
         return Vote.YES
 
     def undo_unowned(self) -> None:
@@ -86,8 +89,8 @@ class Purpose(FilesHere):
 class Proposing:
     """One push. The owners are asked one after the other, on the calling thread.
 
-    ``error`` is an exception that was raised meanwhile. The push is finished all the same.
-    ``outcome`` is the owners' combined answer to preparing, or the last refusal.
+    If an exception is raised during the push, it is kept as ``error``, and the push is finished all
+    the same. ``outcome`` is the owners' combined answer to preparing, or the last refusal.
     """
 
     def __init__(self, owners: Sequence[Owner], plan: ReloadPlan, purpose: Purpose) -> None:

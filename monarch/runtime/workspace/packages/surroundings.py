@@ -142,9 +142,10 @@ def _read(file: Path) -> _Noted:
 
 
 def _trim(max_wheel_bytes: int) -> None:
-    """Forget workspaces whose folders are gone; delete wheels that no workspace uses any longer.
+    """Forget workspaces whose folders are gone; delete wheels of the cache beyond
+    ``max_wheel_bytes``.
 
-    The wheels used last are kept, up to ``max_wheel_bytes``.
+    Wheels that a workspace still uses are kept.
     """
     in_use = set()
     for file in (cache_folder() / "workspaces").glob("*.json"):

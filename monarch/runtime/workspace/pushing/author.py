@@ -155,7 +155,7 @@ class Author:
             self._lock.release()
 
     def close(self) -> None:
-        """Release the watches for good. A push in progress keeps them."""
+        """Release the watches for good, unless a push is in progress that does not finish soon."""
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             self.watcher.close()
             self._lock.release()

@@ -154,7 +154,8 @@ class HostsInPush:
             return None
 
     def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Have all hosts stage the state, at once, round by round.
+        """Have all hosts stage the state, in rounds of messages, each to all hosts at the same
+        time.
 
         Raises ``Stale`` if another author has pushed to a host, ``Busy`` if one is pushing.
         """

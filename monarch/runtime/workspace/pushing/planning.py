@@ -112,8 +112,9 @@ def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
 
 
 def _changes_since(state: Manifest | None, manifest: Manifest) -> dict[str, bool]:
-    """Return the files that have changed since ``state``, and whether they exist now; empty if
-    ``state`` is None.
+    """Return the files that have changed since ``state``, and whether they exist now.
+
+    Empty if ``state`` is None.
     """
     if state is None:
         return {}
