@@ -224,8 +224,11 @@ class Preparing:
 
 
 def being_imported() -> set[str]:
-    """Return the modules that are being imported now. A thread that imports a module holds a lock
-    of its name, so only few of thousands of modules need be checked."""
+    """Return the modules that are being imported now.
+
+    A thread that imports a module holds a lock with the name of the module. So only modules with
+    such a lock are checked, not all thousands.
+    """
     locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", sys.modules)
     specs = {name: _attribute(sys.modules.get(name), "__spec__") for name in list(locks)}
     return {name for name, spec in specs.items() if getattr(spec, "_initializing", False)}

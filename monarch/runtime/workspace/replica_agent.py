@@ -280,7 +280,7 @@ class ReplicaAgent:
         return answer
 
     def _tell_commit(self, order: Sync, replica: Replica) -> None:
-        """Publish for watchers that there is another state here, and which author brought it."""
+        """Publish for watchers that the state here has changed, and which author has changed it."""
         bulletin = Bulletin(
             "workspace",
             "committed",

@@ -93,8 +93,9 @@ class Fencing:
         self._agent.spawn_gate.close(generation, closed)
 
     def busy(self) -> list[BusyActor]:
-        """Return the actors that have not reached the fence or halted, and the methods that they
-        run."""
+        """Return the actors that have not reached the fence, or have not halted, and the methods
+        that they run.
+        """
         cells = self._agent.fences.waiting_for(self._number)
         return [
             BusyActor(cell.record.name, cell.record.rank, _in_words(cell.method, cell.held_at))

@@ -82,7 +82,7 @@ class OpenOrder:
         self.outcome.refused.append(RefusedFile(label, why))
 
     def end(self) -> None:
-        """Send the reply, with all reasons so far."""
+        """Send the reply, with all reasons for a refusal so far."""
         self._reply(self.outcome)
 
     def answer(

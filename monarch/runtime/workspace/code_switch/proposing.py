@@ -77,7 +77,9 @@ class Purpose(FilesHere):
         return Vote.YES
 
     def undo_unowned(self) -> None:
-        """Have hosts on which nothing runs drop the new files, or restore their earlier ones."""
+        """Have hosts on which nothing runs drop the new files, or restore the files from before the
+        push.
+        """
 
     def lost(self, owner: Uid) -> None:
         """Handle the loss of an owner, with its procs: have its hosts restore their files."""
