@@ -46,8 +46,10 @@ class Heartbeats:
         return due
 
     def lost(self, now: float) -> list[tuple[str, float]]:
-        """Return the peers that were silent for too long, with the seconds; they are no longer
-        watched."""
+        """Return the peers that were silent for too long, each with the seconds of its silence.
+
+        They are not watched any more.
+        """
         silent = [(uid, now - heard) for uid, heard in dict(self._heard).items()]
         lost = [(uid, seconds) for uid, seconds in silent if seconds >= self._timeout]
         for uid, _ in lost:
@@ -91,8 +93,11 @@ class Hangs:
         self._reported.discard(uid)
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
-        """Return the peers that have been silent for too long since they were last asked, with the
-        seconds."""
+        """Return the peers that have been silent for too long, each with the seconds since it was
+        asked.
+
+        Each silence is returned once.
+        """
         silent = [(uid, now - asked) for uid, asked in self._asked.items()]
         late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._reported]
         self._reported.update(uid for uid, _ in late)

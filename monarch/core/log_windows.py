@@ -59,8 +59,10 @@ class LogWindows:
         self._length.pop(member, None)
 
     def is_aggregated(self, member: str, host: str) -> bool:
-        """Return whether lines of this proc go into a window. A proc that was not assigned itself
-        follows its ``host``."""
+        """Return whether lines of this proc go into a window.
+
+        A proc that was not given to ``assign`` follows its ``host``.
+        """
         return member in self._length or host in self._length
 
     def add(

@@ -148,5 +148,5 @@ def in_ranges(ranks: Iterable[int]) -> str:
 
 
 def unknown_dims(wanted: RanksType, sizes: Mapping[str, int]) -> list[str]:
-    """Return the dimensions in the set that a mesh does not have."""
+    """Return the dimensions in the set that a mesh does not have; empty if the set names none."""
     return [name for name in wanted if name not in sizes] if isinstance(wanted, dict) else []

@@ -174,8 +174,9 @@ class BusyActor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Waiting(Message, tag=49):
-    """To the process that asked for a change of generation: which actors it has waited for, and how
-    long."""
+    """To the process that ordered a switch: which actors the switch has waited for, and how
+    long.
+    """
 
     generation: int
     busy: tuple[BusyActor, ...]

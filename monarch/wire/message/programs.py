@@ -13,8 +13,11 @@ from monarch.wire.message.header import Message, Request
 
 
 class ProgramBegun(msgspec.Struct):
-    """The host agent's process, whose end the client must notice, and the folder that a program
-    runs in."""
+    """The answer to a request to run or view a program, or to open a port.
+
+    It names the host agent's process, whose end the client must notice, and the folder that the
+    program runs in.
+    """
 
     pid: int
     machine: str
