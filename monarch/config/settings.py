@@ -104,9 +104,7 @@ class Settings(msgspec.Struct, frozen=True):
     telemetry_events: int = 8192
 
     def with_environment(self) -> Settings:
-        """Return these settings with the values of ``MONARCH_<NAME>`` variables in place of
-        theirs.
-        """
+        """Return these settings, changed by the ``MONARCH_<NAME>`` variables that are set."""
         values: dict[str, Any] = {}
         for name in self.__struct_fields__:
             text = os.environ.get(f"MONARCH_{name.upper()}")
@@ -150,8 +148,9 @@ def configure(**values: Any) -> None:
 
 
 def _use(runtime: dict[str, Any]) -> None:
-    """Apply these values over the defaults and the environment; a later value replaces an earlier
-    one.
+    """Apply these values over the defaults and the environment.
+
+    If two names set the same setting, the later one counts.
     """
     global _current, _runtime
     ours: dict[str, Any] = {}
@@ -241,8 +240,9 @@ _UNATTENDED_SECONDS = "600"
 
 
 def _patience() -> str:
-    """Return how spawned procs wait at a breakpoint; only this process knows whether a person is
-    present.
+    """Return the ``breakpoint`` setting for spawned procs.
+
+    "auto" is decided here, because only this process knows whether a person is present.
     """
     if os.environ.get("PYTHONBREAKPOINT") == "0":
         return "off"

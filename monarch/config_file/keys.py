@@ -98,7 +98,10 @@ def _default_of(field: Field) -> Any:
 
 
 def nearest(key: str, schema: Mapping[str, Any]) -> str | None:
-    """Return the known key that is most similar to `key`, as a whole or in its last part."""
+    """Return the known key or table that is most similar to `key`, as a whole or in its last part.
+
+    None if none is similar enough.
+    """
 
     def likeness(candidate: str) -> float:
         pairs = (key, candidate), (key.rpartition(".")[2], candidate.rpartition(".")[2])

@@ -35,7 +35,8 @@ class Sink(Protocol):
 class CallTable:
     """The open ports of a process. Safe to use from any thread.
 
-    Ports of another ``life`` of the process have other numbers, so a late answer finds no port.
+    Port numbers depend on the ``life`` of the process. So an answer to a call from before a restart
+    finds no port, and is dropped.
     """
 
     def __init__(self, life: int = 0) -> None:
@@ -69,7 +70,11 @@ class CallTable:
             self._sinks.pop(port, None)
 
     def mark(self, port: int, taken: Callable[[], None]) -> None:
-        """Call ``taken`` once all earlier answers to ``port`` have been taken."""
+        """Call ``taken`` once the reader has taken all earlier answers to ``port``.
+
+        It is called at once if the port is closed, or if its sink does not keep answers for a
+        reader.
+        """
         # Only sinks that keep answers until their reader asks for them have it.
         mark = getattr(self._sinks.get(port), "mark", None)
         if mark is None:
@@ -82,10 +87,10 @@ class CallTable:
         return next(self._numbers)
 
     def down(self, uid: str, failure: MeshFailure, before: int | None = None) -> None:
-        """Tell all sinks that wait for the process ``uid`` that it has died; close the ports of
-        those that are complete then.
+        """Tell all sinks that the process ``uid`` has died; close the ports whose sinks need no
+        more.
 
-        With ``before``, only sinks of ports with lower numbers: later ports wait for another
+        With ``before``, tell only sinks of ports with lower numbers: later ports wait for another
         process of that uid.
         """
         # A copy, since other threads open and close ports meanwhile.

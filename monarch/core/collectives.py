@@ -33,7 +33,10 @@ class Collective(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The operation and shapes, in words, which must be the same on all ranks."""
+        """The operation with its dtypes and shapes as text, which must be the same on all ranks.
+
+        Shapes are left out for operations in which they may differ by rank.
+        """
         is_even = not any(part in self.op for part in _UNEVEN) or self.op == "all_gather"
         return " ".join(filter(None, (self.op, self.sizes if is_even else "", self.dtypes)))
 
@@ -42,8 +45,8 @@ class Collective(NamedTuple):
 class CollectiveMismatch:
     """The first collective of a group in which its ranks differ.
 
-    ``by_kind`` has the ranks in it, by their operation. ``missing`` has the ranks that have not
-    reached it, each with its last known collective.
+    ``by_kind`` has the ranks that have begun this collective, by the operation that they called.
+    ``missing`` has the ranks that have not reached it, each with its last known collective.
     """
 
     group: str

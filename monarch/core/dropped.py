@@ -31,7 +31,11 @@ class _Dropped(msgspec.Struct):
 
 
 class DroppedMeshes:
-    """``seconds`` is the while for a few meshes. Times are seconds of any clock."""
+    """Decides when to look at meshes of procs that the program has dropped, and which to end.
+
+    A mesh is first looked at ``seconds`` after it was dropped, or sooner if many are dropped. Times
+    are seconds of any clock.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -42,7 +46,7 @@ class DroppedMeshes:
         return self._seconds * (_MANY_SHARE if len(self._meshes) >= _MANY else 1.0)
 
     def drop(self, mesh: str, now: float) -> None:
-        """The owning object of a mesh has gone."""
+        """Note that the object that owns a mesh has gone."""
         self._meshes.setdefault(mesh, _Dropped(now + self._wait, self._seconds))
         if len(self._meshes) == _MANY:
             for dropped in self._meshes.values():
@@ -50,16 +54,16 @@ class DroppedMeshes:
                     dropped.due = min(dropped.due, now + self._wait)
 
     def forget(self, mesh: str) -> None:
-        """A mesh has ended."""
+        """Note that a mesh has ended."""
         self._meshes.pop(mesh, None)
 
     def due(self, now: float) -> list[str]:
-        """Return all dropped meshes if one of them must be looked at now, else none."""
+        """Return all dropped meshes if it is time to look at one of them, else an empty list."""
         is_due = any(mesh.due <= now for mesh in self._meshes.values())
         return list(self._meshes) if is_due else []
 
     def unclear(self, now: float) -> None:
-        """A look did not see everything."""
+        """Note that a look did not see everything: it is repeated later, and decides nothing."""
         for mesh in self._meshes.values():
             if mesh.due <= now:
                 mesh.due = now + self._wait
@@ -73,7 +77,9 @@ class DroppedMeshes:
                 dropped.due = now + dropped.wait
 
     def look_again(self, now: float) -> None:
-        """Garbage was collected: what was in use may no longer be."""
+        """Note that garbage was collected: look soon at meshes that were in use, which may be
+        unused now.
+        """
         for dropped in self._meshes.values():
             if dropped.wait > self._seconds:
                 dropped.wait, dropped.due = self._seconds, now
@@ -81,8 +87,10 @@ class DroppedMeshes:
     def ends(
         self, unused: Mapping[str, Hashable], holds: Mapping[str, Collection[str]], now: float
     ) -> list[str]:
-        """Record the meshes that a look has found unused, with what has run in each so far; return
-        those that must end. ``holds`` has the meshes that each refers to.
+        """Record the meshes that a look has found unused, each with what has run in it so far.
+
+        Returns the meshes that must end now. ``holds`` has for each mesh the meshes that it refers
+        to.
         """
         ready = [mesh for mesh, done in unused.items() if self._is_ready(mesh, done, now)]
         waiting = [mesh for mesh in unused if mesh not in ready]
@@ -93,7 +101,11 @@ class DroppedMeshes:
         return ends
 
     def _is_ready(self, mesh: str, done: Hashable, now: float) -> bool:
-        """Whether an earlier look has found a mesh unused as well, and it has rested since."""
+        """Return whether a mesh may end, because an earlier look has found it unused too.
+
+        Nothing may have run in it between the two looks (``done`` is unchanged), which must be far
+        enough apart.
+        """
         dropped = self._meshes.get(mesh)
         if dropped is None:
             return False

@@ -25,8 +25,10 @@ UNSET = "(not set)"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Return whether a variable's name matches a pattern: ``NCCL_*``, ``HOME``; no pattern matches
-    all."""
+    """Return whether a variable's name matches one of the patterns, such as ``NCCL_*`` or ``HOME``.
+
+    Without patterns, every name matches.
+    """
     wanted = list(patterns)
     return not wanted or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
 

@@ -60,7 +60,11 @@ class EventRing:
         self._lives.append((kind, self.clock(), *values))
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows, the oldest of each sort first."""
+        """Return the rows: first those about lives of actors and procs, then those of calls and
+        spans.
+
+        Each part begins with its oldest row.
+        """
         return [*self._lives.copy(), *self._calls.copy()]
 
     def take(self) -> list[tuple[Any, ...]]:
@@ -89,7 +93,7 @@ class CallInHand(NamedTuple):
 class CallsInHand:
     """The calls that one actor runs at this moment, and the rows of those that have ended.
 
-    ``begins`` and ``ends`` belong to the actor's thread; the rest may be read from any.
+    Only the actor's own thread may use ``begins`` and ``ends``; any thread may read the rest.
     """
 
     __slots__ = (
@@ -148,7 +152,7 @@ tuple, as a named one takes twice as long to make and to read, at every call."""
 
 
 def sent_call_ends(call: SentCall, *, is_ok: bool) -> None:
-    """Add a row about a sent call: its last answer has arrived, or will not."""
+    """Add a row about a sent call whose last answer has arrived, or will never arrive."""
     ring, since, mesh, rank, to_mesh, method, port, num = call
     now = ring.clock()
     ring.add((SENT, now, mesh, rank, to_mesh, method, port, num, now - since, is_ok))

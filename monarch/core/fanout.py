@@ -26,8 +26,10 @@ Wire = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
 
 
 class Tree(NamedTuple):
-    """The hosts of a proc mesh, with ``per_host`` procs on each, and the number of branches at a
-    host."""
+    """The hosts of a proc mesh with ``per_host`` procs on each, along which messages are forwarded.
+
+    ``degree`` is the number of branches at a host.
+    """
 
     mesh: Uid
     hosts: tuple[ProcAddress, ...]
@@ -41,7 +43,7 @@ class Tree(NamedTuple):
     def below(self, host: int, dead: Sequence[int] = (), first_degree: int = 0) -> list[int]:
         """Return the hosts to which ``host`` forwards messages.
 
-        ``first_degree``: the number of branches at the sender itself, if it is another.
+        ``first_degree``: the number of branches at the sender, if that differs from ``degree``.
         """
         num = len(self.hosts)
         return [
@@ -53,12 +55,12 @@ class Tree(NamedTuple):
 
 
 def proc_uid(mesh: Uid, position: int) -> Uid:
-    """Return the uid of the proc at the position ``position`` in a mesh with a tree."""
+    """Return the uid of the proc at ``position`` in a mesh with a tree."""
     return f"{mesh}.{position}"
 
 
 def place_of(uid: Uid) -> tuple[Uid, int] | None:
-    """Return the mesh and the position of a proc with such a uid; ``None`` for other uids."""
+    """Return the mesh and the position in a uid from ``proc_uid``; ``None`` for other uids."""
     mesh, dot, position = uid.partition(".")
     return (mesh, int(position)) if dot and position.isdecimal() else None
 
@@ -141,14 +143,20 @@ class Members:
             yield from part
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many of them are in a range of positions."""
+        """Return how many of these members have positions from ``start`` up to, not including,
+        ``stop``.
+        """
         return sum(
             _count(part.offset, list(zip(part.sizes, part.strides, strict=True)), start, stop)
             for part in self.parts
         )
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return (position, rank) of the members in a short range, in order of their positions."""
+        """Return (position, rank) of each member whose position is from ``start`` up to, not
+        including, ``stop``.
+
+        Takes time for each position, so the range should be short.
+        """
         positions = []
         for position in range(start, stop):
             base = 0

@@ -38,7 +38,7 @@ class Heartbeats:
             self._heard[uid] = now
 
     def due(self, now: float) -> list[str]:
-        """Return the peers to send a heartbeat to now; they count as sent."""
+        """Return the peers that need a heartbeat now, and note that it was sent to them."""
         due = [
             uid for uid in list(self._heard) if now - self._sent.get(uid, -1e9) >= self._interval
         ]
@@ -46,8 +46,10 @@ class Heartbeats:
         return due
 
     def lost(self, now: float) -> list[tuple[str, float]]:
-        """Return the peers that were silent for too long, with the seconds; they are no longer
-        watched."""
+        """Return the peers that were silent for too long, each with the seconds of its silence.
+
+        They are not watched any more.
+        """
         silent = [(uid, now - heard) for uid, heard in dict(self._heard).items()]
         lost = [(uid, seconds) for uid, seconds in silent if seconds >= self._timeout]
         for uid, _ in lost:
@@ -76,8 +78,10 @@ class Hangs:
         return due
 
     def answered(self, uid: str, now: float) -> float | None:
-        """Record that a peer has answered; return the seconds of its silence, if that was
-        reported."""
+        """Record that a peer has answered.
+
+        Returns how many seconds it was silent if that was reported, else None.
+        """
         asked = self._asked.pop(uid, now)
         if uid not in self._reported:
             return None
@@ -89,13 +93,18 @@ class Hangs:
         self._reported.discard(uid)
 
     def overdue(self, now: float) -> list[tuple[str, float]]:
-        """Return the peers that have been silent for too long since they were last asked, with the
-        seconds."""
+        """Return the peers that have been silent for too long, each with the seconds since it was
+        asked.
+
+        Each silence is returned once.
+        """
         silent = [(uid, now - asked) for uid, asked in self._asked.items()]
         late = [(uid, s) for uid, s in silent if s >= self._timeout and uid not in self._reported]
         self._reported.update(uid for uid, _ in late)
         return late
 
     def silence(self, uid: str, now: float) -> float:
-        """Return for how many seconds a peer has been too silent; 0 if it is not."""
+        """Return for how many seconds a peer has been silent; 0 if that was not reported as too
+        long.
+        """
         return now - self._asked[uid] if uid in self._reported else 0.0

@@ -20,7 +20,9 @@ class HeldTime:
         self._since: float | None = None
 
     def hold(self, is_held: bool, now: float) -> None:
-        """Note that calls are held from ``now`` on, or that none is any longer."""
+        """Note that calls are held from ``now`` on or, if ``is_held`` is false, that no call is
+        held any longer.
+        """
         if is_held and self._since is None:
             self._since = now
         elif not is_held and self._since is not None:
@@ -59,7 +61,7 @@ def _sentence(same: Sequence[HoldNote]) -> str:
 
 
 def gone_on(seconds: float) -> str:
-    """Return the sentence for people that no call is held any longer, after ``seconds``."""
+    """Return a text for people: no call is held any longer, after a pause of ``seconds``."""
     return f"no call is held any longer: time limits count again, after a pause of {seconds:.0f} s"
 
 

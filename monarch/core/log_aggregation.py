@@ -43,8 +43,9 @@ class Aggregate(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The lines of a window; ``num_more`` lines were only counted, ``last`` are the latest of
-    those."""
+    """The lines of a window. ``last`` are the latest lines that are in none of the ``aggregates``;
+    ``num_more`` earlier ones were only counted.
+    """
 
     aggregates: list[Aggregate]
     num_more: int

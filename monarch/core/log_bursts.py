@@ -40,7 +40,7 @@ class PrintedLine(NamedTuple):
 
 
 class SharedLines(NamedTuple):
-    """Lines that each of these sources has printed."""
+    """Lines that all ``sources`` have printed."""
 
     sources: tuple[LineSource, ...]
     lines: tuple[str, ...]
@@ -75,8 +75,11 @@ class Burst:
         """When they must be shown; None if there are none."""
 
     def wants(self, source: LineSource, stream: int) -> bool:
-        """Return whether the burst takes lines of this source: all of stderr, and stdout that
-        follows lines of the same rank."""
+        """Return whether the burst takes lines of this source.
+
+        It takes all lines of stderr, and lines of stdout if it has other lines of the same rank
+        already.
+        """
         return stream == 2 or any(line.source == source for line in self._lines)
 
     def add(self, source: LineSource, lines: Sequence[str], now: float, stream: int = 2) -> None:
@@ -101,7 +104,10 @@ def is_alarm(text: str) -> bool:
 
 
 def without_actor(text: str) -> str:
-    """Return a line without the name of the actor that logged it, as its label has the name."""
+    """Return a line without the name of the actor that logged it.
+
+    The label in front of the line has the name already.
+    """
     return _ACTOR.sub("", text, count=1)
 
 
@@ -137,8 +143,11 @@ class _Condensed(NamedTuple):
 
 
 def _without_runs(lines: Iterable[PrintedLine]) -> Iterator[_Condensed]:
-    """Yield the lines by source; of a run of lines that differ only in numbers, the first and a
-    line with the number of the others."""
+    """Yield the lines by source, with each run of lines that differ only in numbers cut short.
+
+    Of such a run come the first line, and a line that says how many more there were. Lines of
+    stdout are not cut.
+    """
     by_source: dict[LineSource, list[tuple[int, PrintedLine]]] = {}
     for number, line in enumerate(lines):
         by_source.setdefault(line.source, []).append((number, line))

@@ -30,7 +30,10 @@ _RESET = "\x1b[0m"
 
 
 class Written(NamedTuple):
-    """Whole lines. ``shown`` ends with a newline, or is empty."""
+    """Whole lines: ``raw`` for the log file, ``shown`` for people.
+
+    ``shown`` ends with a newline, or is empty.
+    """
 
     raw: bytes
     shown: bytes

@@ -65,7 +65,10 @@ def _fitting(line: str, width: int | None, margin: int) -> list[str]:
 
 
 def drop_text(label: str, count: int, path: str, style: Style) -> str:
-    """Return the text that replaces missing lines."""
+    """Return the text to show in place of ``count`` lines that were dropped.
+
+    ``path`` is the file that has these lines, or "".
+    """
     where = f"; they are in {path}" if path else ""
     lines = "line" if count == 1 else "lines"
     text = f"... {count:,} {lines} dropped here, faster than they could be shown{where}"

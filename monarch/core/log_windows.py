@@ -41,10 +41,10 @@ class LogWindows:
         self._open: dict[_Key, _Window] = {}
 
     def assign(self, members: Iterable[str], group: str, seconds: float, now: float) -> None:
-        """Aggregate the lines of ``members`` over ``seconds``; 0 ends the aggregation.
+        """Aggregate the lines of ``members``, together as ``group``, in windows of ``seconds``.
 
-        An open window of the group is shown after the new length, if that is earlier than its own
-        deadline.
+        0 seconds ends the aggregation. If a window of the group is open, it closes at its own
+        deadline or ``seconds`` from ``now``, whichever is earlier.
         """
         for member in members:
             self._length.pop(member, None)
@@ -59,8 +59,10 @@ class LogWindows:
         self._length.pop(member, None)
 
     def is_aggregated(self, member: str, host: str) -> bool:
-        """Return whether lines of this proc go into a window. A proc that was not assigned itself
-        follows its ``host``."""
+        """Return whether lines of this proc go into a window.
+
+        A proc that was not given to ``assign`` follows its ``host``.
+        """
         return member in self._length or host in self._length
 
     def add(

@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Hold back the messages of ``sender`` that come after this."""
+    """Hold back the messages of ``sender`` that come after this event."""
 
     sender: str
     number: int
@@ -113,7 +113,8 @@ class Mailbox:
     def put_back(self, delivery: Delivery) -> None:
         """Put a delivery that was taken out back at the front, so that `next` returns it again.
 
-        It goes behind waiting fences; all messages of their senders then come after it.
+        Fences that wait at the front stay before it. It then counts as a message of the first
+        fence's sender.
         """
         fences = [event for event in self._ready if isinstance(event, Fence)]
         rest = [event for event in self._ready if not isinstance(event, Fence)]

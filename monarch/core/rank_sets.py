@@ -143,10 +143,10 @@ def coordinates(rank: int, labels: Sequence[str], sizes: Sequence[int]) -> dict[
 
 
 def in_ranges(ranks: Iterable[int]) -> str:
-    """Return ranks as text such as ``0-3,7``; the inverse of what users write."""
+    """Return ranks as text such as ``0-3,7``, which ``parse_set`` can read."""
     return ",".join(ranges_of(ranks))
 
 
 def unknown_dims(wanted: RanksType, sizes: Mapping[str, int]) -> list[str]:
-    """Return the dimensions in the set that a mesh does not have."""
+    """Return the dimensions in the set that a mesh does not have; empty if the set names none."""
     return [name for name in wanted if name not in sizes] if isinstance(wanted, dict) else []

@@ -73,7 +73,9 @@ class SenderQueues(Generic[T]):
         return len(self.waiting)
 
     def holds(self, sender: str) -> bool:
-        """Return whether the messages of ``sender`` have to wait."""
+        """Return whether messages of ``sender`` have to wait, because an earlier one is
+        incomplete.
+        """
         return sender in self.waiting
 
     def begin(self, sender: str, key: object) -> None:
@@ -122,8 +124,10 @@ class SenderQueues(Generic[T]):
         return free
 
     def drop(self, sender: str) -> None:
-        """Forget ``sender``, which is gone. Messages that came after an incomplete message are
-        dropped."""
+        """Forget ``sender``, which is gone, and drop its messages that wait.
+
+        They wait behind an incomplete message, which will never be whole.
+        """
         self.waiting.pop(sender, None)
 
 

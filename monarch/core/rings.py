@@ -85,7 +85,10 @@ class Waits:
         return followed.number
 
     def due(self, actor: Uid, wait: object | None, now: float) -> int:
-        """Return the attempt, counted from 1, if the wait must be followed now; 0 if not."""
+        """Return 0, or the number of the attempt, from 1, if it is time to follow an actor's wait.
+
+        Following a wait means asking whether the awaited actors wait as well.
+        """
         if not self.number(actor, wait, now):
             return 0
         followed = self._followed[actor]
@@ -97,8 +100,10 @@ class Waits:
         return followed.num_attempts
 
     def is_first(self, path: Path, attempt: int) -> bool:
-        """Return whether this is the first path of an attempt to reach its last actor; later paths
-        would find the same from there."""
+        """Return whether this path is the first of its attempt to reach its last actor.
+
+        A later path need not be followed on: it would find the same actors from there.
+        """
         passed = self._followed[path[-1].actor].passed
         is_first = passed.get(path[0].key, 0) < attempt
         passed[path[0].key] = max(attempt, passed.get(path[0].key, 0))
@@ -111,11 +116,11 @@ class Waits:
 
 
 def follow(path: Path, asked: Asked, waiter: Waiter) -> tuple[Path, bool]:
-    """Extend ``path`` by ``waiter``, which its last member waits for; return the new path and
-    whether it is a ring.
+    """Extend ``path`` by ``waiter``, which its last member waits for.
 
-    The path is empty if it leads into a ring without its first member: a member of that ring finds
-    it.
+    Returns the new path, and whether it is a ring, back at its first member. The path is empty if
+    it leads into a ring without its first member, because a member of that ring finds it, or if it
+    is too long.
     """
     *others, last = path
     path = (*others, msgspec.structs.replace(last, asks=asked.method))

@@ -32,8 +32,9 @@ ROOT = "root"
 
 
 class Supervise(NamedTuple):
-    """Call ``__supervise__`` of the actor ``owner`` with a failure; report the result to
-    ``supervised``."""
+    """Call ``__supervise__`` of the actor ``owner`` with a failure; pass the result to
+    ``Supervision.supervised``.
+    """
 
     owner: str
     failure: MeshFailure
@@ -54,8 +55,8 @@ class FailActor(NamedTuple):
 class UnhandledFailure(NamedTuple):
     """A failure that no owner has handled: call the root's fault hook.
 
-    ``keys`` name the members that failed (uids of procs, ``actor mesh[rank]``, the origin), so that
-    a failure that is also reported on another way counts once.
+    ``keys`` name the members that failed (uids of procs, ``actor mesh[rank]``, the origin). A
+    failure that is also reported in another way has a key in common, so that it counts once.
     """
 
     failure: MeshFailure

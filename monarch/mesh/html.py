@@ -33,8 +33,9 @@ def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def grid(caption: str, rows: Mapping[str, Mapping[int, str]]) -> str:
-    """Return an HTML grid with a square for each rank, grouped by place. A rank's text says why it
-    is gone; "" means that it runs.
+    """Return an HTML grid with a square for each rank. ``rows`` has a row for each group of ranks.
+
+    The text of a rank says why the rank is gone; "" means that it runs.
     """
     body = "".join(
         f'<tr><td style="{_CELL}">{escape(group)}</td>'

@@ -116,8 +116,11 @@ class MeshTrait(ABC):
         return self.split(**{old: (new,) for old, new in names.items()})
 
     def size(self, dim: str | Sequence[str] | None = None) -> int:
-        """Return the number of members along `dim`, along several dims, or in all; KeyError if
-        unknown."""
+        """Return the number of members along `dim`, along several dims together, or of the whole
+        mesh.
+
+        Raises KeyError for an unknown dimension.
+        """
         if dim is None:
             return len(self._ndslice)
         if not isinstance(dim, str):

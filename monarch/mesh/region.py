@@ -153,7 +153,7 @@ class Point(Mapping[str, int]):
 
 
 class _Labeled:
-    """A slice and the names of its dimensions: what a shape and a region have in common."""
+    """A slice and the names of its dimensions: the common part of a shape and a region."""
 
     __slots__ = ("_labels", "_slice")
 
@@ -206,7 +206,7 @@ class Shape(_Labeled):
 
     @property
     def region(self) -> Region:
-        """Return the same ranks as a region of the space that they were taken from."""
+        """Return the ranks of this shape as a region of the space that they were taken from."""
         return Region(self._labels, self._slice)
 
     def ranks(self) -> list[int]:
@@ -275,7 +275,7 @@ class Region(_Labeled):
         return self._slice
 
     def as_shape(self) -> Shape:
-        """Return the same ranks as a shape."""
+        """Return the ranks of this region as a shape."""
         return Shape(self._labels, self._slice)
 
     def point_of_base_rank(self, rank: int) -> Point:

@@ -117,7 +117,10 @@ class Slice:
         return rank
 
     def get(self, index: int) -> int:
-        """Return the rank at position `index` in row-major order. Inverse of `index`."""
+        """Return the rank at position `index` in row-major order; IndexError if it is out of range.
+
+        The inverse of `index`.
+        """
         if not 0 <= index < self._len:
             raise IndexError("index out of range")
         rank = self._offset

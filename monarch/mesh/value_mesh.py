@@ -29,8 +29,11 @@ class ValueMesh(ShapedMesh, Generic[R]):
 
     @staticmethod
     def from_indexed(shape: Shape, pairs: Iterable[tuple[int, R]]) -> ValueMesh[R]:
-        """Build a mesh from `(rank, value)` pairs, with ranks counted from 0; the last pair of a
-        rank counts."""
+        """Build a mesh from `(rank, value)` pairs, with ranks counted from 0.
+
+        Of several pairs with one rank the last one counts. Raises ValueError if a rank has no pair,
+        or is out of range.
+        """
         by_rank = dict(pairs)
         num_ranks = len(shape)
         outside = sorted(rank for rank in by_rank if not 0 <= rank < num_ranks)
@@ -63,7 +66,9 @@ class ValueMesh(ShapedMesh, Generic[R]):
         return ", ".join(f"{label}=0" for label in self._labels)
 
     def get(self, rank: int = _NO_RANK) -> R:
-        """Return the value at `rank`, counted from 0 within this mesh."""
+        """Return the value at `rank`, counted from 0 within this mesh; ValueError if it is out of
+        range.
+        """
         if rank is _NO_RANK:
             raise TypeError(
                 "these are the values already, and no future: `.get(rank)` is that of a rank, "

@@ -40,7 +40,7 @@ class Unframer:
     """Cuts one stream into messages again.
 
     ``feed`` takes the bytes that were read. While a large message arrives, ``room`` is the memory
-    for its next bytes: to read straight into it, and then call ``filled``, saves a copy.
+    for its next bytes. Reading straight into ``room``, and then calling ``filled``, saves a copy.
     """
 
     def __init__(self, receive: Callable[[Frames], None], max_bytes: int = -1) -> None:

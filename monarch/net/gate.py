@@ -54,8 +54,12 @@ def adopt(url: str, fd: int) -> None:
 
 
 class GateLimits(NamedTuple):
-    """How long a handshake may take, how many peers may be connected before theirs, and how long
-    after a first failure a peer of a job that has others is logged."""
+    """Limits on peers that have not finished their handshake.
+
+    ``handshake_ms``: how long a handshake may take. ``max_knocking``: how many such peers may be
+    connected. ``seconds_to_accuse``: for so long after a first failed handshake, a gate that has
+    let members in logs nothing, because the peer may be a member that was killed.
+    """
 
     handshake_ms: int = 5_000
     max_knocking: int = 128
@@ -213,8 +217,10 @@ class _ListenerWatch:
         return self._lets_peers_in and now - self._first_failure < self._limits.seconds_to_accuse
 
     def _send_away(self) -> None:
-        """Hang up on the peer that has waited longest before its handshake; a real peer connects
-        again. Peers that have finished the handshake are not counted here."""
+        """Hang up on the peer that has waited longest before its handshake, because too many wait.
+
+        A real peer connects again.
+        """
         while self._knocking:
             number = next(iter(self._knocking))
             address, port = self._knocking.pop(number)

@@ -235,7 +235,7 @@ class Gateway:
             self._errors = None
 
     def close(self) -> None:
-        """End the far end, and all connections through it. Idempotent."""
+        """End the program at the gateway, and all connections through it. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

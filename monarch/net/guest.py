@@ -28,8 +28,8 @@ def wait_until(
     """Wait until ``done()``, for ``timeout`` seconds at most. For a thread that is about to block.
 
     First writes the messages that are held back. If the thread is a guest of a loop, it polls for
-    the loop meanwhile; otherwise this returns at once, and may return early in any case: block
-    then.
+    the loop meanwhile; otherwise this returns at once. It may return early in any case, so the
+    caller must then block in its own way.
 
     ``subscribe`` is called with a function that another thread must call when it has made
     ``done()`` true: the polling thread would not notice.

@@ -132,7 +132,10 @@ class IoLoop:
         callbacks: dict[int, Callable[[], object]],
         ready: Callable[[], object] | None,
     ) -> None:
-        """Set or remove a callback of ``fd``, and have the poller watch for what is left."""
+        """Set the callback of ``fd`` in ``callbacks``, or remove it if ``ready`` is None.
+
+        The poller then watches ``fd`` for the events that still have a callback.
+        """
         registered = self._wanted(fd)
         if ready is not None:
             callbacks[fd] = ready
@@ -150,7 +153,11 @@ class IoLoop:
         return (READ if fd in self._readers else 0) | (WRITE if fd in self._writers else 0)
 
     def run_on_loop(self, action: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Run ``action`` on the loop and return its result. Blocks other threads only."""
+        """Run ``action`` on the loop and return its result, or raise its error.
+
+        Blocks the calling thread unless it is the loop's own. Raises ``TimeoutError`` after
+        ``timeout`` seconds, and ``RuntimeError`` if the loop has ended.
+        """
         if self.is_current():
             return action()
         done = threading.Event()
@@ -317,8 +324,9 @@ class IoLoop:
         return self._poll.fileno()
 
     def timeout(self) -> float | None:
-        """Return the seconds until the next timer is due, 0 if something waits already. Only for
-        the thread that has the turn."""
+        """Return the seconds until the next timer is due; 0 if something waits already, None if
+        there is no timer. Only for the thread that has the turn.
+        """
         if self._soon:
             return 0.0
         if not self._timers:
@@ -373,10 +381,10 @@ def allow_many() -> None:
 
 
 def check_room_for(num_here: int, num_elsewhere: int) -> None:
-    """Raise ``OSError`` if so many more procs, on a host in this process and on others, need more
-    open files than this process may have.
+    """Raise ``OSError`` if more procs would need more open files than this process may have.
 
-    Without this check, a peer whose connection cannot be accepted would be waited for forever.
+    They are ``num_here`` procs on a host in this process, and ``num_elsewhere`` on others. Without
+    this check, a peer whose connection cannot be accepted would be waited for forever.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

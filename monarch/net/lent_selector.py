@@ -13,7 +13,8 @@ from monarch.net.io_loop import IoLoop
 class LentSelector(selectors.DefaultSelector):
     """Polls for the I/O loop, too, while asyncio has nothing to do.
 
-    Only while ``has_guests()``: if no actor is async, a sync actor's thread should have the turn.
+    It does so only while ``has_guests()`` is true. Without async actors it is false, because then
+    the thread of a sync actor should poll instead.
     """
 
     def __init__(self, io: IoLoop, has_guests: Callable[[], bool] = lambda: True) -> None:

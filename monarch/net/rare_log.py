@@ -31,7 +31,9 @@ class RareLog:
         self._write(logging.WARNING, kind, text, values, None)
 
     def exception(self, kind: Hashable, text: str, *values: object) -> None:
-        """Log an error with the traceback of the exception that is being handled."""
+        """Log the exception that is being handled, with its traceback, if its ``kind`` was not
+        logged lately.
+        """
         self._write(logging.ERROR, kind, text, values, True)
 
     def _write(

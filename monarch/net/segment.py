@@ -154,8 +154,10 @@ def _returned(lease: Any) -> None:
 
 
 def _keep_all() -> None:
-    """Have this parent of a fork never clear the holds: the child has the same views, and nobody
-    counts its use of them."""
+    """Make this process, the parent of a fork, never clear the holds of its regions.
+
+    The child has the same views, and nobody knows when it stops using them.
+    """
     for lease in list(_leases.values()):
         lease.pid = 0
 

@@ -62,7 +62,7 @@ def take(receive: Receive, frames: Frames, peer: Callable[[], str], rare: RareLo
     """Call ``receive`` with a message. An error that it raises is logged, once for each kind, with
     the name of the ``peer``.
 
-    The connection goes on: the next message is whole again.
+    The connection stays open, because a bad message does not affect the next one.
     """
     try:
         receive(frames)

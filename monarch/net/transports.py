@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class Transports:
-    """``ipc://`` URLs go over Unix sockets, ``tcp://`` URLs over ZeroMQ, made when first used."""
+    """The transports of a process: ``ipc://`` URLs go over Unix sockets, ``tcp://`` URLs over
+    ZeroMQ.
+
+    The ZeroMQ transport is made at the first ``tcp://`` URL.
+    """
 
     def __init__(
         self,

@@ -247,7 +247,7 @@ class TunnelEnd:
         self._close(stream)
 
     def _watch(self, stream: _Stream) -> None:
-        """Register with the selector the events that this connection needs now."""
+        """Register this connection with the selector for the events that it waits for now."""
         if stream.socket is None:
             return
         wanted = 0

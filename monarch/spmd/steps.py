@@ -174,7 +174,10 @@ def _number(value: Any) -> float:
 
 
 class _Work:
-    """A function with its arguments. Each call uses the function that its module has by then."""
+    """A function with its arguments.
+
+    Each call runs the newest version of the function, which its module has at that time.
+    """
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

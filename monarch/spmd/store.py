@@ -112,7 +112,10 @@ def worker_key(host: int) -> str:
 
 
 def _worker_url(transport: str, port: int, name: str) -> str:
-    """Return the URL for this machine's agent: at which others reach it, and it listens."""
+    """Return the URL for this machine's agent: where others connect to it, and where it listens.
+
+    Raises ``ValueError`` for an unsupported transport, or for "tcp" without a port.
+    """
     if transport == "ipc":
         directory = new_directory(new_uid())
         atexit.register(remove_directory, directory)

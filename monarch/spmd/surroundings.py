@@ -13,7 +13,7 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def hosts_beyond(mesh: ProcMesh | HostMesh) -> tuple[str, ...]:
-    """Return the names at which the hosts of a mesh are reached; none if all are one machine."""
+    """Return the names at which the hosts of a mesh are reached; empty if all are one machine."""
     urls = set(_urls(mesh))
     if len(urls) < 2:
         return ()
@@ -40,10 +40,11 @@ def _urls(mesh: ProcMesh | HostMesh) -> Iterable[str]:
 
 
 def use_interface(address: str) -> None:
-    """Make gloo and NCCL of this process listen only at the interface towards an address.
+    """Make gloo and NCCL of this process listen only at the network interface towards an address.
 
-    On loopback they are reached from this machine alone. By default gloo uses the address of the
-    host's name, and NCCL the first interface that it finds. Variables that the user has set stay.
+    With a loopback address they are reached from this machine alone. By default gloo uses the
+    address of the host's name, and NCCL the first interface that it finds. Variables that the user
+    has set stay.
     """
     name = interface_towards(address)
     if name is not None:

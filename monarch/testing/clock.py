@@ -119,8 +119,10 @@ class VirtualIoLoop(IoLoop):
         return timer
 
     def pass_by(self, timeout: float) -> bool:
-        """Wait until the loop has run everything handed to it; return False if it has ended, or is
-        late."""
+        """Wait until the loop has run everything handed to it.
+
+        Returns False if the loop has ended, or has not done so within ``timeout`` seconds.
+        """
         try:
             self.run_on_loop(lambda: None, timeout)
         except (TimeoutError, RuntimeError):

@@ -155,7 +155,9 @@ class FakeGpuArray:
 
 
 class _FakeMark:
-    """A mark behind work of this process."""
+    """A mark in a stream of this process: reached when all work that was queued before it is
+    done.
+    """
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -172,7 +174,9 @@ class _FakeMark:
 
 @dataclass
 class _OthersFence:
-    """Another process's fence, at the place where it was when it was followed."""
+    """Another process's fence. A stream that follows it waits for the place where the fence is
+    then.
+    """
 
     words: _Words
     at: int
@@ -200,7 +204,7 @@ class _FencePlace:
 class _FakeStream:
     """Runs queued work in order, on a thread of its own, which ends with the stream.
 
-    An error is raised by the mark behind the work.
+    An error in the work is raised by ``wait`` of the next mark.
     """
 
     def __init__(self, count_copy: Callable[[StoragePlace, StoragePlace], None]) -> None:
@@ -558,7 +562,9 @@ def _count_copy(
 
 
 def _keep(storage: FakeStorage) -> None:
-    """Do nothing: as a finalizer's argument, the storage is kept until then."""
+    """Do nothing. A finalizer has ``storage`` as its argument, which keeps the storage until it
+    runs.
+    """
 
 
 def _count_nothing(source: StoragePlace, target: StoragePlace) -> None:

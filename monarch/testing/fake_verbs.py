@@ -47,8 +47,9 @@ class FakeVerbs:
         self.numbers = itertools.count(1)
 
     def shift_of(self, rkey: int) -> int:
-        """Return how far registered memory is from its address: exported GPU memory is
-        elsewhere."""
+        """Return how far registered memory really is from its address; 0 unless it is exported GPU
+        memory.
+        """
         return self.exported[rkey][1] if rkey in self.exported else 0
 
     def list_devices(self) -> list[str]:

@@ -53,7 +53,7 @@ class Script:
 
 @dataclass
 class _ScriptRule:
-    """``action`` runs instead of the call that makes ``num_left`` 0."""
+    """A rule that ``action`` runs in place of the call that makes ``num_left`` 0."""
 
     num_left: int
     action: Callable[[], object]
@@ -119,5 +119,5 @@ class Hold:
             raise TimeoutError(f"the call that is to be held did not come within {timeout} s")
 
     def release(self) -> None:
-        """Let the call run, and all that come later."""
+        """Let the call run. Later calls with this hold do not wait."""
         self._released.set()

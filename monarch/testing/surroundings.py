@@ -55,7 +55,11 @@ class _Environment(MutableMapping[str, str]):
 
 @contextmanager
 def simulated_surroundings(procs: ProcTable) -> Iterator[None]:
-    """Replace these functions within: a proc that exits, or is killed by its pid, ends alone."""
+    """Replace ``os.getpid``, ``os._exit``, ``os.kill``, ``os.environ`` and the output streams.
+
+    Within the block they act for the proc whose thread uses them. A proc that exits, or is killed
+    by its pid, ends alone.
+    """
     real_getpid, real_exit, real_kill = os.getpid, os._exit, os.kill
 
     def getpid() -> int:

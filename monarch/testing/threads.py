@@ -52,7 +52,7 @@ def belonging_to(owner: Any) -> Iterator[None]:
 
 @contextmanager
 def inherited() -> Iterator[None]:
-    """Make new threads within belong to the proc of the thread that starts them."""
+    """Within the block, make each new thread belong to the proc of the thread that starts it."""
     start = threading.Thread.start
 
     def start_as_ours(thread: threading.Thread) -> None:
@@ -82,7 +82,9 @@ def inherited() -> Iterator[None]:
 
 
 def _end_in_peace(thread: threading.Thread) -> None:
-    """Prepare the end of the calling thread, so that nothing unwinds Python's last steps in it."""
+    """Make sure that ``ProcEnded`` is not raised in the calling thread while Python ends the
+    thread.
+    """
     is_over = False
     while not is_over:
         with contextlib.suppress(ProcEnded), _ending:

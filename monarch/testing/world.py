@@ -217,7 +217,7 @@ class World:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Within, make this the world of this process."""
+        """Make this the world of the process within the block."""
         self._directory = new_directory(new_uid())
         with contextlib.ExitStack() as undo:
             undo.callback(remove_directory, self._directory)

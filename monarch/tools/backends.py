@@ -75,7 +75,8 @@ def why_not_nccl(gpus: Sequence[str]) -> str:
 def agree_on_backend(
     store: Any, rank: int, num_ranks: int, device: torch.device | str | int | None
 ) -> tuple[str, str]:
-    """Return the backend that all ranks use, and ``why_not_nccl``.
+    """Return the backend that all ranks use, and the text of ``why_not_nccl`` ("" if there is
+    none).
 
     All ranks call it before they make their group, with a store of torch that nobody else uses, and
     the device on which they compute.

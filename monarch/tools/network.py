@@ -59,7 +59,9 @@ def address_for(peers: Sequence[str]) -> str:
 
 
 def interface_towards(address: str) -> str | None:
-    """Return the name of the network interface by which an address is reached, or ``None``."""
+    """Return the name of the network interface by which an address is reached; ``None`` if there is
+    no route to the address, or its interface is not found.
+    """
     route = _route_to(address)
     if route is None:
         return None

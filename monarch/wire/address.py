@@ -10,8 +10,9 @@ Uid = str  # of a process or a mesh; no other has it
 class ProcAddress(msgspec.Struct, frozen=True, array_like=True):
     """The address of one process: its uid, and where it listens.
 
-    ``urls`` is empty while the process is still starting; then ``host_urls`` are those of its host
-    agent, which knows. ``machine`` tells whether a Unix socket can reach it.
+    ``urls`` is empty while the process is still starting. Its host agent, which listens at
+    ``host_urls``, then knows where it is. ``machine`` is the id of its machine: only processes
+    there can reach it through a Unix socket.
     """
 
     uid: Uid

@@ -73,15 +73,17 @@ def dump_arguments(args: Any, kwargs: Any) -> list[bytes]:
 def dump_order(cls: type, arguments: list[bytes]) -> payload.Payload:
     """Pickle an order to make an actor, which loads as the present class, ``args`` and ``kwargs``.
 
-    This process must not load the first order to change it: loading would turn the class here back
-    into what it was.
+    ``arguments`` are as ``dump_arguments`` returned them. To send a newer class, pickle a new
+    order: loading an earlier one here would turn the class back into its earlier version.
     """
     return payload.dump(_Order(cls, arguments))
 
 
 def stand_for(number: str, cls: type) -> Any:
-    """Have a by-value class of that number arrive as ``cls`` from now on; return a function that
-    undoes it."""
+    """Use ``cls`` in place of the class with this cloudpickle ``number`` when a pickle arrives.
+
+    Returns a function that undoes it.
+    """
     by_id = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
     replaced = by_id.get(number)
     by_id[number] = cls

@@ -47,8 +47,10 @@ class Envelope(msgspec.Struct, Generic[M_co], frozen=True):
 
 
 class OtherVersion(WireError):
-    """A message has another protocol version. ``hello``: the introduction of its sender, if
-    known."""
+    """A message has another protocol version than this process.
+
+    ``hello`` is the message if it is its sender's introduction; else None.
+    """
 
     def __init__(self, theirs: int | str, hello: Hello | None) -> None:
         super().__init__(
@@ -96,7 +98,9 @@ def decode(data: bytes) -> Message:
 
 
 def unpack(frames: Sequence[Bytes]) -> Envelope[Message]:
-    """Return the message in some frames. Raises ``WireError`` if they are none."""
+    """Return the message in some frames. Raises ``WireError`` if they do not contain a legal
+    message.
+    """
     if len(frames) < 3:
         raise WireError(f"a message has at least three frames, not {len(frames)}")
     header = memoryview(frames[1])

@@ -31,10 +31,10 @@ rely on is marked then."""
 
 
 class Borrowed(list[memoryview]):
-    """Buffers that are still the sender's own: sending takes them first.
+    """Buffers that still belong to the sender, who may change them after sending.
 
-    ``taken`` is for the runtime's own copy of them; ``is_shared``: several receivers may share one
-    copy.
+    ``taken`` is the copy that the runtime made of them when it sent them, or None. ``is_shared``:
+    several receivers may share that copy.
     """
 
     def __init__(self, views: Sequence[memoryview] = (), owner: object = None) -> None:
@@ -90,7 +90,10 @@ def _is_torch_there() -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether C's fast pickler is enough for a value, as for the usual (args, kwargs)."""
+    """Return whether a value is so plain that C's fast pickler can pickle it.
+
+    It looks into the tuples and dicts of the usual (args, kwargs).
+    """
     if type(value) is tuple:
         return all(map(_is_plain, value))
     if type(value) is dict:

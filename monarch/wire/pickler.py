@@ -53,11 +53,11 @@ def dumps(value: Any) -> bytes:
 
 
 def place_of_stray(cls: type) -> tuple[str, str] | None:
-    """Return the module and name at which a class can be imported that names a wrong module; None
-    for other classes.
+    """For a class whose ``__module__`` is wrong, return a module and a name at which it can be
+    imported.
 
-    Raises PicklingError for a class of an extension that is in no module: no other process could
-    make it.
+    None for other classes, and if there is no such module. Raises PicklingError for a class of an
+    extension that is in no module: no other process could make it.
     """
     if cls in _strays:
         return _strays[cls]

@@ -89,8 +89,10 @@ class TensorReducer:
         return NotImplemented
 
     def late(self, buffer: pickle.PickleBuffer) -> _Storage | _StorageTable | None:
-        """Return the object that will have the contents of ``buffer`` once everything is pickled;
-        None for other buffers."""
+        """Return the storage or table that ``buffer`` is a placeholder for; None for other buffers.
+
+        Its contents are known only once everything is pickled.
+        """
         return self._late.get(id(buffer))
 
     def end(self) -> None:

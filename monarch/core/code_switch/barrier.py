@@ -68,8 +68,9 @@ class SwitchBarrier:
 
     @property
     def gives_up_at(self) -> float | None:
-        """Return the time at which the fence gives up because it delays a process; ``None`` if it
-        delays none.
+        """Return the time at which the fence gives up because it delays a process.
+
+        ``None`` if it delays none, or if it has no time limit.
         """
         if self.seconds is None or self.held_at is None or not self.is_awaited:
             return None
@@ -107,14 +108,18 @@ class SwitchBarrier:
         return bool(behind & self._come)
 
     def came(self, proc: str) -> bool:
-        """Record that all actors of a process have reached the fence; return whether a message
-        waits for it there.
+        """Record that all actors of a process have reached the fence.
+
+        Returns whether a message was sent to the process that now waits behind the fence.
         """
         self._come.add(proc)
         return proc in self._sent
 
     def hold(self, now: float) -> list[Effect]:
-        """Note that the fence delays a sender from ``now`` on, if it did not before."""
+        """Note that the fence delays a sender from ``now`` on; ignored if it delays one already.
+
+        The effects tell the fence's owner, if the fence is in another process's order.
+        """
         if self.held_at is not None:
             return []
         self.held_at = now
@@ -122,7 +127,11 @@ class SwitchBarrier:
 
     @property
     def wakes_at(self) -> float:
-        """Return when to check whether the fence delays a sender; once it does, when to give up."""
+        """Return the next time to act.
+
+        Before the fence delays a sender, this is when to check whether it does. Afterwards it is
+        when to give up, or infinity without a time limit.
+        """
         if self.held_at is None:
             return self.look_at
         return math.inf if self.gives_up_at is None else self.gives_up_at

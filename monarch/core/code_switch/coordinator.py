@@ -37,7 +37,7 @@ _LONGEST_PAUSE_SECONDS = 2.0
 
 
 class Pause(NamedTuple):
-    """Wait for so many seconds, and then call ``woke``."""
+    """Wait for so many ``seconds``, and then call ``Coordinator.woke``."""
 
     seconds: float
 

@@ -41,7 +41,7 @@ class Reason(Enum):
 
 
 class Do(NamedTuple):
-    """Do this work; ``generation`` must be reverted before, if not 0."""
+    """Do this work. First revert ``generation``, unless it is 0."""
 
     number: int
     work: Work
@@ -58,15 +58,17 @@ class AskProcs(NamedTuple):
 
 
 class TellProcs(NamedTuple):
-    """Send an order to procs that they do not answer."""
+    """Send an order that needs no answer to procs."""
 
     procs: Sequence[str]
     order: Order
 
 
 class AnswerOrder(NamedTuple):
-    """Answer the order with this ``token``: with the vote, and with the reasons, each with a
-    proc."""
+    """Answer the order that came with this ``token``.
+
+    The answer has the vote, and ``reasons`` with the proc that each is about ("": this process).
+    """
 
     token: int
     reasons: Sequence[tuple[Reason, str]] = ()
@@ -86,8 +88,9 @@ class TellHeld(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Check whether a message to an actor of this process waits behind the fence; if so, call
-    ``held``."""
+    """Check whether a message to an actor of this process waits behind the fence; if one does, call
+    ``Participant.held``.
+    """
 
 
 Effect = Do | AskProcs | TellProcs | AnswerOrder | Say | TellHeld | Look
@@ -95,6 +98,7 @@ Effects = Sequence[Effect]
 
 
 def answer_to(token: int, *reasons: Reason) -> list[Effect]:
-    """Return the answer to an order, if one is expected: ``token`` is 0 for an order that needs
-    none."""
+    """Return the effect that answers an order; empty if ``token`` is 0, as the order needs no
+    answer.
+    """
     return [AnswerOrder(token, [(reason, "") for reason in reasons])] if token else []

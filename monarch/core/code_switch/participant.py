@@ -44,9 +44,11 @@ _NOT_FOR_STRANGERS = (SwitchOrder.LIFT, SwitchOrder.RESUME, SwitchOrder.GO, Swit
 
 
 class Participant:
-    """Follows the orders of one ``coordinator`` at a time. ``members`` returns the procs that
-    switch with us at that moment. If ``is_root``, it reverts a switch whose author dies. ``uid``
-    is our own, because messages to our own actors wait at the fence too.
+    """Follows the orders of one ``coordinator`` at a time.
+
+    ``members`` returns the procs that switch with this process at the moment of the call. If
+    ``is_root``, it reverts a switch whose author dies. ``uid`` is this process's own, because
+    messages to its own actors wait at the fence too.
 
     Events are methods; each returns the effects to carry out, in order. ``number`` in an effect
     identifies its answer; answers to finished work are ignored. ``wakes_at`` is the time to call
@@ -137,8 +139,9 @@ class Participant:
         return self._go(token)
 
     def _prepare(self, order: Order, sender: str, token: int, now: float) -> Effects:
-        """Start a switch for the first coordinator that asks. If the same coordinator starts again,
-        its earlier switch is dropped.
+        """Start a switch for ``sender``, unless another coordinator's switch is in progress here.
+
+        An earlier switch of the same coordinator is dropped.
         """
         effects: list[Effect] = []
         unfinished = 0
@@ -159,8 +162,10 @@ class Participant:
         return [*effects, Do(self._number, Work.PREPARE, token, unfinished)]
 
     def _raise_fence(self, order: Order, token: int, now: float) -> Effects:
-        """Raise a fence for all members. ``seconds`` is ``None`` for a fence in another process's
-        order: it is raised at once, and answered when all have passed it, even if it was lifted.
+        """Raise a fence for all members.
+
+        If the order has no ``seconds``, the fence is part of another process's fence. Then it is
+        raised in this process at once, and answered when all have passed it, even if it was lifted.
         """
         self._telling.begin(now)
         fence = self.fence = SwitchBarrier(order.attempt, token, order.seconds, now)
@@ -197,8 +202,9 @@ class Participant:
         return [*effects, Do(self._number, Work.HALT, token)]
 
     def _patch(self, order: Order, token: int, now: float, leaving: Sequence[str]) -> Effects:
-        """Change the code. Procs that are ``leaving`` revert, because their hosts do not show
-        it."""
+        """Change the code. Procs that are ``leaving`` revert first, because their hosts could not
+        show the new files.
+        """
         votes = self._begin(SwitchOrder.PATCH, token, now, _PATCH_SECONDS)
         self.replaced.difference_update(leaving)
         effects = self._ask(votes.leaving, SwitchOrder.REVERT, leaving, token)
@@ -231,7 +237,7 @@ class Participant:
         return [*effects, Do(self._number, Work.REVERT, token, order.generation)]
 
     def did(self, number: int, vote: Vote, now: float) -> Effects:
-        """Handle the end of own work, with its vote."""
+        """Handle the end of a piece of this process's own work, with its vote."""
         self._check(number)
         votes, fence = self._round, self.fence
         if fence is not None and number == fence.own_number and not fence.has_own_come:
@@ -246,8 +252,10 @@ class Participant:
         return [*votes.did(number, vote), *self._check_round()]
 
     def voted(self, number: int, vote: Vote, now: float, *, gives_way: bool = False) -> Effects:
-        """Handle the answer of a proc, or its end. ``gives_way``: a new proc replaces it when all
-        go on."""
+        """Handle the answer of a proc, or its end.
+
+        ``gives_way``: the proc will be replaced by a new one when the switch is done.
+        """
         self._check(number)
         votes, fence = self._round, self.fence
         if number in self._preparing:
@@ -270,14 +278,20 @@ class Participant:
         return [*effects, *self._check_round()]
 
     def held(self, attempt: int, now: float) -> Effects:
-        """Note that a fence delays a process: our own fence (``attempt`` 0) or that of a process
-        below."""
+        """Note that a fence delays a sender of messages.
+
+        ``attempt`` is 0 for the fence in this process, or the number of the fence in a proc that
+        reported it.
+        """
         fence = self.fence
         return fence.hold(now) if fence and attempt in (0, fence.attempt) else []
 
     def author_gone(self, uid: str, now: float) -> Effects:
-        """Handle the end of an author. If it was our coordinator, a root reverts what it has begun,
-        and so does any process an upgrade; a proc ends with its owner."""
+        """Handle the end of an author.
+
+        If it is the coordinator of the present switch, a root reverts the switch, and any process
+        reverts an upgrade. Other procs do nothing, because they end with their owner.
+        """
         if self.is_idle or self.coordinator != uid or not uid:
             return []
         if self.state is ParticipantState.REVERTING or not (self._is_root or self.generation < 0):
@@ -316,7 +330,9 @@ class Participant:
             raise IllegalEvent(f"nothing was asked under the number {number}")
 
     def _knows(self, sender: str, generation: int) -> bool:
-        """Return whether this sender may give orders for the generation."""
+        """Return whether ``sender`` is the coordinator of the present switch, and that is to
+        ``generation``.
+        """
         return not self.is_idle and (sender, generation) == (self.coordinator, self.generation)
 
     def _go_to(self, event: SwitchOrder | SwitchEvent) -> None:
@@ -354,18 +370,22 @@ class Participant:
     def _order(
         self, kind: SwitchOrder, seconds: float | None = 0.0, behind: tuple[str, ...] = ()
     ) -> Order:
-        """Return an order for our procs."""
+        """Return an order of the present switch, to be sent to procs."""
         attempt = self.fence.attempt if self.fence is not None else 0
         return Order(kind, self.generation, attempt, seconds, behind)
 
     def _prepare_new(self, token: int) -> list[Effect]:
-        """Ask the procs to prepare that have not been asked yet."""
+        """Ask those procs to prepare that were not asked before, as they have started since."""
         new = [proc for proc in self._members() if proc not in self._prepared]
         self._prepared.update(new)
         return self._ask(self._preparing, SwitchOrder.PREPARE, new, token)
 
     def _advance(self) -> list[Effect]:
-        """Send the fence to the procs that have not reached it yet, step by step."""
+        """Do the next step of the fence that is under way.
+
+        The new procs prepare, the actors of this process reach the fence, all procs reach it, and
+        then spawns are forbidden. In the end, the order is answered.
+        """
         fence = self._awaited()
         if fence is None:
             return []
@@ -398,7 +418,7 @@ class Participant:
         return fence if fence is not None and fence.is_awaited else None
 
     def _pass(self, fence: SwitchBarrier) -> list[Effect]:
-        """Answer the order that waits until all have passed a lifted fence, if they have."""
+        """If all have passed a fence that was lifted, answer the orders that wait for this."""
         if not (fence.is_lifted and fence.is_passed):
             return []
         return [*fence.answer(), *self._end_lift()]
@@ -419,7 +439,7 @@ class Participant:
         return votes.answer()
 
     def _drop_orders(self) -> list[Effect]:
-        """Answer all earlier orders, so that no sender waits for them any longer."""
+        """Answer all orders that are still open, so that their senders stop waiting."""
         effects, fence = self._drop_round(), self.fence
         if fence is not None:
             effects += fence.answer()

@@ -20,8 +20,8 @@ NOBODY = -1
 class AskOwner(NamedTuple):
     """Send a request to an owner, given by its index; pass the answer to ``voted``.
 
-    Requests about files go to hosts. ``SHOW_FILES`` goes to those of ``NOBODY``;
-    ``TAKE_BACK_FILES`` to these and to the hosts of an owner that was lost.
+    Requests about files go to hosts. ``SHOW_FILES`` goes to the hosts on which nothing runs (owner
+    ``NOBODY``). ``TAKE_BACK_FILES`` goes to them, or to the hosts of an owner that was lost.
     """
 
     owner: int
@@ -29,8 +29,10 @@ class AskOwner(NamedTuple):
 
 
 class BringBack(NamedTuple):
-    """Push to this owner the code that it had before: it has switched, and another owner could
-    not."""
+    """Push to this owner the code from before the push.
+
+    It has switched to the new code, but another owner could not.
+    """
 
     owner: int
 
@@ -39,7 +41,9 @@ Request = AskOwner | BringBack
 
 
 class Proposal:
-    """A push to so many owners. Each event returns the next request; None once it is over."""
+    """A push to ``num_owners`` owners. Each event returns the next request; None once the push is
+    over.
+    """
 
     def __init__(self, num_owners: int) -> None:
         self.state = ProposalState.IDLE
@@ -67,8 +71,10 @@ class Proposal:
 
     @property
     def switching(self) -> int | None:
-        """The owner that was told to switch and has not answered. Only this owner can be
-        stopped."""
+        """The owner that was told to switch and has not answered; None if there is none.
+
+        Only this owner can be stopped.
+        """
         request = self._open
         is_switch = isinstance(request, AskOwner) and request.order is SwitchOrder.SWITCH
         return request.owner if is_switch and request is not None else None

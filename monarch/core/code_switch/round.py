@@ -13,7 +13,10 @@ from monarch.wire.message import SwitchOrder
 
 
 class Round(msgspec.Struct, kw_only=True, eq=False):
-    """The votes of a participant and its procs on one order, which is answered when all are in."""
+    """The votes of a participant and its procs on one order.
+
+    The order is answered when all votes have arrived.
+    """
 
     order: SwitchOrder
     #: Identifies the order that is answered; 0 if it needs no answer.
@@ -68,8 +71,10 @@ class Round(msgspec.Struct, kw_only=True, eq=False):
     def voted(
         self, number: int, vote: Vote, *, gives_way: bool, replaced: set[str]
     ) -> list[Effect]:
-        """Handle the vote or the death of a proc. ``replaced`` are the procs that are known to be
-        replaced.
+        """Handle the vote or the death of a proc.
+
+        ``replaced`` are the procs that are known to be replaced; a proc that gives way while it
+        halts is added.
         """
         if number in self.leaving:
             self.leaving.pop(number)

@@ -33,7 +33,9 @@ from monarch.wire.message import SwitchOrder
 
 
 class Vote(Enum):
-    """The answer to an order. A participant that has ended has no vote, and the switch goes on."""
+    """The answer to an order. A participant that has ended has the vote ``GONE``: the switch goes
+    on.
+    """
 
     YES = "yes"
     LATE = "late"

@@ -48,7 +48,9 @@ class ImportedTexts:
         self._stand = stand
 
     def texts(self) -> dict[str, bytes]:
-        """Return the texts by file, for modules that are still the same."""
+        """Return the texts by file, without modules that were unloaded or replaced since they were
+        read.
+        """
         return {
             path: text
             for name, (path, text) in self._texts.copy().items()

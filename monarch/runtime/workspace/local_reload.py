@@ -157,8 +157,8 @@ class LocalReload:
                 ReloadRound([cell], report, seconds, _log_refusal).start()
 
     def audit(self, plan: ReloadPlan, is_over: Callable[[], bool]) -> AuditOutcome:
-        """Return what still runs old code here. Takes part of a second, most of it pauses for other
-        threads.
+        """Return what still runs old code here. Takes less than a second of computing, spread over
+        several seconds so that other threads can run.
 
         Raises AuditEndedError when ``is_over`` becomes true.
         """
@@ -228,7 +228,9 @@ class ReloadWords:
         self._label = label
 
     def of_prepared(self, step: Preparation | None) -> ReloadOutcome:
-        """Return the changes that a step would make here."""
+        """Return the changes that ``step`` would make here; an outcome without changes if it is
+        None.
+        """
         outcome = ReloadOutcome(num_procs=1)
         if step is None:
             return outcome
@@ -284,8 +286,11 @@ class ReloadWords:
         )
 
     def _left_behind(self, report: ReloadReport) -> list[str]:
-        """Notes on live actors whose classes this process sent them, and that have no file where
-        they run."""
+        """Return a warning for each class with live actors that keep their old code.
+
+        This process sent them the class whole, because the file of the class does not exist where
+        they run.
+        """
         sent = sorted(self._agent.kept_spawns.sent_whole())
         names = [
             name.rpartition(".")[2]

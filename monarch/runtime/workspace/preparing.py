@@ -39,7 +39,7 @@ from monarch_reload import (
 
 
 class Preparation(msgspec.Struct):
-    """One change of code in this process."""
+    """One change of code in this process, prepared but perhaps not yet made."""
 
     plan: ReloadPlan
     #: The new code, which can be committed or aborted.
@@ -121,7 +121,9 @@ class Preparing:
         return self.of_class(plan, live, plan.upgrade, adds_globals=True)
 
     def has_missed(self, step: Preparation) -> bool:
-        """Return whether a module that the step changes was imported after it was prepared."""
+        """Return whether a module that the step changes was imported after the step was
+        prepared.
+        """
         if step.plan.upgrade is not None or step.modules.issuperset(sys.modules):
             return False
         late = (sys.modules.get(name) for name in set(sys.modules) - step.modules)
@@ -130,10 +132,10 @@ class Preparing:
         return not changed.isdisjoint(os.path.realpath(file) for file in files if file)
 
     def audit(self, files: Sequence[str], label: str, is_over: Callable[[], bool]) -> AuditOutcome:
-        """Return what still runs old code; training continues meanwhile, with nine tenths of the
-        time.
+        """Return what still runs old code in this process.
 
-        Raises AuditEndedError when ``is_over`` becomes true.
+        The audit pauses often, so training keeps about nine tenths of the time. Raises
+        AuditEndedError when ``is_over`` becomes true.
         """
         audit = self._reloader.audit(files, pause=Breaks(is_over))
         self._stale = audit.stale
@@ -189,8 +191,11 @@ class Preparing:
         return step
 
     def _sources(self, changes: Sequence[FileChange]) -> dict[str, bytes | None]:
-        """Return the new texts of the files that this process has loaded, and of config files. New
-        code finds other files when it imports them."""
+        """Return the new texts of the files that this process has loaded, and of config files.
+
+        ``None`` is for a deleted file. Files that are not loaded are left out: they are read when
+        they are imported.
+        """
         late = being_imported()  # see has_missed
         loaded = {
             os.path.realpath(source.path)
@@ -219,16 +224,21 @@ class Preparing:
 
 
 def being_imported() -> set[str]:
-    """Return the modules that are being imported now. A thread that imports a module holds a lock
-    of its name, so only few of thousands of modules need be checked."""
+    """Return the modules that are being imported now.
+
+    A thread that imports a module holds a lock with the name of the module. So only modules with
+    such a lock are checked, not all thousands.
+    """
     locks = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", sys.modules)
     specs = {name: _attribute(sys.modules.get(name), "__spec__") for name in list(locks)}
     return {name for name, spec in specs.items() if getattr(spec, "_initializing", False)}
 
 
 def _attribute(module: object, name: str) -> Any:
-    """Return an attribute of a module, which may be a lazy module that loads itself at any other
-    access."""
+    """Return an attribute of a module, or None if it has none of this name.
+
+    A lazy module, which loads itself when an attribute is read, is not loaded.
+    """
     try:
         return object.__getattribute__(module, name)
     except AttributeError:

@@ -230,7 +230,7 @@ class ReloadOutcome(msgspec.Struct):
         return Vote.NO if self.refused or self.busy else Vote.LATE if self.late else Vote.YES
 
     def begins_anew(self) -> None:
-        """Handle that the next start comes at once: drop the warnings that are about it."""
+        """Drop the warnings about the next start, because the process is started again at once."""
         self.warnings = [text for text in self.warnings if text not in self.for_next_start]
         self.for_next_start = []
 

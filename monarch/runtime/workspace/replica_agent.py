@@ -108,8 +108,10 @@ class ReplicaAgent:
         self._open(str(state))
 
     def _write_if_free(self, patience_seconds: float = 0.0) -> Replica | None:
-        """Return the replica, if no other host writes this folder; wait a while for a writer that
-        may be ending."""
+        """Return the replica to write to; None if another host still writes this folder.
+
+        Waits up to ``patience_seconds`` for a writer that may be ending.
+        """
         deadline = time.monotonic() + patience_seconds
         while self._replica is None:
             try:
@@ -155,7 +157,7 @@ class ReplicaAgent:
         self._orders.put(lambda: self._do(order, envelope.payload))
 
     def _share(self, order: Share, payload: Bytes) -> str:
-        """Take up what another host wrote; return why not, if that is impossible."""
+        """Take up what another host wrote to this folder; return "", or why that is impossible."""
         files = msgspec.msgpack.decode(payload, type=list[tuple[bytes, bytes]])
         why = self._folder.verify(order.generation, order.digest, files)
         why = why or self._environment.why_unfit()
@@ -165,7 +167,7 @@ class ReplicaAgent:
         return why
 
     def _do(self, order: Share | TakeBack, payload: Bytes) -> None:
-        """Carry out an order; return the state here afterwards, and the error, if any."""
+        """Carry out an order; answer it with the state here afterwards, and the error, if any."""
         try:
             if isinstance(order, Share):
                 why = self._share(order, payload)
@@ -222,8 +224,10 @@ class ReplicaAgent:
         node.answer(order, body)
 
     def _turn_away(self, order: Sync, message: messages.Message) -> messages.Message | None:
-        """Return the refusal for an author that comes while another author's push is in
-        progress."""
+        """Return the refusal for an author that comes while another author's push is in progress.
+
+        ``None`` if the message may be handled.
+        """
         lease = self._lease
         if isinstance(message, messages.Question) or not lease.is_anothers(
             order.author or order.sender
@@ -276,7 +280,7 @@ class ReplicaAgent:
         return answer
 
     def _tell_commit(self, order: Sync, replica: Replica) -> None:
-        """Publish for watchers that there is another state here, and which author brought it."""
+        """Publish for watchers that the state here has changed, and which author has changed it."""
         bulletin = Bulletin(
             "workspace",
             "committed",
@@ -291,7 +295,11 @@ class ReplicaAgent:
             self._agent.node.loop.call_soon(lambda: self._agent.publish(bulletin))
 
     def _stage_environment(self, replica: Replica, staged: messages.Staged) -> messages.Message:
-        """Prepare the packages that a staged state needs, or refuse the state."""
+        """Prepare the packages that a staged state needs; return ``staged``, the answer to the
+        author.
+
+        If this host cannot use the packages, drop the staged state and return a refusal.
+        """
         try:
             self._packages = self._environment.stage(staged.files)
         except UnfitEnvironment as error:
@@ -320,7 +328,7 @@ class ReplicaAgent:
                     self._agent.node.loop.call_soon(self._agent.workspace_changed)
 
     def _take_back(self, order: TakeBack) -> str:
-        """Show the state from before a generation again; return why not, if that is impossible."""
+        """Show the state from before a generation again; return "", or why that is impossible."""
         replica = self._replica
         if replica is None:
             return ""

@@ -65,13 +65,14 @@ class WorkspaceSession:
         allow_empty: bool = False,
         pip_arguments: Sequence[str] = (),
     ) -> SyncReport:
-        """Push ``workspace`` to ``hosts``. ``owners`` of the procs there: the client of this
-        program, unless given, and of a visit the clients that the hosts name. ``names``: how hosts
-        are called that may not say so themselves. Blocks; see ``Author.push``.
+        """Push ``workspace`` to ``hosts``; blocks. See ``Author.push``.
 
-        ``env`` first gets the packages that the workspace's lock file lists and hosts lack, and
-        pushes them now and with every later push. Raises ``EnvironmentFailed``; then nothing has
-        changed.
+        ``owners`` of the procs there are by default the client of this program or, in a visit, the
+        clients that the hosts name. ``names`` are for hosts that may not report their own names.
+
+        With ``env``, first get the packages that the workspace's lock file lists and hosts lack.
+        They are pushed now and with every later push. Raises ``EnvironmentFailed``; then nothing
+        has changed.
         """
         surroundings, notes = self._surroundings_of(workspace)
         if env:
@@ -126,11 +127,10 @@ class WorkspaceSession:
         self._agent.workspaces.pushed(plan.covers, plan.generation, plan.digest)
 
     def watcher(self, workspace: Workspace) -> Watcher:
-        """Return a new watcher of all folders that are pushed with a workspace, to be woken by
-        saves.
+        """Return a new watcher of all folders that are pushed with a workspace.
 
-        A caller that iterates over it tells each push what was ``touched``, so nothing else need
-        watch.
+        A caller that iterates over it passes the paths as ``touched`` to each push. The session's
+        own watches of the workspace are released, because the new watcher replaces them.
         """
         from monarch_sync.watching.watch import Watcher
 

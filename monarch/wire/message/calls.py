@@ -50,7 +50,7 @@ class Reply(Message, tag=3):
     """An answer to a port. Payload: a value, or an exception if ``failed``.
 
     ``refused``: the actor is dead, so that other calls to it need not wait either. ``generation``
-    is the one whose code made this answer.
+    is the generation of the code that made this answer.
     """
 
     port: int
@@ -79,7 +79,7 @@ class PortMark(Message, tag=60):
 
 
 class Ancestor(msgspec.Struct, array_like=True, frozen=True):
-    """One of the owners above an actor: the actor that spawned it, or an owner of that one."""
+    """One of the owners above an actor: the actor that spawned it, or an owner above that actor."""
 
     name: str
     class_name: str
@@ -91,7 +91,7 @@ class Ancestor(msgspec.Struct, array_like=True, frozen=True):
 class SpawnActor(Message, tag=40, kw_only=True):
     """Make an actor. Payload: class and constructor arguments.
 
-    ``ancestors``: its owners, from below the client down.
+    ``ancestors``: its owners, beginning with the owner that the client spawned.
     """
 
     actor: Uid
@@ -157,7 +157,7 @@ class Waiter(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AnswerWaits(msgspec.Struct):
-    """The wait in which an actor is, as ``Waiter`` has it, while a caller waits for its answer."""
+    """The answer to ``AskWait``: the wait of the actor. Its fields are as in ``Waiter``."""
 
     number: int
     name: str
@@ -191,9 +191,10 @@ class RingFound(Message, tag=86):
 
 
 class AskMemory(Request[Body], tag=90):
-    """To the process that has registered memory: do ``what``, as ``about`` says.
+    """To the process that has registered memory for ``monarch.rdma``: a request for it.
 
-    It is sent over the job's own connections, which strangers cannot use.
+    ``what`` names the request, as ``stream`` or ``drop``; ``about`` has its arguments. It is sent
+    over the job's own connections, which strangers cannot use.
     """
 
     what: str

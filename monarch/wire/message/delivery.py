@@ -13,10 +13,10 @@ from monarch.wire.message.header import Message
 
 
 class Grow(Message, tag=61, kw_only=True):
-    """To a host agent: the part of a tree that it needs to forward the casts of ``sender``, which
-    is the hosts from ``start`` on.
+    """To a host agent: the part of a tree that it needs to forward the casts of ``sender``.
 
-    Sent before the first cast, and again when a host of the tree has died.
+    ``hosts`` are a range of the tree's hosts, and ``start`` is the position of its first host. Sent
+    before the first cast, and again when a host of the tree has died.
     """
 
     mesh: Uid
@@ -92,7 +92,7 @@ class Parcel(Message, tag=12, kw_only=True):
 
 
 class Consignment(Message, tag=13):
-    """A message whose bulk follows in chunks, as the receiver asks for them."""
+    """A message whose bulk follows in chunks, each when the receiver asks for it."""
 
     sender: Uid
     number: int
@@ -108,7 +108,10 @@ class BulkChunk(Message, tag=14):
 
 
 class Credit(Message, tag=15):
-    """Send so many more chunks of that consignment; 0: the receiver will not take it."""
+    """Send ``num_chunks`` more chunks of consignment ``number``.
+
+    0 means that the receiver will not take the consignment.
+    """
 
     sender: Uid
     number: int
@@ -125,7 +128,7 @@ class Retire(Message, tag=16):
 class Unmapped(Message, tag=17):
     """I do not have this segment of yours, so the parcel with this hold could not be opened.
 
-    A process that needs the segment again must be handed it anew.
+    The segment must be handed over again before another parcel can use it.
     """
 
     sender: Uid

@@ -19,8 +19,11 @@ class Onward(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SyncAnswer(msgspec.Struct):
-    """The ``reply``, which is opaque here. If content was staged: the landing places of
-    ``packages`` by path, and the client whose processes have to change with the files."""
+    """A host's answer to one message of a push; the ``reply`` is opaque here.
+
+    If content was staged, it also has the landing places of ``packages`` by path, and the client
+    whose processes have to change with the files.
+    """
 
     reply: bytes
     root: str = ""
@@ -46,10 +49,10 @@ class Sync(Request[SyncAnswer], tag=28):
 
 
 class Bring(Request[str], tag=51, kw_only=True):
-    """From a host agent to its client: bring the workspace ``wanted``. New procs need it, and the
-    host has ``digest``.
+    """From a host agent to its client: bring the workspace state ``wanted`` to the host.
 
-    Answered with the digest that the host has now if that is right, else with "".
+    New procs need it, and the host has the state ``digest``. The answer is "", or the digest of the
+    host's own state if the other hosts turn out to have that state too.
     """
 
     host: ProcAddress
@@ -60,15 +63,15 @@ class Bring(Request[str], tag=51, kw_only=True):
 
 
 class FilesNow(msgspec.Struct):
-    """The state of a host's files afterwards."""
+    """The state of a host's files after it has carried out a ``Share`` or ``TakeBack``."""
 
     generation: int
     digest: str
 
 
 class Share(Request[FilesNow], tag=52):
-    """To a host agent whose folder is written by another host: check whether the folder has this
-    state.
+    """To a host agent whose folder is written by another host: check whether the folder has the
+    state of ``generation`` and ``digest``.
 
     Payload: paths and digests of the changed files.
     """
@@ -81,7 +84,8 @@ class Share(Request[FilesNow], tag=52):
 class TakeBack(Request[FilesNow], tag=50):
     """To a host agent: restore the files from before ``generation``, if it shows that generation.
 
-    An owner orders it on behalf of the push's ``author``: another author may have staged since.
+    ``author`` is the author of the push, on whose behalf an owner may order this. Files that
+    another author has staged since are kept.
     """
 
     generation: int
@@ -170,8 +174,9 @@ class BusyActor(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Waiting(Message, tag=49):
-    """To the process that asked for a change of generation: which actors it has waited for, and how
-    long."""
+    """To the process that ordered a switch: which actors the switch has waited for, and how
+    long.
+    """
 
     generation: int
     busy: tuple[BusyActor, ...]

@@ -13,8 +13,11 @@ from monarch.wire.message.header import Message, Request
 
 
 class Attached(msgspec.Struct):
-    """The state of a host for its new client. ``holder``, with an error: the client that has the
-    host."""
+    """The state of a host for its new client.
+
+    If the host is refused with an error because another client has it, ``holder`` names that
+    client.
+    """
 
     machine: str = ""
     pid: int = 0
@@ -166,7 +169,7 @@ class ProcSpec(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Preload(Request[None], tag=25):
-    """Have a template process that has imported these modules ready for later spawns."""
+    """Keep a template process ready for later spawns, which has imported these modules."""
 
     modules: tuple[str, ...]
 
@@ -267,8 +270,8 @@ class KeepMemory(Request[None], tag=34):
     """From a proc to its host agent: keep this memory (a memfd of the proc) open, so that it
     outlives the proc.
 
-    ``owner`` names what it belongs to, such as a run; ``name`` is the rank's. It replaces the
-    memory of the same name.
+    ``owner`` names what the memory belongs to, such as a run, and ``name`` the rank. Memory that
+    was kept before for the same owner and name is replaced.
     """
 
     owner: str
@@ -277,8 +280,11 @@ class KeepMemory(Request[None], tag=34):
 
 
 class MemoryFound(msgspec.Struct):
-    """Memory that the process ``pid`` keeps open. By name: its ``fds``, its ``sizes``, and its
-    ``marks``, which are numbers at the beginning of each."""
+    """Memory that the process ``pid`` keeps open.
+
+    By name: its file descriptors ``fds``, its ``sizes`` in bytes, and its ``marks``, which are the
+    numbers that each memory begins with.
+    """
 
     pid: int
     fds: dict[str, int]
@@ -316,7 +322,7 @@ class Log(Message, tag=24, kw_only=True):
 
 
 class LogRoom(Message, tag=30):
-    """To a host agent: so many bytes of lines were printed, and as many more may be sent."""
+    """To a host agent: ``num_bytes`` bytes of lines were printed, so as many more may be sent."""
 
     num_bytes: int
 

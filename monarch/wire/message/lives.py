@@ -9,8 +9,9 @@ from monarch.wire.message.header import Message
 class Hello(Message, tag=1):
     """The first message on every connection: who the sender is, and where to answer.
 
-    It has the same shape in all versions of the protocol, so that processes of different versions
-    can tell. ``is_refusal``: it answers a ``Hello`` of another version, and no message will follow.
+    It has the same shape in all versions of the protocol, so that a receiver of another version can
+    read the sender's version. ``is_refusal``: it answers a ``Hello`` of another version, and no
+    message will follow.
     """
 
     proc: ProcAddress
@@ -82,7 +83,7 @@ class ProcsDown(Message, tag=8):
 
 
 class ProcAgain(Message, tag=82):
-    """A proc was replaced by a new one of its uid, for which ``ProcUp`` follows.
+    """A proc was replaced by a new one with the same uid, for which ``ProcUp`` follows.
 
     ``is_clean``: it answered all messages that it had got before it ended.
     """

@@ -59,8 +59,8 @@ class HoldText(Request[HoldOutput], tag=103):
     """To a proc: what has the debugger of a hold written since the character ``number``?
 
     -1 means since the last line that was typed. Answered at once if there is output, or if the
-    debugger waits for a line now and did not (``was_waiting``); else when that happens, or after
-    ``seconds``.
+    debugger waits for a line and ``was_waiting`` is false, or the other way round. Otherwise it is
+    answered when one of these happens, or after ``seconds``.
     """
 
     hold: str
@@ -77,8 +77,11 @@ class HoldNames(Request[tuple[str, ...]], tag=104):
 
 
 class ClocksStand(Message, tag=105):
-    """From the root to its procs, and from them to theirs: a call is held, or none is any
-    longer."""
+    """From the root to its procs, and from them to theirs: time limits are paused while a call is
+    held.
+
+    ``is_held`` says whether one is held now.
+    """
 
     is_held: bool
 
@@ -90,7 +93,9 @@ class StacksAsked(Request[Body], tag=106):
 
 
 class Peeked(msgspec.Struct):
-    """The answer to a look at the frame ``number``."""
+    """The answer to ``PeekLine``: the text to show, and the ``number`` of the frame that was looked
+    at.
+    """
 
     text: str
     number: int
@@ -116,8 +121,11 @@ class StopAt(Request[dict[str, str]], tag=108):
 
 
 class BreakAnswer(msgspec.Struct):
-    """From a proc: whether it will stop there, and the text of that line. From a host: all
-    ``breaks`` for procs that start later."""
+    """The answer to ``BreakPlace``.
+
+    From a proc: whether it will stop at the line, and the ``text`` of the line. From a host: all
+    ``breaks`` for procs that start later.
+    """
 
     text: str = ""
     is_armed: bool = False
@@ -128,8 +136,8 @@ class BreakPlace(Request[BreakAnswer], tag=109):
     """To a proc: stop at a line from now on, if ``condition`` is true; with ``is_gone``, no longer.
 
     ``text`` is the text of that line, as far as it is known: it identifies the statement if lines
-    have moved. A proc whose rank is not in ``ranks`` ignores the message. To a host agent: for
-    procs that start later; with ``number`` 0, only ask which there are.
+    have moved. A proc whose rank is not in ``ranks`` ignores the message. To a host agent: keep the
+    breakpoint for procs that start later; with ``number`` 0, only answer which ones it keeps.
     """
 
     number: int
@@ -159,8 +167,9 @@ class EnvAsked(Request[dict[str, str]], tag=110):
 class EnvSet(Request[dict[str, str]], tag=111):
     """To a proc: set these variables, or unset those whose value is ``None``.
 
-    To a host agent: do so in procs that start later, those of ``ranks``, or all if there are none.
-    Without ``values``: only report what was set in this way, by ``note`` of each name.
+    To a host agent: do so in procs that start later, and that have one of ``ranks``, or any rank if
+    ``ranks`` is empty. It answers with a text for each variable that was set in this way: who set
+    it, and when. So without ``values`` it only reports.
     """
 
     values: dict[str, str | None]

@@ -13,8 +13,11 @@ from monarch.wire.message.header import Message, Request
 
 
 class ProgramBegun(msgspec.Struct):
-    """The host agent's process, whose end the client must notice, and the folder that a program
-    runs in."""
+    """The answer to a request to run or view a program, or to open a port.
+
+    It names the host agent's process, whose end the client must notice, and the folder that the
+    program runs in.
+    """
 
     pid: int
     machine: str
@@ -81,8 +84,10 @@ class ResizeTerminal(Message, tag=144):
 
 
 class ProgramEnded(Message, tag=145):
-    """To a client: the program has ended, with this status as shells have it; ``reason`` if there
-    is none."""
+    """To a client: the program has ended, with a ``status`` as shells count it.
+
+    ``reason`` is "", or says why the status is not the program's own.
+    """
 
     uid: Uid
     status: int
@@ -103,14 +108,14 @@ class OpenPort(Request[ProgramBegun], tag=146):
 
 
 class StreamData(Message, tag=147):
-    """Bytes of a stream, as payload. ``stream``: 0 to the host, 1 and 2 from there."""
+    """Bytes of a stream, as payload. ``stream``: 0 to the host, 1 and 2 from the host."""
 
     uid: Uid
     stream: int
 
 
 class StreamRoom(Message, tag=148):
-    """So many bytes of the stream were taken, and as many more may be sent."""
+    """``num_bytes`` bytes of the stream were taken, so as many more may be sent."""
 
     uid: Uid
     stream: int
@@ -126,8 +131,11 @@ class StreamEnd(Message, tag=149):
 
 
 class IdleLimit(Request[None], tag=150):
-    """To a host agent: end, with ``others``, once none of them was used for so long; 0 for
-    never."""
+    """To a host agent: end, together with ``others``, when none of these hosts was used for
+    ``seconds``.
+
+    0 means never.
+    """
 
     seconds: float
     others: tuple[ProcAddress, ...]

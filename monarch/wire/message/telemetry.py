@@ -68,8 +68,10 @@ class DrainHost(Request[HostRows], tag=173):
 
 
 class KeepRows(Request[None], tag=174):
-    """To a host agent: fetch the rows of its procs every few seconds, and keep them, so that the
-    last rows of a dead proc are there. 0 seconds: stop that."""
+    """To a host agent: fetch the rows of its procs regularly, and keep them for ``seconds``.
+
+    So the last rows of a proc are known after its death. 0: stop fetching, and drop the kept rows.
+    """
 
     seconds: float
 
@@ -86,22 +88,22 @@ class AskClock(Request[int], tag=176):
 
 
 class ProfileProc(Request[bytes], tag=175):
-    """Run torch's profiler for so many seconds. Answered with its trace, as JSON compressed by
-    zstd."""
+    """Run torch's profiler for ``seconds``. Answered with its trace, as JSON compressed by zstd."""
 
     seconds: float
 
 
 class HeldProcs(msgspec.Struct):
-    """The procs that a process refers to, and activity there other than calls, in words."""
+    """The procs that a process refers to, and what runs in it other than calls, in words."""
 
     held: tuple[Uid, ...]
     busy: str
 
 
 class HeldAsked(Request[HeldProcs], tag=180):
-    """Ask a process which of these procs it refers to, and whether the user's code runs there
-    outside of calls; see ``runtime.held``."""
+    """Ask a process which of ``procs`` it refers to, and whether the user's code runs in it outside
+    of calls; see ``runtime.held``.
+    """
 
     procs: tuple[Uid, ...]
 

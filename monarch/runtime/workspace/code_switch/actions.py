@@ -130,8 +130,11 @@ class Actions:
         return [uid for uid in members if self._procs[uid].host_uid in hosts]
 
     def tell(self, switch: SwitchUnderWay, busy: Sequence[BusyActor], seconds: float) -> None:
-        """Report the actors that the switch has waited for, and how long, here and to the process
-        that asked."""
+        """Report the actors that the switch has waited for, and for how many ``seconds``.
+
+        The root shows them to the user. The process that ordered the switch gets them as a message.
+        An actor with the same seconds is reported only once.
+        """
         # The process that asked may be a proc of ours, which would report the same to us again.
         untold = [actor for actor in busy if (actor, seconds) not in switch.reported]
         if not untold:
@@ -263,7 +266,7 @@ class Actions:
         token: int,
         order: SwitchOrder,
     ) -> None:
-        """Handle the answer of a proc, or its end."""
+        """Handle a proc's answer to an order of the switch, or the end of the proc."""
         response = answer.value
         outcome = ReloadOutcome()
         if response.is_down and order is SwitchOrder.PREPARE and has_ended_itself(response.error):
@@ -296,7 +299,9 @@ class Actions:
         self._feed(event)
 
     def _why_not_again(self, uid: Uid) -> list[RefusedFile]:
-        """Return why actors in a proc could not be made again."""
+        """Return a refusal for each actor of a proc that cannot be made again, because its
+        arguments were not kept.
+        """
         return [
             RefusedFile(
                 self._reload.label,
@@ -346,11 +351,10 @@ class Actions:
 def _replace_procs(
     node: Node, procs: Sequence[ProcAddress], codes: tuple[HostCode, ...]
 ) -> list[str]:
-    """Have the hosts of ``procs`` end them and make them again; return when the new procs are up,
-    with texts about problems.
+    """Have the hosts of ``procs`` end these procs and start new ones in their places.
 
-    ``codes`` are the states of hosts that run different code. A proc that is not up within two
-    minutes continues to start, and the switch does not wait for it.
+    Returns texts about problems when the new procs are up. A proc that is not up within two minutes
+    is not waited for. ``codes`` are the states of hosts, if they run different code.
     """
     grace = settings().stop_timeout_seconds
     hosts: dict[Uid, list[ProcAddress]] = {}
@@ -378,8 +382,11 @@ _MOST_NAMED = 3
 
 
 class BusyActors:
-    """Collects the reports, which all processes send at the same times. ``tell`` is called a moment
-    after the first report: one line for all. From any thread."""
+    """Collects the reports of all processes about actors that a switch waits for.
+
+    ``tell`` is called with one text for all, a moment after the first report: processes report at
+    about the same times. From any thread.
+    """
 
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop = loop
@@ -390,7 +397,7 @@ class BusyActors:
         self._lock = threading.Lock()
 
     def add(self, generation: int, busy: Iterable[BusyActor], seconds: float) -> None:
-        """Add actors that have kept the switch to ``generation`` waiting for so long."""
+        """Add actors for which the switch to ``generation`` has waited for ``seconds``."""
         key = generation, seconds
         with self._lock:
             is_first = key not in self._gathered

@@ -29,8 +29,9 @@ class Audits:
     """The audits of the last generations; each is a promise that is set when all procs have
     answered.
 
-    One audit runs at a time: a newer switch ends it, because it looks at the same objects, and so
-    does the end of the process. ``on_found`` is called with each finished audit and its generation.
+    One audit runs at a time: the audit of a newer switch ends the audit in progress, because both
+    look at the same objects. The end of the process ends it too. ``on_found`` is called with each
+    finished audit and its generation.
     """
 
     def __init__(self, node: Node, reload: LocalReload) -> None:
@@ -67,7 +68,10 @@ class Audits:
         ended.set(None)
 
     def of(self, generation: int) -> Promise[AuditOutcome]:
-        """Return the promise of the audit after the switch to a generation."""
+        """Return the promise of the audit after the switch to a generation.
+
+        The promise is set to an empty outcome when too many later generations have audits.
+        """
         with self._lock:
             promise = self._audits.setdefault(generation, Promise())
             for old in sorted(self._audits)[:-_MOST_KEPT]:
@@ -108,7 +112,7 @@ class Audits:
 
 
 def _wait_for_one(promises: Sequence[Promise[Any]], seconds: float) -> None:
-    """Wait until one of the promises is set, for at most so many seconds."""
+    """Wait until one of the promises is set, or until ``seconds`` have passed."""
     is_kept: Promise[None] = Promise()
     for promise in promises:
         promise.on_set(lambda: is_kept.set(None))

@@ -46,8 +46,8 @@ _log = logging.getLogger("monarch.reload")
 class CodeSwitch:
     """A process's side of a push, and the ``Owner`` of its procs. One push at a time; others wait.
 
-    ``on_over`` is called with each plan that was switched to. The ``asker`` of an order is the
-    process that pushes; "" if it is this one.
+    ``on_over`` is called with the plan of each switch that was carried out. The ``asker`` of an
+    order is the process that pushes; "" if it is this one.
     """
 
     def __init__(
@@ -124,13 +124,16 @@ class CodeSwitch:
 
     @property
     def num_lifted(self) -> int:
-        """The number of the last fence of the switch that was lifted."""
+        """The highest number of a fence that was lifted in the present switch; 0 if none was."""
         return self.machine.num_lifted
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
-        """Keep other processes from waiting for the current actor during this block, because the
-        actor itself waits for the change."""
+        """Let no fence wait for the current actor during this block.
+
+        The actor itself waits for a push, and a fence that waited for the actor would block the
+        push.
+        """
         actor = running.get()
         uid = "" if actor is None else actor.record.uid
         if uid:
@@ -165,7 +168,10 @@ class CodeSwitch:
         targets: Sequence[ProcAddress],
         prepare_here: Callable[[ReloadPlan], ReloadOutcome],
     ) -> ReloadOutcome:
-        """Prepare ``plan`` in these procs, and in this process by ``prepare_here``."""
+        """Prepare ``plan`` in the procs ``targets``, and in this process by ``prepare_here``.
+
+        Returns the combined outcome.
+        """
         switch = SwitchUnderWay(plan=plan, asker="", targets=targets, prepare_here=prepare_here)
         return self._wait(lambda reply: self._prepare(switch, reply), Desk())
 
@@ -222,7 +228,10 @@ class CodeSwitch:
         self._obey(event, reply)
 
     def _ordered_to_switch(self, order: Order, asker: Uid) -> None:
-        """Drive the whole switch, on our own from now on, even if the author ends."""
+        """Drive the whole switch in this process, because the author ordered this.
+
+        The switch goes on even if the author ends. The author gets the outcome as the answer.
+        """
         leads: list[Leading] = []
 
         def answer(switched: Switched) -> None:
@@ -285,7 +294,7 @@ class CodeSwitch:
         return switched
 
     def _obey_order(self, order: Order, asker: Uid, reply: OpenOrder) -> None:
-        """Carry out any other order, and answer it."""
+        """Carry out and answer an order other than the order to drive the whole switch."""
         with self._lock:
             leading = self._leading
             is_stop = order.kind is SwitchOrder.REVERT
@@ -311,8 +320,11 @@ class CodeSwitch:
         self._obey(event, reply)
 
     def _on_order(self, envelope: Envelope[Order]) -> None:
-        """Take an order of our owner, or of an author elsewhere. A fence goes up on the thread that
-        receives it, because that is its place among the sender's messages."""
+        """Take an order of our owner, or of an author elsewhere.
+
+        An order to raise a fence is carried out on the thread that receives it. So the fence is
+        raised before any later message of that sender is handled.
+        """
         order = envelope.message
         asker = "" if order.sender == self.uid else order.sender
         reply = OpenOrder(lambda outcome: self.node.answer(order, msgspec.to_builtins(outcome)))
@@ -333,15 +345,21 @@ class CodeSwitch:
         self.node.peer_down.left(uid)
 
     def _on_left_behind(self, envelope: Envelope[LeftBehind]) -> None:
-        """Note that a push did not come to some hosts: no call from here, or from procs that we
-        own, may go to both parts."""
+        """Note which code the hosts run, after a push that left some hosts behind.
+
+        From now on, no call from this process or from its procs may go both to hosts with the old
+        code and to hosts with the new code. The procs of this process are told too.
+        """
         codes = envelope.message.codes
         self._agent.code_states.inherit(codes)
         for proc in self._agent.owned_procs():
             self.node.send(proc, LeftBehind(codes))
 
     def _on_waiting(self, envelope: Envelope[Waiting]) -> None:
-        """Note that a process below, or another client that we push to, waits for some actors."""
+        """Report actors that the switch waits for in another process.
+
+        The message is from a proc that this process owns, or from another client that it pushes to.
+        """
         waiting, switch = envelope.message, self._actions.switch
         if switch is not None and switch.plan.generation == waiting.generation:
             self._actions.tell(switch, waiting.busy, waiting.seconds)
@@ -349,7 +367,7 @@ class CodeSwitch:
             self._actions.busy.add(waiting.generation, waiting.busy, waiting.seconds)
 
     def _on_held_up(self, envelope: Envelope[HeldUp]) -> None:
-        """Note that a process waits behind the fence of a process below."""
+        """Note that the fence in a proc that this process owns delays a sender of messages."""
         held_up = envelope.message
         if held_up.generation == self.machine.generation:
             self._feed(lambda now: self.machine.held(held_up.attempt, now))
@@ -398,7 +416,7 @@ class CodeSwitch:
     def _feed(self, event: Event) -> None:
         """Pass an event to the state machine, and carry out its effects. From any thread.
 
-        Events that happen meanwhile are handled after it.
+        Another event that comes while the effects are carried out is handled after them.
         """
         with self._lock:
             self._events.append(event)

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 class Fencing:
-    """Raises fences. ``on_held`` is called, on the loop, when the fence begins to delay a process.
+    """Raises and lifts the fences of a switch in this process.
 
-    ``fence`` returns the last fence.
+    ``fence`` returns the switch's last fence, or None. ``on_held`` is called, on the loop, when the
+    fence begins to delay a process.
     """
 
     def __init__(
@@ -39,22 +40,27 @@ class Fencing:
     def raise_for(
         self, sender: Uid, exempt: Callable[[], Collection[Uid]], reached: Callable[[], None]
     ) -> None:
-        """Raise the fence in the order of ``sender``, before any later message of that sender is
-        handled."""
+        """Raise the fence, which holds back all later messages of ``sender``.
+
+        ``reached`` is called when all actors have come to the fence. It does not wait for the
+        actors whose uids ``exempt`` returns.
+        """
         self._agent.spawn_gate.on_held = self._hold
         self._node.outboxes.behind_fence.watch(self._sent, self._hold)
         with self._node.casting:
             self._number = self._agent.fences.raise_for(sender, reached, exempt)
 
     def keep(self, procs: Iterable[Uid]) -> None:
-        """Keep messages that are sent to these procs, which will be replaced."""
+        """Keep messages that are sent to these procs for the new procs that will replace them."""
         for uid in procs:
             self._agent.kept_spawns.hold(uid)
             self._kept.add(uid)
 
     def release(self, procs: Iterable[Uid] | None = None) -> None:
-        """Send the messages that were kept back from these procs, or from all, as they are not
-        replaced.
+        """Send the messages to these procs that were kept back, because the procs are not replaced
+        after all.
+
+        ``None``: the messages to all procs.
         """
         for uid in self._kept if procs is None else self._kept.intersection(procs):
             self._agent.kept_spawns.release(uid)
@@ -78,15 +84,18 @@ class Fencing:
         self._let_spawn()
 
     def forget_kept(self) -> None:
-        """Forget the procs that are replaced now; messages kept for them stay."""
+        """Forget which procs are replaced, as the switch is done. The messages kept for the new
+        procs stay.
+        """
         self._kept = set()
 
     def close_gate(self, generation: int, closed: Callable[[], None]) -> None:
         self._agent.spawn_gate.close(generation, closed)
 
     def busy(self) -> list[BusyActor]:
-        """Return the actors that have not reached the fence or halted, and the methods that they
-        run."""
+        """Return the actors that have not reached the fence, or have not halted, and the methods
+        that they run.
+        """
         cells = self._agent.fences.waiting_for(self._number)
         return [
             BusyActor(cell.record.name, cell.record.rank, _in_words(cell.method, cell.held_at))
@@ -94,13 +103,18 @@ class Fencing:
         ]
 
     def look(self) -> None:
-        """Check whether messages wait behind an actor of this process that has reached the
-        fence."""
+        """Check whether messages wait behind an actor of this process that has reached the fence.
+
+        If so, report that the fence delays their senders.
+        """
         if self._agent.fences.holds_up_any():
             self._hold()
 
     def _sent(self, procs: Iterable[Uid]) -> None:
-        """Note the procs to which a message was sent. From any thread, which may hold any lock."""
+        """Note that a message was sent to these procs, and so may wait behind the fence there.
+
+        May be called from any thread, which may hold any lock.
+        """
         fence = self._fence()
         if fence is not None and fence.sent(procs):
             self._hold()

@@ -24,9 +24,9 @@ _FILES_PER_SECOND = 100
 class HostWait:
     """Waits for a host's answer to a push as long as the host is alive and may be working.
 
-    A silent host is asked whether it is alive, which its agent answers even if its disk hangs; a
-    host that does not answer that hangs. A live host gets the time that the slowest networks and
-    disks would need.
+    A silent host is asked whether it is alive. Its agent answers this question even if the disk
+    hangs; without an answer the host counts as hanging. A live host gets the time that the slowest
+    networks and disks would need.
     """
 
     def __init__(self, node: Node) -> None:
@@ -35,7 +35,10 @@ class HostWait:
     def why_given_up(
         self, host: ProcAddress, answer: Promise[Response[A]], num_bytes: int, num_files: int
     ) -> str:
-        """Wait for ``answer``; empty once it is there, or else why the push waits no longer."""
+        """Wait for ``answer``; return "" when it has arrived, else why the push stopped waiting.
+
+        The answer may still be an error. ``num_bytes`` and ``num_files`` lengthen the time to wait.
+        """
         silence = settings().host_answer_seconds
         if answer.wait(silence):
             return ""
@@ -60,7 +63,10 @@ class HostWait:
     def why_failed(
         self, host: ProcAddress, answer: Promise[Response[A]], num_bytes: int, num_files: int
     ) -> str:
-        """Wait for ``answer``; return "" if it is there, else why there is none, or its error."""
+        """Wait for ``answer``; return "" if the host has answered without an error.
+
+        Otherwise return why no answer came, or the error in the answer.
+        """
         why = self.why_given_up(host, answer, num_bytes, num_files)
         if not why and answer.value.error:
             why = f"it did not answer a push: {answer.value.error}"
@@ -79,7 +85,7 @@ class FilesHere:
         return True
 
     def take_back(self) -> None:
-        """Restore the earlier files."""
+        """Restore the files from before the push."""
 
 
 class HostFiles:
@@ -123,8 +129,11 @@ class HostFiles:
         return () if is_off or not self._staged.best_effort else tuple(self.failed)
 
     def show(self) -> Vote:
-        """Have the hosts show the files; return a no if a host cannot, unless it may be left
-        behind."""
+        """Have the hosts show the staged files, and show the files here; return the vote.
+
+        It is ``NO`` if the files here cannot be shown, or if a host fails that may not be left
+        behind.
+        """
         self.has_shown = True
         number = self._plan.generation
         staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]
@@ -164,17 +173,20 @@ class HostFiles:
                 self.looked.append(host.uid)
 
     def drop(self, *, waits: bool = True) -> None:
-        """Have the hosts drop their staged files, as far as they still answer."""
+        """Have the hosts drop their staged files; a host that does not answer is ignored.
+
+        With ``waits``, return only when each host has answered or was given up.
+        """
         staged = [host for host in self.hosts.values() if host.uid in self._staged.num_files]
         asked = [(host, self._sync(host, Abort(self._plan.generation))) for host in staged]
         for host, answer in asked if waits else ():
             self._wait.why_given_up(host, answer, 0, 0)
 
     def take_back(self, *, all_of_them: bool = False) -> None:
-        """Return hosts that were told to show the files, or ``all_of_them``, to their previous
-        files.
+        """Have hosts restore the files from before the push.
 
-        The old contents are in the hosts' stores, so this moves no bytes.
+        These are the hosts that were told to show the new files, or with ``all_of_them`` all that
+        have staged any. The old contents are in the hosts' stores, so no file content is sent.
         """
         self.is_taken_back = True
         number, author = self._plan.generation, self._author

@@ -38,7 +38,8 @@ class Leading:
     """Drives one switch to its end, after all have prepared. Blocks.
 
     ``ask`` has this process and its procs carry out an order; the order's work is done at the given
-    desk. ``error`` is an exception that was raised meanwhile. The switch is finished all the same.
+    desk. If an exception is raised during the switch, it is kept as ``error``, and the switch is
+    finished all the same.
     """
 
     def __init__(
@@ -106,7 +107,10 @@ class Leading:
             progress().step = name
 
     def _go_on(self, effect: Effect) -> Effect | None:
-        """Continue after an exception: have all go back or, if the switch is decided, go on."""
+        """Return the next step after an exception; None if the switch is over.
+
+        If the switch is decided, it goes on. Otherwise all processes revert.
+        """
         if not self._machine.is_decided:
             return self._machine.interrupted()
         if isinstance(effect, Order) and effect.kind not in HOST_ORDERS:

@@ -32,8 +32,10 @@ class Desk:
         arrived.set(None)
 
     def wait(self) -> ReloadOutcome:
-        """Do the work that arrives until the answer is there, and return that. After Ctrl-C, other
-        threads do the rest."""
+        """Do the work that arrives until the answer arrives; return the answer.
+
+        After Ctrl-C, other threads do the remaining work.
+        """
         try:
             while True:
                 self._arrived.wait()
@@ -80,7 +82,7 @@ class OpenOrder:
         self.outcome.refused.append(RefusedFile(label, why))
 
     def end(self) -> None:
-        """Send the reply, with all reasons so far."""
+        """Send the reply, with all reasons for a refusal so far."""
         self._reply(self.outcome)
 
     def answer(

@@ -21,7 +21,7 @@ class OwnerLost(MonarchError):
 
 
 class Owner(Protocol):
-    """Takes its processes through a change of generation, and its hosts' files. Calls block."""
+    """Takes its processes and its hosts' files to the generation of a push. Calls block."""
 
     @property
     def uid(self) -> Uid: ...
@@ -33,10 +33,11 @@ class Owner(Protocol):
     def switch(
         self, plan: ReloadPlan, own_files: FilesHere
     ) -> tuple[Switched, BaseException | None]:
-        """Halt all processes, change files and code, and let all continue; or undo all of it.
+        """Halt all processes, change files and code, and let all continue. If one cannot, all go
+        back.
 
-        Also returns an error raised in this process meanwhile (Ctrl-C). ``own_files`` are files of
-        the author, for an owner that is the author itself.
+        Returns the result, and an error that was raised in this process meanwhile (Ctrl-C), or
+        None. ``own_files`` are files of the author, for an owner that is the author itself.
         """
         ...
 
@@ -45,7 +46,11 @@ class Owner(Protocol):
         ...
 
     def audit(self, generation: int) -> Promise[AuditOutcome]:
-        """Return a promise of the old code that still runs after the switch; do not wait."""
+        """Return a promise of the outcome of the audit, which looks for old code that runs after
+        the switch.
+
+        Does not wait for it.
+        """
         ...
 
 
@@ -55,7 +60,10 @@ class Purpose(FilesHere):
     """
 
     def prepared(self, outcome: ReloadOutcome) -> SwitchEvent:
-        """Handle that all have prepared; return whether there is code to switch to."""
+        """Handle that all have prepared.
+
+        Returns ``SwitchEvent.ALL``, or ``UNCHANGED`` if there is nothing to switch to.
+        """
         return SwitchEvent.ALL
 
     def refused(self, outcome: ReloadOutcome) -> None:
@@ -65,11 +73,13 @@ class Purpose(FilesHere):
         """Handle that an owner has switched, or has gone back."""
 
     def show_unowned(self) -> Vote:
-        """Have hosts on which nothing runs show the new files."""
+        """Have hosts on which nothing runs show the new files; return ``NO`` if that failed."""
         return Vote.YES
 
     def undo_unowned(self) -> None:
-        """Have these hosts drop the new files, or restore their earlier ones."""
+        """Have hosts on which nothing runs drop the new files, or restore the files from before the
+        push.
+        """
 
     def lost(self, owner: Uid) -> None:
         """Handle the loss of an owner, with its procs: have its hosts restore their files."""
@@ -81,8 +91,8 @@ class Purpose(FilesHere):
 class Proposing:
     """One push. The owners are asked one after the other, on the calling thread.
 
-    ``error`` is an exception that was raised meanwhile. The push is finished all the same.
-    ``outcome`` is the owners' combined answer to preparing, or the last refusal.
+    If an exception is raised during the push, it is kept as ``error``, and the push is finished all
+    the same. ``outcome`` is the owners' combined answer to preparing, or the last refusal.
     """
 
     def __init__(self, owners: Sequence[Owner], plan: ReloadPlan, purpose: Purpose) -> None:

@@ -20,7 +20,7 @@ _ANSWER_SECONDS = 330.0
 
 
 class RemoteOwner:
-    """Asks another client to prepare, and then to drive its own switch."""
+    """Asks another client to prepare new code, and then to drive its own switch to it."""
 
     def __init__(self, node: Node, client: ProcAddress) -> None:
         self._node = node

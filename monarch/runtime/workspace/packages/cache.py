@@ -30,9 +30,10 @@ def used(folder: Path) -> None:
 
 
 def trim(cache: Path, max_bytes: int, keep: Collection[str] = ()) -> None:
-    """Delete folders of a cache, least recently used first, until it has ``max_bytes``.
+    """Delete folders of a cache, least recently used first, until it has at most ``max_bytes``.
 
-    Folders named in ``keep`` count and stay. Unfinished folders of other processes are deleted too.
+    Folders named in ``keep`` count and stay. Old unfinished folders, whose process has probably
+    ended, are deleted too.
     """
     free = max_bytes
     for folder in sorted(_folders(cache), key=_last_use, reverse=True):

@@ -138,7 +138,12 @@ class HostEnvironment:
         )
 
     def _prepare(self, find: Callable[[str], str] | None) -> list[tuple[str, str]]:
-        """Prepare the next environment, unless it is already in use."""
+        """Prepare the next environment, unless it is already in use; return the changes as `stage`
+        does.
+
+        ``find`` returns the path of a staged file by its name; if it is None, the next state has no
+        environment.
+        """
         current = self._index
         old_files = current.files if current is not None else {}
         if find is None:

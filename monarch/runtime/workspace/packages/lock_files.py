@@ -23,11 +23,11 @@ _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.(txt|in)")
 
 
 class Needs(NamedTuple):
-    """The packages that a workspace needs, as arguments for pip. ``files``: the files that list
-    them; ``digest`` changes with the needs.
+    """The packages that a workspace needs, as ``arguments`` for pip.
 
-    ``constraints``: the packages of a `uv.lock`, each with its exact version or its path.
-    ``sources``: those of them that are folders of source code, by name.
+    ``files`` list the packages, and ``digest`` changes if what they list does. ``constraints`` are
+    the packages of a `uv.lock`, each with its exact version or its path. ``sources`` are the
+    folders of source code among these packages, by name.
     """
 
     files: tuple[str, ...]
@@ -50,9 +50,11 @@ class _Locked(NamedTuple):
 
 
 def needs_of(workspace: Workspace) -> Needs:
-    """Return the needs of a workspace: for each folder, those of its `uv.lock` with the
-    `pyproject.toml` beside it, else of its `requirements*.txt`, else the dependencies in its
-    `pyproject.toml`."""
+    """Return the packages that a workspace needs; empty without a file that lists any.
+
+    For each folder they are read from its `uv.lock` and the `pyproject.toml` beside it. Without a
+    lock file they are from its `requirements*.txt`, else from its `pyproject.toml`.
+    """
     files: list[str] = []
     arguments: list[str] = []
     constraints: list[str] = []

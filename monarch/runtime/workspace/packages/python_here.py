@@ -40,8 +40,10 @@ def _libc() -> str:
 
 
 def installed(path: Iterable[str] | None = None) -> dict[str, str]:
-    """Return the packages that can be imported here, with their versions. Fast: only names are
-    read."""
+    """Return the versions by name of the packages that can be imported here.
+
+    Fast: it reads only the names of the packages' metadata folders.
+    """
     versions: dict[str, str] = {}
     for site in sys.path if path is None else path:
         try:

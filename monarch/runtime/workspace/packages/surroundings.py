@@ -29,7 +29,7 @@ _MAX_WHEEL_BYTES = 2 * 2**30
 
 
 class _Noted(msgspec.Struct):
-    """The notes on a workspace."""
+    """What the cache folder remembers of one workspace between runs of the program."""
 
     #: The digest of what its code needed at the last install or, without one, at the last push.
     needs: str = ""
@@ -40,8 +40,11 @@ class _Noted(msgspec.Struct):
 
 
 class Surroundings:
-    """The surroundings of one workspace. Wheels that no workspace uses are trimmed to
-    ``max_wheel_bytes``."""
+    """What is pushed along with a workspace: folders that are installed in editable mode, and
+    wheels.
+
+    Wheels that no workspace uses are trimmed to ``max_wheel_bytes``.
+    """
 
     def __init__(self, workspace: Workspace, max_wheel_bytes: int = _MAX_WHEEL_BYTES) -> None:
         self._max_wheel_bytes = max_wheel_bytes
@@ -52,7 +55,7 @@ class Surroundings:
         self._noted = _read(self._file)
 
     def whole(self) -> Workspace:
-        """Return the workspace with all that is pushed with it."""
+        """Return the workspace with its editable folders and its folder of wheels added."""
         more = list(self._editable)
         if self._noted.environment and os.path.isdir(self._noted.environment):
             more.append(Folder(Path(self._noted.environment), FOLDER, follows_git=False))
@@ -66,9 +69,11 @@ class Surroundings:
         ]
 
     def install(self, hosts: Sequence[HostPython], pip_arguments: Sequence[str] = ()) -> str:
-        """Get wheels for the packages of the lock file; return a text about them.
+        """Get the wheels that the lock file lists and ``hosts`` lack; return a text about the
+        result.
 
-        Raises ``EnvironmentFailed``; then nothing has changed.
+        The text is never empty: it also says that nothing was needed, or that there is no lock
+        file. Raises ``EnvironmentFailed``; then nothing has changed.
         """
         needs = needs_of(self._workspace)
         if not needs:
@@ -137,7 +142,11 @@ def _read(file: Path) -> _Noted:
 
 
 def _trim(max_wheel_bytes: int) -> None:
-    """Forget workspaces that are gone, and the wheels that no workspace has used for long."""
+    """Forget workspaces whose folders are gone; delete wheels of the cache beyond
+    ``max_wheel_bytes``.
+
+    Wheels that a workspace still uses are kept.
+    """
     in_use = set()
     for file in (cache_folder() / "workspaces").glob("*.json"):
         noted = _read(file)

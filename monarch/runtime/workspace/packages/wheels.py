@@ -27,7 +27,7 @@ _DIGITS = 12
 
 
 class BadWheel(Exception):
-    """A wheel that is damaged, or would write elsewhere."""
+    """A wheel that is damaged, or has a file that would be unpacked outside the target folder."""
 
 
 class Wheel(msgspec.Struct, frozen=True):
@@ -46,7 +46,10 @@ def read_list(file: str | Path) -> dict[str, list[Wheel]]:
 
 
 def collect(by_tag: Mapping[str, Path], folder: Path) -> None:
-    """Move wheels, a folder of them by each tag, into one folder, and list them there."""
+    """Move wheels into one folder, and write the list of them there.
+
+    ``by_tag`` has a folder of wheels for each Python tag.
+    """
     wanted: dict[str, list[Wheel]] = {}
     for tag, built in sorted(by_tag.items()):
         listed = wanted[tag] = []

@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 class Author:
-    """Pushes one workspace, again and again; later pushes cost what changed.
+    """Pushes one workspace, again and again; a later push sends only what has changed.
 
     ``watcher`` lives from the first push to `close`, so that the next push need not look at
     untouched files. It has no thread: the kernel keeps the events until they are read. A caller
@@ -39,7 +39,9 @@ class Author:
         node.peer_down.on_down.append(self._forget)
 
     def go_on_from(self, generation: int) -> None:
-        """Count generations on from here, if another author has counted further than we."""
+        """Count on from ``generation``, if another author's pushes have made it higher than our
+        own.
+        """
         if generation > self._memory.generation:
             # The other author has changed the hosts, and they are to be asked again.
             self._memory.generation = generation
@@ -63,9 +65,9 @@ class Author:
         return last is not None and last.digest.hex() == digest
 
     def bring(self, host: ProcAddress) -> SyncReport:
-        """Push the last state again, to a host on which nothing runs.
+        """Push the state of the last push again, to a host on which nothing runs.
 
-        Raises ``MovedUnderfoot`` if files have changed here since.
+        Raises ``MovedUnderfoot`` if files have changed here since that push.
         """
         with self._lock:
             return WorkspacePush(self._memory, self._node, [], "off").run([host], (), max_rescans=1)
@@ -82,15 +84,17 @@ class Author:
         allow_empty: bool = False,
         local_roots: Sequence[str] = (),
     ) -> SyncReport:
-        """Push the workspace to ``hosts``, and its code to the processes of ``owners``, by default
-        the clients that the hosts name.
+        """Push the workspace to ``hosts``, and its code to the processes of ``owners``.
 
-        With ``touched``, only these paths may have changed; otherwise the watcher is asked, and if
-        it is not certain, all files are looked at. A refusal becomes part of the report's
-        ``errors``, and so does a lost or hanging host; with ``best_effort`` such a host is left
-        behind, and named in the report; then a ``silent`` host (reasons by uid) is not even asked.
-        ``local_roots`` are folders here that get the workspace, too. Raises ``WorkspaceMissing``,
-        and ``WorkspaceEmptied`` without ``allow_empty``; and ``MonarchError`` for a lost owner.
+        ``owners`` are by default the clients that the hosts name. With ``touched``, only these
+        paths may have changed since the last push. Without it the watcher is asked, and if it is
+        not certain, all files are looked at. ``local_roots`` are folders here that get the
+        workspace, too.
+
+        A refusal, or a lost or hanging host, becomes one of the report's ``errors``. But with
+        ``best_effort`` a lost or hanging host is left behind, and named in the report, and a
+        ``silent`` host (reasons by uid) is not even asked. Raises ``WorkspaceMissing``,
+        ``WorkspaceEmptied`` without ``allow_empty``, and ``MonarchError`` for a lost owner.
         """
         with self._lock:
             if touched is None:
@@ -118,8 +122,9 @@ class Author:
             return report
 
     def _bring_back(self, attempt: WorkspacePush, hosts: Sequence[ProcAddress]) -> None:
-        """Push to owners that have switched the code that they had before, because another owner
-        could not switch."""
+        """Push their earlier code to the owners that have switched, because another owner could not
+        switch.
+        """
         memory, report = self._memory, attempt.report
         for owner in [owner for owner in attempt.owners if owner.uid in attempt.ahead]:
             owned = [host for host in hosts if attempt.owner_of(host.uid) == owner.uid]
@@ -150,7 +155,7 @@ class Author:
             self._lock.release()
 
     def close(self) -> None:
-        """Release the watches for good. A push in progress keeps them."""
+        """Release the watches for good, unless a push is in progress that does not finish soon."""
         if self._lock.acquire(timeout=_PATIENCE_SECONDS):
             self.watcher.close()
             self._lock.release()

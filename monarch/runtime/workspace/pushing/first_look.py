@@ -23,9 +23,11 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class FirstLook:
-    """The first scan in one attempt of a push. ``hosts`` are the hosts that get parts of it; a push
-    that fails afterwards has them drop these. There are none if so many hosts would get so much
-    that they had better pass it on to each other, once everything is known."""
+    """The first scan in one attempt of a push, which sends contents to new ``hosts`` meanwhile.
+
+    If the push fails afterwards, these hosts drop what they got. ``hosts`` is empty if there are so
+    many new hosts that they should pass the contents on to each other after the scan.
+    """
 
     def __init__(
         self, memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
@@ -46,8 +48,9 @@ class FirstLook:
         self._views = {host.uid: views[host.uid] for host in self.hosts}
 
     def scan(self) -> Scan:
-        """Scan everything. A host that cannot take what is sent meanwhile is added to the failed
-        hosts.
+        """Scan all files, and send contents to the new hosts meanwhile.
+
+        A host that cannot take them is added to the failed hosts.
         """
         scanner, views = self._memory.scanner, self._views
         if not self.hosts:

@@ -60,7 +60,10 @@ class HostHistory:
         self.hosts = hosts
 
     def histories(self, limit: int) -> dict[str, messages.HistoryReply]:
-        """Return the generations of each host, newest first."""
+        """Return the generations that each host remembers, newest first, by host.
+
+        Hosts that do not answer are left out.
+        """
         answers = self._ask_all(messages.AskHistory(limit))
         return {
             host: reply
@@ -69,7 +72,7 @@ class HostHistory:
         }
 
     def states(self) -> dict[str, messages.StateReply]:
-        """Return the present state of each host."""
+        """Return the present state of each host, by host. Hosts that do not answer are left out."""
         answers = self._ask_all(messages.AskState(0))
         return {
             host: reply for host, reply in answers.items() if isinstance(reply, messages.StateReply)
@@ -94,8 +97,11 @@ class HostHistory:
         return HeldState(same[0].generation, manifest, missing)
 
     def changes(self, since: int, generation: int) -> HeldChanges:
-        """Return the changes from one generation to another, from the first host that remembers
-        both. Raises ``GenerationUnknown``."""
+        """Return the changes from generation ``since`` to another, from any host that remembers
+        both.
+
+        Raises ``GenerationUnknown`` if no host does.
+        """
         reasons: set[str] = set()
         for host in self.hosts:
             try:
@@ -111,7 +117,7 @@ class HostHistory:
         raise GenerationUnknown(generation, "; ".join(sorted(reasons)))
 
     def missing(self, host: str, digests: Sequence[bytes]) -> frozenset[bytes]:
-        """Return which of these contents a host does not have."""
+        """Return which of the contents with these digests a host does not have."""
         reply = self._reply(host, self._ask(host, messages.AskMissing(list(digests))))
         return frozenset(reply.digests if isinstance(reply, messages.Need) else digests)
 

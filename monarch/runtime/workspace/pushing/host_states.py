@@ -33,7 +33,10 @@ def writing_hosts(memory: Memory, addresses: Sequence[ProcAddress]) -> list[Proc
 def host_states(
     memory: Memory, in_push: HostsInPush, addresses: Sequence[ProcAddress]
 ) -> Iterator[Manifest]:
-    """Yield the states of these hosts, each once, without hosts that have none or do not answer."""
+    """Yield the states of these hosts, each distinct state once.
+
+    Hosts that have none, or that do not answer, are left out.
+    """
     digests = set()
     for host in writing_hosts(memory, addresses):
         view = memory.views[host.uid]
@@ -73,10 +76,12 @@ def check_emptied(
 def with_unreadable(
     scan: Scan, memory: Memory, in_push: HostsInPush, node: Node, addresses: Sequence[ProcAddress]
 ) -> Scan:
-    """Return the scan with the unreadable files as the host with the latest generation has them. So
-    there is one state for all, and a host that lacks such a file gets it from that host.
+    """Return the scan with each unreadable file in the state that the host with the latest
+    generation has.
 
-    If all hosts run the author's own files, the unreadable files are as they were pushed last.
+    So there is one state for all hosts, and a host that lacks such a file gets it from that host.
+    If all hosts run the author's own files, each unreadable file keeps the state that was pushed
+    last.
     """
     if scan.is_whole:
         return scan

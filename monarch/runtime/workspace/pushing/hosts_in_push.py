@@ -38,8 +38,11 @@ class Busy(MonarchError):
 
 
 class HostInPush(NamedTuple):
-    """A host in a push. ``push`` is ``None`` if no files are sent to this host: the host ``writer``
-    writes them, or, ``HERE``, they are the author's own files."""
+    """A host in a push.
+
+    ``push`` is ``None`` if no files are sent to this host. Then the host ``writer`` writes its
+    files or, if that is ``HERE``, its files are the author's own.
+    """
 
     address: ProcAddress
     push: Push | None
@@ -111,7 +114,10 @@ class HostsInPush:
         memory.generation = max([memory.generation, *generations])
 
     def hosts(self, addresses: Sequence[ProcAddress], manifest: Manifest) -> list[HostInPush]:
-        """Return a push to each host whose state is known."""
+        """Return the hosts that take part in the push, without those that have failed.
+
+        Each is given the manifest to stage, unless the author or another host writes its folder.
+        """
         memory = self._memory
         generation = memory.generation + 1
         uids = {address.uid for address in addresses}
@@ -148,7 +154,8 @@ class HostsInPush:
             return None
 
     def stage(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Have all hosts stage the state, at once, round by round.
+        """Have all hosts stage the state, in rounds of messages, each to all hosts at the same
+        time.
 
         Raises ``Stale`` if another author has pushed to a host, ``Busy`` if one is pushing.
         """
@@ -203,10 +210,10 @@ class HostsInPush:
             raise again
 
     def hear_all(self, hosts: Sequence[HostInPush], manifest: Manifest) -> None:
-        """Ask hosts that had nothing to stage, and so gave no answer, for their clients.
+        """Ask hosts that had nothing to stage, and so gave no answer, which client they belong to.
 
-        Raises ``Stale`` if a host has not the state that we expect, because another author has
-        pushed.
+        Raises ``Stale`` if such a host has another state than ``manifest``, because another author
+        has pushed.
         """
         asked = [
             (host, self.node.ask(host.address, Inspect()))
@@ -225,7 +232,11 @@ class HostsInPush:
     def _send_all(
         self, going: Sequence[tuple[HostInPush, PushMessage]]
     ) -> list[tuple[HostInPush, PushMessage, tuple[Spread, int]]]:
-        """Send each host its message; a large message for many hosts is sent once and passed on."""
+        """Send each host its message; a large message for many hosts is sent once and passed on.
+
+        Returns for each host its message, and the ``Spread`` that sent it with the host's number in
+        it.
+        """
         alike: dict[int, list[tuple[HostInPush, PushMessage]]] = {}
         for host, out in going:
             alike.setdefault(id(out), []).append((host, out))

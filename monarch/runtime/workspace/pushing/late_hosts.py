@@ -43,8 +43,10 @@ class LateHosts:
         threading.Thread(target=run, name="monarch-bring", daemon=True).start()
 
     def _bring(self, order: Bring) -> tuple[str, str]:
-        """Bring a host to the wanted state; return its digest if that turns out right, and an error
-        if not.
+        """Bring a host to the wanted state; return a digest and an error.
+
+        The digest is "" unless other hosts have turned out to have the host's own state, which then
+        has this digest. The error is "" on success.
         """
         name = order.host.urls[0] if order.host.urls else order.host.uid
         has = f"the host {name} has generation {order.generation} of the workspace"
@@ -72,8 +74,10 @@ class LateHosts:
         )
 
     def _all_have(self, order: Bring) -> bool:
-        """Return whether the other hosts have the same state as this host, which another author has
-        then pushed unnoticed."""
+        """Return whether the other hosts have the same state as the host of ``order``.
+
+        If so, another author has pushed that state without this process noticing.
+        """
         node = self._node
         others = [u for u in self._agent.workspaces.having(order.wanted) if u != order.host.uid]
         asked = {uid: node.ask(node.address_of(uid), Inspect()) for uid in others}

@@ -22,9 +22,11 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class LocalReplicas:
-    """The replicas here in one push. ``roots`` are their folders, without folders that contain the
-    workspace's own folders, or lie inside these. ``files`` are the files that changed there,
-    ``notes`` are texts for the report."""
+    """The replicas on this host in one push.
+
+    ``roots`` are their folders, without any that contains a folder of the workspace or lies inside
+    one. ``files`` are the files that changed there, ``notes`` are texts for the report.
+    """
 
     def __init__(self, workspace: Workspace, roots: Iterable[str]) -> None:
         self._workspace = workspace
@@ -47,11 +49,11 @@ class LocalReplicas:
         return [_landing(root, folder) for root in self.roots for folder in self._workspace.folders]
 
     def places(self, path: str) -> list[str]:
-        """Return the paths of a manifest's file in each of them."""
+        """Return the path that a file of the manifest has in each replica here."""
         return [os.path.join(root, path) for root in self.roots]
 
     def held(self) -> list[Manifest]:
-        """Return the manifests that they show now, as far as known."""
+        """Return the present manifests of the replicas, without those that cannot be read."""
         manifests = []
         for root in self.roots:
             with (
@@ -62,7 +64,7 @@ class LocalReplicas:
         return manifests
 
     def bring(self, scan: Scan, contents: Contents) -> str:
-        """Show a state in all of them; return which could not take it, and why, or "".
+        """Show a state in all replicas here; return "" or which replica could not take it, and why.
 
         Raises ``MovedUnderfoot`` for a file that has changed since the scan.
         """
@@ -85,8 +87,9 @@ class LocalReplicas:
         return ""
 
     def take_back(self) -> str:
-        """Show again the states from before `bring`; return which could not go back, and why, or
-        ""."""
+        """Show the states from before `bring` again; return "" or which replicas could not, and
+        why.
+        """
         faults = []
         for root, manifest in self._earlier.items():
             try:
@@ -102,7 +105,7 @@ class LocalReplicas:
         return "; ".join(faults)
 
     def count_into(self, report: HostReport) -> None:
-        """Add the changes in all of them to the report of this host."""
+        """Add the changes in all replicas here to the report of this host."""
         for changes in self._brought:
             report.add(changes)
 

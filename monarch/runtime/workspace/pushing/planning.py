@@ -112,7 +112,10 @@ def _in_place(root: str, paths: Mapping[str, bool]) -> list[FileChange]:
 
 
 def _changes_since(state: Manifest | None, manifest: Manifest) -> dict[str, bool]:
-    """Return the files that have changed since ``state``, and whether they exist now."""
+    """Return the files that have changed since ``state``, and whether they exist now.
+
+    Empty if ``state`` is None.
+    """
     if state is None:
         return {}
     changes = ((old, new or old) for _, old, new in manifest.changes(state))

@@ -56,13 +56,14 @@ def roll_back(
     silent: Mapping[Uid, str] | None = None,
     names: Mapping[Uid, str] | None = None,
 ) -> SyncReport:
-    """Have all hosts, and the processes there, go back to a generation, or none of them.
+    """Have all ``hosts``, and the processes there, go back to a generation; blocks.
 
-    ``past`` has the history of the ``hosts`` that answer; ``best_effort`` leaves the others, which
-    are ``silent``, behind, and reports them, by ``names`` if they never gave their own. ``owners``
-    of the procs there are the clients that the hosts name, unless given. It becomes the next
-    generation. The author's files stay as they are. Contents come from the hosts' stores, and from
-    another host where one lacks them. Blocks. Raises ``GenerationUnknown``, ``ContentGone``, and
+    Either all of them go back or none does, but ``best_effort`` leaves behind and reports the
+    ``silent`` hosts. ``past`` has the history of the hosts that answer. ``owners`` of the procs are
+    by default the clients that the hosts name. ``names`` are for hosts that have not told theirs.
+
+    The restored state becomes the next generation; the author's files do not change. A host that
+    lacks contents gets them from another host. Raises ``GenerationUnknown``, ``ContentGone``, and
     ``MonarchError`` for a lost host.
     """
     wanted = past.state(generation)

@@ -22,8 +22,11 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 class SharedFolder:
-    """A folder that another host writes. ``generation`` and ``digest`` are the last verified
-    state. An old file is waited out for ``patience_seconds``."""
+    """A folder that another host writes.
+
+    ``generation`` and ``digest`` are the last verified state. If a file is not as expected, it is
+    checked again for ``patience_seconds``.
+    """
 
     def __init__(self, root: str, state: str, patience_seconds: float = 10.0) -> None:
         self._patience_seconds = patience_seconds
@@ -33,10 +36,11 @@ class SharedFolder:
         self.digest = ""
 
     def verify(self, generation: int, digest: str, files: Iterable[tuple[bytes, bytes]]) -> str:
-        """Take up a state if all ``files`` (path, digest; None for a deleted file) have it here;
-        else return a text about the first that has not.
+        """Check that ``files`` have arrived; return "" and record the generation, or a text about
+        the first file that differs.
 
-        A network file system may show an old file for some seconds.
+        Each file is given as (path, digest), with None for a deleted file. A network file system
+        may show an old file for some seconds, so each is checked again until the patience ends.
         """
         deadline = time.monotonic() + self._patience_seconds
         for raw_path, expected in files:
@@ -61,8 +65,10 @@ def _digest(path: str) -> bytes:
 
 
 def folder_id(root: str | os.PathLike[str]) -> str:
-    """Return the id of a replica's folder, which is the same wherever it is mounted; "" if it is
-    none."""
+    """Return the id of a replica's folder; "" if ``root`` is not one.
+
+    The id is the same on all hosts that mount the folder.
+    """
     state = find_state_folder(root)
     return _read_id(state) if state is not None else ""
 

@@ -49,8 +49,11 @@ class Sharing:
             self._writers[self._ids[uid]] = uid
 
     def here(self) -> str:
-        """Return the id of the workspace's own folder, if a host may have it too; for
-        `writer_for`."""
+        """Return the id of the workspace's own folder, which `writer_for` compares with those of
+        hosts.
+
+        "" if it has none, or if the workspace is more than that one folder.
+        """
         folders = self._workspace.folders
         is_one = len(folders) == 1 and not folders[0].remote
         return folder_id(folders[0].local) if is_one else ""
@@ -68,7 +71,9 @@ class Sharing:
         return "" if writer == uid else writer
 
     def takes_over(self, uid: Uid) -> Uid:
-        """Note that a host writes its folder from now on, if it may."""
+        """Note that a host writes its folder itself from now on; return "", which stands for
+        itself.
+        """
         self._writers[self._ids.get(uid, "")] = uid
         return ""
 

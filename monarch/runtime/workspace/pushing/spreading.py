@@ -59,7 +59,10 @@ class Spread:
         return num_far > 1 and num_bytes * num_far >= config.sync_relay_bytes
 
     def send(self) -> None:
-        """Send to the first host of each share; await the answers of the others all the same."""
+        """Send the message to some hosts, each of which forwards it to a part of the others.
+
+        ``answers`` then has a promise for every host.
+        """
         if len(self._hosts) == 1:
             self.answers = [self._ask(self._hosts[0])]
             return
@@ -74,14 +77,18 @@ class Spread:
         )
 
     def send_directly(self, number: int) -> None:
-        """Send to a host that may not have got the message, because a host before it was lost."""
+        """Send to the host at index ``number``, because a host that should have forwarded may be
+        lost.
+        """
         self.answers[number] = self._ask(self._hosts[number])
 
     def _ask(self, host: ProcAddress) -> Promise[Response[SyncAnswer]]:
         return self._node.ask(host, self._order, self._data, self._blobs)
 
     def behind(self, number: int) -> list[int]:
-        """Return the hosts that get the message through this one."""
+        """Return the indexes of the hosts that get the message through the host at index
+        ``number``.
+        """
         start, stop = 0, len(self._hosts)
         degree = self._first
         while True:

@@ -222,8 +222,9 @@ class WorkspacePush(Purpose):
     def _has_news(
         self, hosts: Sequence[HostInPush], plan: ReloadPlan, changed: Sequence[str]
     ) -> bool:
-        """Return whether files change, or processes have to change that did not with their
-        files."""
+        """Return whether files change, or code must change in processes whose files are already
+        new.
+        """
         if any(host.is_staged for host in hosts):
             return True
         if self._mode == "off":
@@ -233,8 +234,9 @@ class WorkspacePush(Purpose):
         return bool(plan.local) or any(host.uid in self._memory.outdated for host in hosts)
 
     def _without_failed(self, hosts: Sequence[HostInPush]) -> list[HostInPush]:
-        """Return the hosts that follow. Without best effort, a host that does not follow becomes an
-        error of the report."""
+        """Return the hosts that have not failed. Without best effort, each failure becomes an error
+        of the report.
+        """
         failed = self._in_push.failed
         if not self._is_best_effort:
             self.report.errors += [
@@ -245,7 +247,10 @@ class WorkspacePush(Purpose):
         return [host for host in hosts if host.uid not in failed]
 
     def _carry_through(self, hosts: Sequence[HostInPush], plan: ReloadPlan, scan: Scan) -> None:
-        """Carry out the rest, which is a two-phase commit. The methods below are its steps."""
+        """Prepare, switch and finish the push, after the hosts have staged the files.
+
+        This is a two-phase commit, and the methods below are its steps.
+        """
         #: The hosts that take part; ``_hosts`` without those that have failed since.
         self._hosts = self._all_hosts = list(hosts)
         self._plan, self._scan = plan, scan
@@ -360,8 +365,9 @@ class WorkspacePush(Purpose):
         self.ahead.append(owner)
 
     def show(self) -> bool:
-        """Show the files in the folders of this host's procs that have one of their own; return
-        whether that succeeded."""
+        """Show the files in the local replicas, which procs on this host use; return whether that
+        succeeded.
+        """
         self._bring_here(self._scan)
         return not self.report.errors
 
@@ -383,7 +389,7 @@ class WorkspacePush(Purpose):
         self._without_failed(self._all_hosts)
 
     def _bring_here(self, scan: Scan) -> None:
-        """Bring the files to the folders of this host's procs that have one of their own."""
+        """Show the files in the local replicas; a failure becomes an error of the report."""
         if why := self._local_replicas.bring(scan, self._memory.scanner.contents):
             self.report.errors.append(why)
 
