@@ -202,15 +202,17 @@ class ClientAgent(ProcAgent):
                 self.link(url)
 
     def _attached(self, link: HostLink) -> None:
-        """Note the state of a host that has accepted us: other hosts should have the same, if
-        nothing was pushed yet."""
+        """Note the workspace state that an accepted host reports."""
         if link.ready.value is None:
             generation, digest = link.info.generation, link.info.digest
             self.workspaces.found(link.address.uid, generation, digest)
             self.code_states.found(link.address.uid, generation, digest)
 
     def _on_first_reload(self, envelope: Envelope[Order | Waiting | Bring]) -> None:
-        """Handle the first push of another author, before this client has pushed."""
+        """Take over the first push of another author, if this client has pushed nothing itself.
+
+        This makes the client's workspace session, and passes the message on to it.
+        """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.runtime.workspace.session import session_of
 

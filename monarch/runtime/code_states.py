@@ -32,8 +32,10 @@ _NOTHING: tuple[int, Mapping[Uid, HostCode]] = (0, {})
 
 
 class Laggards(NamedTuple):
-    """The hosts of a mesh that run older code, and the state that the other hosts of their family
-    run."""
+    """The hosts of a mesh that run older code than ``wanted``, each with the state that it runs.
+
+    Hosts of one family have the same workspace. ``wanted`` is the newest state among them.
+    """
 
     hosts: Mapping[Uid, CodeState]
     wanted: CodeState
@@ -55,9 +57,10 @@ class CodePush(NamedTuple):
 
 
 class CodeStates:
-    """The code states of hosts, as a process knows them. The root (``is_root``) keeps all of them
-    and sends them with each push; others have the states of the last push, or of their birth.
+    """The code states of hosts, as a process knows them.
 
+    The root (``is_root``) keeps all states and sends them with each push. Another process has the
+    states of the last push, or, before any push, those it got from its owner at its start.
     ``is_one``: all hosts run the same code, as in nearly all programs.
     """
 
@@ -85,15 +88,20 @@ class CodeStates:
         return tuple(self._divided.values())
 
     def brought(self, host: Uid, digest: str) -> None:
-        """Record that a host on which nothing ran has got the same code as other hosts."""
+        """Record that an idle host has got the code of another host, which runs ``digest``.
+
+        Does nothing if no known host runs ``digest``.
+        """
         for code in self._codes.values():
             if code.digest == digest and code.host != host:
                 self._use({**self._codes, host: msgspec.structs.replace(code, host=host)})
                 return
 
     def left_by(self, family: str, hosts: Sequence[Uid]) -> list[HostCode]:
-        """Return the hosts that a push to ``hosts`` leaves with their old code: those of the same
-        families, or with the workspace ``family``.
+        """Return the hosts that a push to ``hosts`` does not reach, but that have its workspace.
+
+        Hosts have the same workspace if their families are equal. ``family`` is the family of the
+        push.
         """
         families = {self._codes[host].family for host in hosts if host in self._codes}
         families.add(family)
@@ -131,11 +139,11 @@ class CodeStates:
         self._use(codes)
 
     def laggards(self, hosts: Iterable[Uid], born: CodeState) -> Laggards | None:
-        """Return the hosts among ``hosts`` that run older code than others of their family; None if
-        none do.
+        """Return the hosts among ``hosts`` that run older code than the newest of their family.
 
-        Their mesh has procs that were spawned for the state ``born``: earlier pushes do not count
-        for it.
+        Hosts of one family have the same workspace. ``born`` is the state for which the procs of
+        the mesh were spawned; a host whose last switch is older counts as running ``born``. None if
+        no host is behind.
         """
         return _laggards(self._divided, hosts, born)
 
@@ -190,8 +198,10 @@ def _laggards(
 
 
 class WorkspaceState(NamedTuple):
-    """``order`` counts the pushes that this process knows; 0 is a state that a host reported when
-    we attached.
+    """A state of the workspace: its generation and its digest.
+
+    ``order`` counts the pushes that this process knows. It is 0 for a state that a host reported
+    when this process attached to it.
     """
 
     order: int

@@ -226,7 +226,7 @@ class Sighting(NamedTuple):
         }
 
     def done(self, mesh: Uid) -> Hashable:
-        """Return how much has run so far in the procs of a mesh."""
+        """Return a value that changes whenever an actor in the procs of ``mesh`` ends a call."""
         return tuple(
             (uid, actor["name"], actor["num_ended"])
             for uid in sorted(self.meshes[mesh])

@@ -29,8 +29,10 @@ class CallWatch(Protocol):
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Return whether a call that must run again was released before the code that it waits for
-        arrived."""
+        """Return whether the actor's released call must still wait for new code to arrive.
+
+        The call is one that must run again on that code.
+        """
         ...
 
     def await_code(self, actor: str) -> None:

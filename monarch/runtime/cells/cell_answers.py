@@ -29,8 +29,11 @@ class Named(NamedTuple):
 
 
 class CellAnswers:
-    """The answers of one actor. A sender that expects no answer gets refusals if that is
-    possible."""
+    """Sends the answers to the calls of one actor.
+
+    It also sends refusals: to the caller if it waits for an answer, else to the actor that sent the
+    call, if an actor did.
+    """
 
     def __init__(
         self, record: ActorRecord | Named, node: Node, in_hand: CallsInHand | None = None

@@ -64,7 +64,7 @@ class HeldCall:
         return self.pdb.stand_at_error(error)
 
     def type(self, line: str, who: str = "") -> None:
-        """Pass a line to the debugger. From any thread."""
+        """Pass a line to the debugger. ``who`` is the person who typed it. From any thread."""
         self.last_touch = time.monotonic()
         self.text.type(line, who)
 
@@ -93,8 +93,10 @@ class HeldCall:
 
 
 def _function(frame: FrameType) -> str:
-    """Return the name of a frame's function: ``Trainer.step``. Python 3.10 does not keep the class:
-    there it is that of ``self``."""
+    """Return the name of a frame's function with its class: ``Trainer.step``.
+
+    Before Python 3.11, code objects do not have the class, so it is taken from ``self``.
+    """
     code = frame.f_code
     if sys.version_info >= (3, 11):
         return code.co_qualname

@@ -49,8 +49,10 @@ class HeldPdb(pdb.Pdb):
         self._learn = learn
 
     def reset(self) -> None:
-        """Stop at the next line, and end the tracing of this thread: otherwise, with a breakpoint
-        on some line, the next line would be one of the debugger's own."""
+        """Stop at the next line that runs, and end the tracing of this thread.
+
+        If tracing stayed on, the debugger would stop in its own code when a breakpoint is set.
+        """
         sys.settrace(None)
         super().reset()
 
@@ -146,7 +148,7 @@ class HeldPdb(pdb.Pdb):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the user has typed ``continue``, and it has no breakpoints left."""
+        """Whether the last command was ``continue`` and this debugger has no breakpoints."""
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:
@@ -249,12 +251,11 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _keep_locals(frame: FrameType) -> None:
-    """Write the variables that a person has set, or deleted, to the frame.
+    """Write the variables that a person has set or deleted in ``f_locals`` back to the frame.
 
-    Before Python 3.13 ``f_locals`` is a copy, which each access fills again from the frame: values
-    set in it would be lost at the next access. So it is written back at once, and read again, after
-    which Python takes later assignments in it for changes once more. A deleted variable is unbound,
-    but on Python 3.12, which would bind it to None with a warning: there it stays.
+    Before Python 3.13 ``f_locals`` is a copy that is filled from the frame at each access, so
+    values set in it would be lost. On Python 3.12 a deleted variable keeps its value: unbinding it
+    there would bind it to None, with a warning.
     """
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         unbinds = ctypes.c_int(sys.version_info < (3, 12))

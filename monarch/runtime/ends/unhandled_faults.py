@@ -110,16 +110,20 @@ class UnhandledFaults:
             self._heard.pop(uid, None)
 
     def tell(self, lost: Lost) -> None:
-        """Decide about a loss, on a thread of its own, because the hook may take any time."""
+        """Start a thread that handles a loss: it calls the program's hook, or ends the program.
+
+        With the default hook the thread first waits whether the error of a call tells the program
+        of this loss; then it does nothing.
+        """
         thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
         self._asking = [asking for asking in self._asking if asking.is_alive()]
         if thread is not None:
             self._asking.append(thread)
 
     def settle(self, seconds: float) -> None:
-        """Decide about all losses so far, because the program ends, or leaves the network.
+        """Let the threads that handle losses finish: the program ends or leaves the network.
 
-        Waits for the decisions for at most ``seconds``.
+        They stop waiting for errors of calls. Waits for the threads for at most ``seconds``.
         """
         deadline = time.monotonic() + seconds
         with self._changed:

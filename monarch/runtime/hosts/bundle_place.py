@@ -100,8 +100,11 @@ def _found(base: str, digest: str) -> str:
 
 
 def _unpacked(base: str, digest: str, archive: bytes) -> str:
-    """Unpack a bundle beside its place, and rename it: other processes may do the same at this
-    moment."""
+    """Unpack a bundle into a new folder, rename it to its place, and return the path of that place.
+
+    If another process has unpacked the same bundle meanwhile, its folder is used. Raises
+    ``OSError`` if the archive has a path that leads out of the folder.
+    """
     os.makedirs(base, 0o700, exist_ok=True)
     fresh = tempfile.mkdtemp(prefix=_ATTIC, dir=base)
     folder = os.path.join(base, digest)

@@ -68,7 +68,10 @@ def _pass_on(bundle: str) -> None:
 
 
 class _Door:
-    """The listener that a client brings the bundle to; opened when there is something to say."""
+    """The listener at which a client brings the bundle.
+
+    It opens at the first ``tell``.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port

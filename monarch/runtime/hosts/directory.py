@@ -33,8 +33,10 @@ def new_directory(uid: Uid) -> str:
 
 
 def store_path(socket_path: str, number: int) -> str:
-    """Return the path of a file beside the socket of a proc, removed with it: for ranks to meet
-    at."""
+    """Return the path of a file beside a proc's socket, at which ranks of a process group meet.
+
+    The file is removed with the socket.
+    """
     return f"{socket_path}.store-{number}"
 
 
