@@ -135,7 +135,10 @@ class _Inlet:
 
 
 def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) -> None:
-    """Close the port of a channel whose receiver is gone; its senders need not wait."""
+    """Close the port of a channel whose receiver is gone, and answer the marks in its queue.
+
+    So its senders need not wait for room.
+    """
     node.calls.close(number)
     for item in items:
         if not isinstance(item, tuple):

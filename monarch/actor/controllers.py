@@ -54,8 +54,8 @@ def get_or_spawn_controller(
 ) -> Future[Any]:
     """Return the program's only actor called ``name``; the first call makes it.
 
-    The actor lives in the client's process; any proc may ask for it. Raises ``ActorError`` (of a
-    ``ValueError``) after the controller has failed.
+    The actor lives in the client's process; any proc may ask for it. If the controller has failed,
+    the future raises an ``ActorError`` that wraps a ``ValueError``.
     """
     root = process.current().root
     ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), procs=[root])

@@ -56,7 +56,7 @@ class EndpointProperty(Generic[P, R]):
 
     @property
     def _method(self) -> Callable[..., Any]:
-        """Return the plain function, under the name that libraries for Monarch use."""
+        """Return the plain function. Libraries for Monarch look it up by the name ``_method``."""
         return self.endpoint_spec.method
 
     @property

@@ -148,8 +148,10 @@ class CodeStates:
         return _laggards(self._divided, hosts, born)
 
     def crossing(self, hosts: Iterable[Uid], born: CodeState) -> int:
-        """Return the generation of a switch in progress that will divide these hosts; 0 without
-        one."""
+        """Return the generation of a coming switch that will leave some of ``hosts`` on older code.
+
+        0 if there is none.
+        """
         generation, divided = self._coming
         return generation if divided and _laggards(divided, hosts, born) else 0
 

@@ -150,7 +150,8 @@ def traced(fn: Any = None, *, name: str | None = None) -> Any:
 def in_span(fn: F, name: str, parent: str = "") -> F:
     """Wrap an endpoint so that each call is a span for OpenTelemetry's provider.
 
-    ``parent`` is the caller's span, as `current_trace` returned it there; empty for none.
+    ``parent`` is the span of the caller: the text that ``current_trace`` returned in its process,
+    or "".
     """
 
     def begin() -> AbstractContextManager[Any]:

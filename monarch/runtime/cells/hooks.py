@@ -49,8 +49,11 @@ class Hooks:
         return None
 
     async def supervise(self, instance: Any, failure: MeshFailure) -> tuple[bool, str]:
-        """Return whether the actor handles a failure of something that it owns, and the error of
-        its hook."""
+        """Return whether the actor handles a failure of something that it owns, and a hook's error.
+
+        The error is "" if ``__supervise__`` did not raise. If it raised, the failure is not
+        handled.
+        """
         try:
             return bool(await self._call(instance, "__supervise__", failure)), ""
         except BaseException as error:

@@ -85,8 +85,7 @@ class Looks:
     # On the thread of a call.
 
     def call_begins(self) -> None:
-        """Handle the begin of a call on this thread: hold it, if somebody asked to stop its actor.
-        """
+        """Handle the begin of a call on this thread; hold it if someone asked to stop its actor."""
         current = running.get()
         reason = ""
         if self._stops.has_any and current is not None:

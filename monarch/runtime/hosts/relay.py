@@ -47,7 +47,7 @@ _GATHER_BYTES = 2**20
 
 @dataclass
 class _KnownTree:
-    """A tree that a sender uses: its part from this host on."""
+    """The part of a sender's tree that begins at this host, and the number of the last message."""
 
     grow: Grow
     last: int = 0
@@ -223,7 +223,10 @@ class Fold:
         self._num_bytes = 0
 
     def receive(self, rank: int, answer: RawReply) -> bool:
-        """Handle an answer of a proc here, or the answers that a host below has gathered."""
+        """Take an answer of a proc here, or the answers that a host below has gathered.
+
+        Returns whether no further answers are missing.
+        """
         data, buffers = answer.payload, answer.buffers
         size = len(data) + sum(map(len, buffers))
         why = self._node.bulk_sender.why_not(size)
@@ -253,7 +256,10 @@ class Fold:
         return self._count(answer.via)
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Handle that a member will not answer; the sender is told in another way."""
+        """Handle that a member is gone: wait for no more of its answers.
+
+        Its caller hears of that in another way. Returns whether no further answers are missing.
+        """
         return self._count(uid, self._missing.get(uid, 0))
 
     def _count(self, uid: Uid, number: int = 1) -> bool:

@@ -37,7 +37,10 @@ class Replacements:
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
-        """Return whether a proc that has ended must be replaced. Call it once."""
+        """Return whether a proc that has ended must be replaced, and forget that it must.
+
+        So a second call for the same end returns false.
+        """
         if uid not in self._wanted:
             return False
         self._wanted.discard(uid)

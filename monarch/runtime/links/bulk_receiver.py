@@ -48,7 +48,7 @@ _WINDOW = 4
 
 
 class _Inbound:
-    """A consignment that is still arriving."""
+    """A message whose bulk is still arriving in chunks."""
 
     def __init__(self, note: Consignment, inner: Envelope[Message]) -> None:
         self.note = note
@@ -136,8 +136,11 @@ class BulkReceiver:
             self._node.receive(inner)
 
     def _cannot_open(self, envelope: Envelope[Message], parcel: Parcel, why: str) -> None:
-        """Refuse a parcel whose segment cannot be opened: its sender releases the region, and hands
-        the segment over again with the next parcel."""
+        """Tell the sender of a message that the segment with its bulk cannot be opened here.
+
+        The sender frees the region, and hands over the segment again with its next message. The
+        receiver gets the message with a payload that raises ``why``.
+        """
         unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
         self._node.send(self._node.address_of(parcel.sender), unmapped)
         inner = self._inner(envelope, parcel.has_payload, [])
@@ -240,7 +243,10 @@ class BulkReceiver:
             self._queued.remove(inbound)
 
     def hold_back(self, envelope: Envelope[Message]) -> bool:
-        """Return whether a message must wait for the bulk of an earlier message of its sender."""
+        """Keep a message back if the bulk of an earlier message of its sender is still missing.
+
+        Returns whether it is kept back.
+        """
         sender = _ordered_sender(envelope.message)
         if sender is None or not self.order.holds(sender):
             return False

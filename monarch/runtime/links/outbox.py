@@ -24,12 +24,12 @@ _COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
 
 
 class Outbox:
-    """A lane with its overflow. Safe to use from any thread; sends of one thread keep order.
+    """A lane with its overflow. Any thread may use it; the messages of one thread keep their order.
 
-    ``deliver`` sends a message without waiting, and has copied its buffers when it returns, as has
-    the overflow; ``send_mark`` sends a mark after them and calls ``answered`` when it is answered;
-    ``soon`` runs a function on the I/O loop; ``count`` gets +1 when an overflow begins, -1 when it
-    ends.
+    ``deliver`` sends a message without waiting, and copies its buffers before it returns.
+    ``send_mark`` sends a mark after the messages, and has ``answered`` called when its answer
+    comes. ``soon`` runs a function on the I/O loop. ``count`` gets +1 when an overflow begins, -1
+    when it ends.
     """
 
     def __init__(
@@ -204,8 +204,10 @@ class Outbox:
         self._look()
 
     def retire(self) -> bool:
-        """Mark this outbox as forgotten, if nothing waits in it; return whether it was. Messages
-        that are sent here all the same leave at once."""
+        """Close this outbox for forgetting, if nothing waits in it; return whether it is closed.
+
+        A message that is posted to it later is sent at once.
+        """
         with self._lock:
             if self.is_open and not self.is_held:
                 self._is_closed = True

@@ -36,7 +36,11 @@ class WaitingSwitches:
             box.hold(functools.partial(waiting.reached, box))
 
     def begins(self, to: Uid, box: Outbox) -> None:
-        """Note a new outbox: if a switch waits, messages in it come after the switch, too."""
+        """Note a new outbox to the process ``to``.
+
+        If a switch to that process waits, messages in the new outbox are held until the switch is
+        sent.
+        """
         with self._lock:
             waiting = self._switches.get(to)
         if waiting is not None:
@@ -54,10 +58,10 @@ class WaitingSwitches:
 
 
 class _WaitingSwitch:
-    """A switch that waits. ``_clear`` are the outboxes that no longer delay it, and hold back later
-    messages.
+    """A switch that waits until all earlier messages have left the outboxes.
 
-    The lock is held while it is sent: its end must not overtake it.
+    ``_clear`` are the outboxes that they have left; these hold back later messages. The lock is
+    held while the switch is sent, so that its withdrawal cannot overtake it.
     """
 
     def __init__(
@@ -128,7 +132,10 @@ class BehindFence:
         self.is_watched = False
 
     def sent(self, procs: Iterable[Uid], *, is_stopped: bool = False) -> None:
-        """Record a message to these procs, or with ``is_stopped`` that a process has stopped."""
+        """Record a message to these procs.
+
+        With ``is_stopped``, record instead that a message has to wait at the fence here.
+        """
         if self.is_watched and is_stopped:
             self._stopped()
         elif self.is_watched:
@@ -136,5 +143,5 @@ class BehindFence:
 
 
 def ends_fence(message: Message) -> bool:
-    """Return whether this message has a process continue as before the last fence."""
+    """Return whether this message lifts the last fence in the process that receives it."""
     return isinstance(message, Order) and message.ends_fence

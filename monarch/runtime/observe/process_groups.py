@@ -45,8 +45,9 @@ def hold_process_groups(is_held: bool) -> None:
 
 
 def rank_connections(urls: Iterable[str]) -> list[Connection]:
-    """Return both ends of each TCP connection, the local end first, without those of the runtime,
-    which listens at ``urls``, and of the rendezvous.
+    """Return both ends of each TCP connection of this process, the local end first.
+
+    Left out are the connections of the runtime, which listens at ``urls``, and of ``MASTER_PORT``.
     """
     ours = {urlsplit(url).port for url in urls if "tcp:" in url}
     ours.add(int(os.environ.get("MASTER_PORT") or 0))

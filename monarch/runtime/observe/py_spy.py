@@ -20,7 +20,10 @@ MISSING = "py-spy is not installed there: pip install 'monarch-loop[debug]'"
 
 
 def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
-    """Return the stacks of a process as py-spy's JSON, and "" or the reason why there are none."""
+    """Return the stacks of a process as py-spy's JSON, and "" as the error.
+
+    If there are none, returns "" and the reason.
+    """
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else which("py-spy")
     if program is None:

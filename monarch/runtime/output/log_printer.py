@@ -202,8 +202,10 @@ class LogPrinter:
 
 
 def _write_whole_lines(file: io.TextIOWrapper) -> None:
-    """Have the program's own lines come out at once, in order with ours, and whole: unbuffered,
-    ``print`` writes a line and its end in two steps."""
+    """Make ``print`` write each of the program's own lines at once and in one piece.
+
+    So they keep their order among the lines of procs.
+    """
     if not file.line_buffering or file.write_through:
         file.reconfigure(line_buffering=True, write_through=False)
 

@@ -36,10 +36,10 @@ class KeptSpawn(NamedTuple):
 
 
 class KeptSpawns:
-    """The kept orders of this process, in their order. From any thread.
+    """How the meshes of this process were spawned, so that actors can be made again in a new proc.
 
-    ``is_alive`` returns whether a mesh has a member in that proc that has not failed or been
-    stopped.
+    ``is_alive(mesh, proc)`` returns whether the mesh has a member in the proc that has neither
+    failed nor been stopped. Any thread may call this.
     """
 
     def __init__(self, is_alive: Callable[[Uid, Uid], bool]) -> None:

@@ -83,9 +83,10 @@ class ZygoteProcess:
             return False
 
     def drift(self) -> dict[str, str | None]:
-        """Return the changes of this process's environment since the zygote started.
+        """Return the environment variables that have changed here since the zygote started.
 
-        Variables that the zygote's command sets or removes are left as the command wants them.
+        ``None`` means that a variable was removed. Variables that the zygote's command sets or
+        removes are left out.
         """
         if not self._command.inherit_env:
             return {}

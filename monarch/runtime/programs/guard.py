@@ -106,8 +106,10 @@ def _reap(child: int) -> "int | None":
 
 
 def _end_rest(grace_seconds: float, child: int = 0) -> int:
-    """Ask all remaining processes to end, and kill them after ``grace_seconds``; return the status
-    of ``child``, or that of a killed program if it has none."""
+    """Ask all remaining processes to end, and kill them after ``grace_seconds``.
+
+    Returns the status of ``child``; that of a killed program if ``child`` had ended before.
+    """
     status, deadline, is_asked = 128 + signal.SIGKILL, time.monotonic() + grace_seconds, False
     while True:
         ended = _reap(child)
