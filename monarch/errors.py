@@ -277,4 +277,4 @@ class ReloadRefused(MonarchError):
 
 
 class WireError(MonarchError):
-    """Bytes from a peer are not a message of ours, or of a version that we do not speak."""
+    """Bytes from a peer are not a message, or a message of another version of the wire format."""

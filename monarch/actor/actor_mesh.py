@@ -78,7 +78,7 @@ class ActorMesh(Syncable, LoggedMesh, MeshTrait, Generic[T]):
         return answers.then(lambda _: None)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """End the actors after the messages sent to them before; each runs its ``__cleanup__``."""
+        """End the actors when they have handled all earlier messages. Each runs ``__cleanup__``."""
         agent = process.current()
         if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
             agent.forget_mesh(self._ref.uid)

@@ -25,7 +25,7 @@ _Item = tuple[int, RawReply]
 
 
 class _Queue:
-    """The values that have arrived, or else the receivers that wait for the next value."""
+    """The values that have arrived at a channel; without any, the receivers that wait for one."""
 
     def __init__(self, once: bool) -> None:
         self._once = once

@@ -52,8 +52,7 @@ _client_context = _ClientContext()
 
 @contextlib.contextmanager
 def fake_sync_state() -> Iterator[None]:
-    """Hide the running loop from the code inside, so that it may wait as in a program without
-    one."""
+    """Hide the running event loop within this block, so that code in it may block."""
     loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     _depth.value = getattr(_depth, "value", 0) + 1

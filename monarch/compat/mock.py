@@ -11,9 +11,10 @@ from monarch.actor.spawn_hooks import stand_ins as _actor_registry
 
 
 class patch_actor(contextlib.ContextDecorator):
-    """Within, ``spawn(name, original)`` spawns ``mock``, also in procs that are started within.
+    """Replaces an actor class in a block: ``spawn`` of ``original`` makes actors of ``mock``.
 
-    A context manager, sync or async, and a decorator of functions of both kinds.
+    Procs that are started within the block do so too. It is a context manager and a decorator, for
+    plain functions and for coroutine functions.
     """
 
     def __init__(self, original: type, mock: type) -> None:
@@ -63,5 +64,5 @@ def get_actor_mock_registry_state() -> dict[type, type]:
 
 
 def set_actor_mock_registry_state(state: dict[type, type]) -> None:
-    """Add replacements to those of this process."""
+    """Add replacements of classes, as ``get_actor_mock_registry_state`` returns them."""
     _actor_registry.update(state)

@@ -81,8 +81,7 @@ class KeptSpawns:
             self._spawns[mesh] = spawn
 
     def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
-        """Note that the mesh has a new class: ``order`` makes the order with it from the
-        arguments."""
+        """Note that a mesh has a new class; ``order`` makes its spawn order from kept arguments."""
         with self._lock:
             spawn = self._spawns.get(mesh)
         if spawn is not None and spawn.arguments is not None:

@@ -92,8 +92,10 @@ def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
 
 
 def _reap(child: int) -> "int | None":
-    """Collect the children that have ended; return the status of the program, as shells have it, if
-    it is among them, else ``None``."""
+    """Collect the children that have ended; return the exit status of ``child`` if it has ended.
+
+    After a signal it is 128 plus the signal's number. Else ``None``.
+    """
     status = None
     with contextlib.suppress(ChildProcessError):
         while True:
