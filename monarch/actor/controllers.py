@@ -64,10 +64,9 @@ def get_or_spawn_controller(
 
 
 def debug_controller() -> Any:
-    """Return upstream's actor for calls that wait at a breakpoint; `monarch debug` does not need
-    it.
+    """Return the actor with the debug controller of Monarch's own API.
 
-    ``wait_pending_session`` and ``list`` are its endpoints.
+    Its endpoints are ``wait_pending_session`` and ``list``. `monarch debug` does not need it.
     """
     return offered("debug_controller")()
 

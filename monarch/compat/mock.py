@@ -59,7 +59,7 @@ def get_actor_class(cls: type) -> type:
 
 
 def get_actor_mock_registry_state() -> dict[type, type]:
-    """Return all replacements of this process."""
+    """Return the classes that ``patch_actor`` replaces now, each with its replacement."""
     return dict(_actor_registry)
 
 

@@ -39,7 +39,7 @@ class TorchrunCommand(NamedTuple):
         """Parse a command such as ``torchrun --nproc-per-node=8 train.py``.
 
         Raises ``ValueError`` if it is no torchrun command, or one for several nodes. With
-        ``any_nodes`` the options for nodes are ignored.
+        ``any_nodes`` any number of nodes is accepted, and ignored.
         """
         words = [str(word) for word in command]
         rest = _behind_torchrun(words)

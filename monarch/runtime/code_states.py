@@ -174,7 +174,7 @@ class CodeStates:
 
 
 def _divided(codes: Mapping[Uid, HostCode]) -> Mapping[Uid, HostCode]:
-    """Return the hosts of families that have more than one state."""
+    """Return the hosts of workspaces (families) whose hosts run different states."""
     digests: dict[str, set[str]] = {}
     for code in codes.values():
         digests.setdefault(code.family, set()).add(code.digest)
@@ -235,8 +235,9 @@ class WorkspaceStates:
         self._by_host.update(dict.fromkeys(hosts, state))
 
     def wanted(self, hosts: Iterable[Uid]) -> WorkspaceState:
-        """Return the state that all processes on these hosts should run; without a digest if none
-        is known.
+        """Return the state that all processes on these hosts should run.
+
+        Its digest is "" if no state is known.
         """
         states = [self._by_host[uid] for uid in hosts if uid in self._by_host]
         return max(states, default=WorkspaceState(0, 0, ""))

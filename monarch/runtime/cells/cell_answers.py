@@ -86,8 +86,11 @@ class CellAnswers:
             self._return(call, str(error))
 
     def give_back(self, call: Call, failure: MeshFailure | None) -> None:
-        """Refuse a call that came too late: answer a caller that waits, or else notify the
-        sender."""
+        """Refuse a call that arrived after the end of the actor.
+
+        A caller that waits gets the refusal as its answer; else the sending actor is told, if there
+        is one.
+        """
         if call.port:
             self.refuse(call, failure)
         elif call.sender_actor:

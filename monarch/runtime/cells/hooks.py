@@ -32,9 +32,10 @@ class Hooks:
         self._settle = settle
 
     def quiesce(self, instance: Any) -> None:
-        """Wait, on the actor's thread, for work on the actor's own threads (``__quiesce__``). After
-        that, the actor has reached the fence or halt. The hook must not raise; few actors have
-        it."""
+        """Run the actor's ``__quiesce__``, if it has one, before it stops at a fence or halt.
+
+        The hook waits until the actor's own threads have finished their work. It must not raise.
+        """
         hook = getattr(instance, "__quiesce__", None)
         if hook is not None:
             hook()

@@ -79,7 +79,7 @@ class HeldPdb(pdb.Pdb):
         return stack[begin:], index - begin
 
     def lookupmodule(self, filename: str) -> str | None:
-        """Return the file of a breakpoint, even if only the client has the file."""
+        """Return the path of a breakpoint's file, also if only the client has it; else None."""
         path = super().lookupmodule(filename)
         if path is not None:
             return path

@@ -64,9 +64,9 @@ def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
 
 
 class Lost(NamedTuple):
-    """A loss to report: ``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, or the
-    origin.
+    """A loss to report to the program.
 
+    ``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, or the failure's origin.
     ``is_host``: a host was lost. ``is_own_child``: this program had started that host.
     """
 
@@ -94,8 +94,10 @@ class UnhandledFaults:
         self._is_closed = True
 
     def heard(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Note that a call's error has told the program of these failures; the call was to
-        ``others`` too."""
+        """Note that the error of a call has told the program of the failures ``keys``.
+
+        ``others`` are further members that were called: their failures count as told for a while.
+        """
         now = time.monotonic()
         with self._changed:
             self._heard = {key: until for key, until in self._heard.items() if until > now}

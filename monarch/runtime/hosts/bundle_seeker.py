@@ -104,7 +104,10 @@ class _Door:
                 self._visitor.sendall(json.dumps(news).encode() + b"\n")
 
     def read(self) -> str:
-        """Return the next line of a client that has proved that it knows the secret."""
+        """Wait for a client that knows the secret; return its line, which brings the bundle.
+
+        "" at the second call, because there is only one such line.
+        """
         if self._visitor is not None:
             return ""
         address = _own_address()
@@ -155,8 +158,11 @@ def _secret() -> bytes:
 
 
 def _own_address() -> str:
-    """Return the address that the job names, or all interfaces; but if a scheduler gives several
-    hosts of one machine a loopback address each, that address."""
+    """Return the address to listen at.
+
+    It is ``MONARCH_BIND_TO``, if that is set. It is this host's own address if that is a loopback
+    address, which a scheduler gives to several hosts of one machine. Else it is 0.0.0.0.
+    """
     if named := os.environ.get("MONARCH_BIND_TO", ""):
         return named
     address = os.environ.get("MONARCH_POD_IP", "") or _node_address()

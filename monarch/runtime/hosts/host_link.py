@@ -160,7 +160,10 @@ class HostLink:
 
 
 def _program() -> str:
-    """Return this program's command, roughly as it was typed; of our own command, its arguments."""
+    """Return the name of this program, for people.
+
+    If it is our own command, its arguments follow, shortened if they are long.
+    """
     first, *others = sys.argv or [""]
     name = os.path.basename(first) or "python"
     if name == "monarch" or first.endswith(_OUR_MAIN):

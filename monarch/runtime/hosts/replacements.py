@@ -74,7 +74,10 @@ class Replacements:
 
 
 class _Replacing(NamedTuple):
-    """An order to replace procs, its procs that are not up yet, and why others will not be."""
+    """An order to replace procs.
+
+    ``missing`` are the procs that are not up yet; ``lost`` says why others will not come up.
+    """
 
     message: ReplaceProcs
     missing: set[Uid]

@@ -105,7 +105,10 @@ class _Starter:
         env: Mapping[str, str],
         workspace: str,
     ) -> dict[str, Any]:
-        """Start a host agent that others find at ``address``; ``port`` 0 means any free port."""
+        """Start a host agent that others find at ``address``; ``port`` 0 means any free port.
+
+        Returns its ``url``, ``pid``, start time (``started``), ``directory`` and ``workspace``.
+        """
         listener = _listener(port)
         ready, is_ready = os.pipe()
         folder = re.sub(r"[^\w.-]", "_", name)
@@ -244,8 +247,10 @@ def _end_processes(pid: int, started: int, directory: str) -> set[int]:
 
 
 def _processes_of(directory: str) -> dict[int, int]:
-    """Return the start time of each process of an agent, by pid; all have inherited its
-    variable."""
+    """Return the start time of each process that an agent has started, and its own, by pid.
+
+    They are found by an environment variable that names ``directory``.
+    """
     sought = f"{ALLOCATION}={directory}".encode()
     starts = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

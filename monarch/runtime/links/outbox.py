@@ -86,7 +86,10 @@ class Outbox:
                 self._send_mark(self)
 
     def _look(self) -> None:
-        """Check for room. Not after each message: it may overrun the window by a part."""
+        """Note whether there is room for more messages.
+
+        This is not done after each message, so more may be sent than the window holds.
+        """
         is_clear = self._overflow is None and self._lane.has_room
         self.is_open = is_clear or self._is_closed
 

@@ -208,10 +208,10 @@ class Trees:
         return self._route_to(uid) is not None
 
     def send(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Send an agent's message along the tree that leads to a proc, so that it keeps its place
-        among the calls; return false if there is no tree.
+        """Send an agent's message along the tree that leads to a proc, if there is one.
 
-        Answers need no order and go directly, as do agreements about bulk that came directly.
+        So the message keeps its order among calls to the proc. Returns false if it was not sent:
+        there is no tree, or the message needs no order.
         """
         if not self._routes or isinstance(envelope.message, _DIRECT):
             return False

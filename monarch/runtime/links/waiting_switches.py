@@ -118,12 +118,11 @@ class BehindFence:
         self._stopped: Callable[[], None] = lambda: None
 
     def watch(self, sent: Callable[[Iterable[Uid]], None], stopped: Callable[[], None]) -> None:
-        """Call ``sent`` with the procs to which messages are sent, until ``forget``; and
-        ``stopped`` if a message waits here, because the fence itself waits here, behind a slow
-        actor.
+        """Call ``sent`` with the procs to which messages are sent, until ``forget``.
 
-        Call it before the fence is cast; ``sent`` is called after a message was sent. So no message
-        behind the fence is missed, though one before it may be taken for one behind it.
+        ``stopped`` is called instead if a message must wait in this process behind a fence that a
+        slow actor delays. Call this before the fence is cast. Then no message behind the fence is
+        missed, but an earlier message may be reported too.
         """
         self._sent, self._stopped = sent, stopped
         self.is_watched = True

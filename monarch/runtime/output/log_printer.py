@@ -68,7 +68,7 @@ class LogPrinter:
         self._put(lambda: self._take(log, lines))
 
     def set_window(self, window: LogWindow) -> None:
-        """Aggregate the later lines of these procs, or no longer. From any thread."""
+        """Aggregate the later lines of the window's procs, or stop that. From any thread."""
         self._put(lambda: self._set_window(window))
 
     def forget(self, uid: Uid) -> None:

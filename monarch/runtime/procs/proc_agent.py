@@ -360,8 +360,10 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Record that a call from outside of actors has raised these failures; the call was to
-        ``others`` too. Keys are those of ``core.supervision.UnhandledFailure``.
+        """Record that a call from outside of actors has raised the failures ``keys``.
+
+        ``others`` are further members that were called: their failures count as told for a while.
+        Keys are those of ``core.supervision.UnhandledFailure``.
         """
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:
