@@ -267,8 +267,7 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _sent(self, port: int, num: int) -> SentCall | None:
-        """Return the facts of this call that the event ring records; ``None`` if there is no
-        ring."""
+        """Return what the event ring records of this call; ``None`` if this process has no ring."""
         ring = process.current().node.ring
         if ring is None:
             return None

@@ -116,7 +116,7 @@ class Future(Generic[R]):
             )
 
     def _computed(self) -> _Outcome[R]:
-        """Unpickle the answer once, on the thread that asks for it."""
+        """Return the unpickled answer, or its error. The first thread that asks unpickles it."""
         outcome = self._outcome
         if outcome is None:
             with self._lock:

@@ -219,7 +219,8 @@ class HostMesh(StartingMesh):
     def shutdown(self) -> Future[None]:
         """End the host agents too; on ``this_host()``, which ends with the program, only its procs.
 
-        Raises ``RuntimeError`` on a slice or a received reference: only the owner may.
+        Raises ``RuntimeError`` on a slice or a received reference: only the owner may shut hosts
+        down.
         """
         self._check_usable()
         self._check_owned("shut down")

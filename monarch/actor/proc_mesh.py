@@ -317,7 +317,7 @@ class ProcMesh(StartingMesh):
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End the processes; their actors run ``__cleanup__`` first.
 
-        Raises ``ValueError`` on a slice or a received reference: only the owner may.
+        Raises ``ValueError`` on a slice or a received reference: only the owner may stop a mesh.
         """
         if not self._is_owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")

@@ -215,7 +215,7 @@ class _BodyFuture(Future[R]):
         return body
 
     def _run(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
-        """Run the body to its end on a loop that does not run, and set the promise."""
+        """Run the body to its end on a loop that is not running yet, and set the promise."""
         try:
             task = self._context.run(loop.create_task, body)
             self._interrupted.on_set(lambda: soon(loop, task.cancel))

@@ -18,8 +18,10 @@ _depth = threading.local()
 
 
 class _CurrentContext:
-    """A context variable with the current context; programs ask it whether there is a context
-    yet."""
+    """A context variable that returns the context of the running actor or of the client.
+
+    Programs ask it whether they have a context yet.
+    """
 
     def get(self, default: Context | None = None) -> Context | None:
         """Return the context or ``default``; unlike ``context()``, do not make the program a

@@ -148,11 +148,11 @@ def serve(
     scheduler: str | JobTrait = "process",
     scheduler_cfg: Mapping[str, Any] | None = None,
 ) -> SPMDJob:
-    """Start the job of ``["torchrun", "--nproc-per-node=8", "train.py", ...]`` and return it.
+    """Return a job for ``["torchrun", "--nproc-per-node=8", "train.py", ...]``, not yet started.
 
-    ``scheduler`` is a job of any kind, or the name of one: "process" or "slurm", whose other
-    arguments are ``scheduler_cfg``. Raises ``ValueError`` for a command that cannot be run so, and
-    ``JobError`` if the allocation cannot be made.
+    ``scheduler`` is a job of any kind, or the name of a kind: "process" or "slurm", whose other
+    arguments are ``scheduler_cfg``. Raises ``ValueError`` for a command that cannot be run this
+    way, and ``JobError`` for an unknown name.
     """
     if isinstance(appdef, str) or not isinstance(appdef, Sequence):
         raise ValueError(

@@ -147,11 +147,11 @@ class ClientAgent(ProcAgent):
         return self._imported.texts()
 
     def given_workspaces(self) -> list[str]:
-        """Return the ``$WORKSPACE_DIR`` of procs on the host in this process: set by ``env`` at
-        the spawn, or by their bootstrap.
+        """Return the workspace folders of procs on the host in this process.
 
-        Waits until their bootstraps have run, up to ``reload_timeout_seconds``; a slower one is
-        skipped. A value that this process's environment has too does not count as a bootstrap's.
+        These are the values of ``$WORKSPACE_DIR`` that ``env`` set at the spawn, or that a
+        bootstrap has set to another value than in this process. Waits until bootstraps have run,
+        for ``reload_timeout_seconds`` at most; a slower proc is left out.
         """
         node, answers = self.node, []
         folders: dict[str, None] = {}

@@ -42,7 +42,10 @@ class Laggards(NamedTuple):
 
 
 class CodePush(NamedTuple):
-    """A push: the hosts in ``covers`` switch to it; ``others`` of their family keep their code."""
+    """A push: the hosts in ``covers`` switch to its code; the hosts in ``others`` keep their code.
+
+    All of them have the same workspace, whose name is ``family``.
+    """
 
     generation: int
     digest: str
@@ -80,8 +83,7 @@ class CodeStates:
             self._use({**self._codes, host: HostCode(host, generation, digest, f"= {digest}")})
 
     def inherit(self, codes: Iterable[HostCode]) -> None:
-        """Take over the owner's records of hosts with different code, from when it spawned this
-        process."""
+        """Take over the records of code states that the owner had when it spawned this process."""
         self._use({code.host: code for code in codes})
 
     def to_inherit(self) -> tuple[HostCode, ...]:

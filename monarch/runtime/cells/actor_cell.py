@@ -351,9 +351,9 @@ class ActorCell:
             self.in_hand.note("failed", reason)
 
     async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
-        """End everything that the actor owns, clean up, and notify the owner; without a hook this
-        happens at once.
+        """End everything that the actor owns, run its ``__cleanup__``, and notify the owner.
 
+        Without ``__cleanup__`` the owner is notified first, and the wait for those ends comes last.
         ``caller`` is refused after the owner has been notified.
         """
         failure = self.failure

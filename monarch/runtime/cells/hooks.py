@@ -41,7 +41,7 @@ class Hooks:
             hook()
 
     async def reloaded(self, instance: Any, change: Any) -> BaseException | None:
-        """Notify an actor of new code; return the error of its hook, if any."""
+        """Notify an actor of new code; return the error of its hook, or None."""
         try:
             await self._call(instance, "__reload__", change)
         except BaseException as error:

@@ -78,7 +78,10 @@ class Looks:
         self._node.answer(order, stacks_of(self._agent, with_locals=order.with_locals))
 
     def arm(self, place: BreakPlace) -> str:
-        """Add or remove a stop at a line; return the line's text."""
+        """Set or remove a breakpoint at a line; return the line's text.
+
+        "" if it was removed, or if the file is not known here.
+        """
         self._holds()  # From now on, calls are watched.
         return self._breaks.change(place)
 

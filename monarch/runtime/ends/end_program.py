@@ -42,7 +42,10 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def end_program() -> None:
-    """Have the main thread raise an error; in a notebook, interrupt the running cell."""
+    """Make the main thread raise ``EndedByFault``, which ends the program.
+
+    In a notebook, or if the program has its own handler of the signal, Ctrl-C is simulated instead.
+    """
     main = threading.main_thread()
     if not main.is_alive() or main.ident is None:
         return

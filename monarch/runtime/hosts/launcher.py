@@ -263,8 +263,10 @@ def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/sel
 
 
 def _counters(root: str, self_cgroup: str) -> list[str]:
-    """Return the files that may have the count: first those of the unified hierarchy, then of the
-    older one."""
+    """Return the files in which the kernel may count out-of-memory kills.
+
+    Files of the unified cgroup hierarchy come first, then files of the older one.
+    """
     paths = []
     try:
         with open(self_cgroup, encoding="utf-8") as file:

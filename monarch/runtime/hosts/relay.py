@@ -74,9 +74,7 @@ class Relay:
         self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
-        """Introduce the tree to a proc that has replaced another, because it knows no other process
-        yet.
-        """
+        """Tell a proc that has replaced another which process sends to it through this host."""
         mesh_of_proc, _ = place_of(again.uid) or ("", 0)
         for (_, mesh), tree in self._trees.items():
             if mesh == mesh_of_proc:

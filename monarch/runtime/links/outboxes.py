@@ -109,8 +109,8 @@ class Outboxes:
     ) -> None:
         """Send a call to all members of a mesh; ``make`` returns the message for each rank.
 
-        All casts of this process reach their receivers in the same order. A cast waits before it
-        takes its place in that order, so that a slow mesh does not delay casts to others.
+        Two casts of this process reach all receivers in the same order. A cast waits for room
+        before it takes its place in that order, so that a slow mesh does not delay casts to others.
         """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)

@@ -43,8 +43,10 @@ def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
 def dump_aside(
     pids: Mapping[str, int], native: bool, done: Callable[[dict[str, str], dict[str, str]], None]
 ) -> None:
-    """Dump the stacks of processes one after the other, on a separate thread; ``done`` is called
-    with the dumps and the errors."""
+    """Dump the stacks of processes one after the other, on a separate thread.
+
+    ``done`` is called with the dumps and the errors, both by uid. Each process is in one of them.
+    """
 
     def run() -> None:
         dumps, errors = {}, {}

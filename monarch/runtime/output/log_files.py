@@ -31,8 +31,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LogFiles:
-    """The files of this host agent's run. Files and folders are made only when lines are
-    written."""
+    """The log files of the procs of this host agent.
+
+    Files and folders are made only when lines are written.
+    """
 
     def __init__(self) -> None:
         #: The directory of this run; "" if nothing has been written yet.
