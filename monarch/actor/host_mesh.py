@@ -250,8 +250,8 @@ class HostMesh(StartingMesh):
     def with_python_executable(self, python_executable: str) -> HostMesh:
         """Return the same hosts, whose procs run another interpreter.
 
-        That interpreter must have this package installed. Procs that those procs spawn on their
-        host use it too.
+        That interpreter must have this package installed. Procs that are spawned from such a proc
+        on its host use the interpreter too.
         """
         command = default_bootstrap_cmd(str(python_executable))._as_command()
         return HostMesh(self._name, self._shape, self._hosts, owned=self._is_owned, command=command)

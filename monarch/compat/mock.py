@@ -54,7 +54,7 @@ class patch_actor(contextlib.ContextDecorator):
 
 
 def get_actor_class(cls: type) -> type:
-    """Return the class that is now spawned for ``cls``."""
+    """Return the class that is spawned for ``cls``: its replacement, or ``cls`` itself."""
     return _actor_registry.get(cls, cls)
 
 

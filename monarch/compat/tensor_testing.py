@@ -17,7 +17,7 @@ from monarch.tensors.client.device_mesh import DeviceMesh
 
 
 class BackendType(enum.Enum):
-    """The backends that programs name; all are the same here."""
+    """The backends that programs name. The choice makes no difference here."""
 
     MESH = "mesh"
     RS = "rs"

@@ -91,8 +91,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def on_first_use(make: Callable[[bool], ProcAgent]) -> None:
-    """Set the function that makes a client agent on first use; its argument says whether it will
-    spawn procs on this machine.
+    """Set the function that makes a client agent on first use.
+
+    Its argument is true if procs of this machine are about to be spawned.
     """
     global _make_client
     _make_client = make

@@ -46,8 +46,10 @@ class RunGate:
             self._divided_at = [self._divided_at[-1], generation]
 
     def take_back(self, generation: int, previous: int) -> None:
-        """Go back from ``generation`` to ``previous``. Calls that processes of ``generation`` sent
-        may still arrive."""
+        """Go back from ``generation`` to ``previous``.
+
+        Calls that processes of ``generation`` have sent may still arrive, and are run.
+        """
         self._taken_back = max(self._taken_back, generation)
         self.generation = previous
         self.code_generation = min(self.code_generation, previous)

@@ -102,9 +102,11 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """Return a ``with`` block that is a span: recorded among this process's last events, for
-    ``monarch query`` and ``monarch trace``, and in OpenTelemetry, with the running actor as
-    attributes, if a provider is set."""
+    """Return a ``with`` block that is a span.
+
+    It is recorded among this process's last events, for ``monarch query`` and ``monarch trace``. If
+    a provider is set, it is also a span in OpenTelemetry, with the running actor as attributes.
+    """
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)

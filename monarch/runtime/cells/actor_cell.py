@@ -169,7 +169,7 @@ class ActorCell:
         self._find_endpoint = surrounded(self._find_endpoint, wrap)
 
     def judge(self, judge: Judge) -> None:
-        """Call ``__supervise__`` once the current message is done. From any thread."""
+        """Ask ``__supervise__`` about a failure, after the current message. From any thread."""
         self.deliver(Delivery("supervision", judge, is_urgent=True))
 
     def fail(self, fail: Fail) -> None:

@@ -18,9 +18,9 @@ from monarch.wire.hold import HoldNote
 class HeldCall:
     """Holds a call on its own thread.
 
-    ``changed`` is called, on any thread, whenever `about` has changed; ``on_text`` when there is
-    new output. ``learn`` is as in `HeldPdb`. ``is_loose``: the call is not an actor's, so nothing
-    reports its end.
+    ``changed`` is called, on any thread, whenever ``about``, the call's description, has changed.
+    ``on_text`` is called when there is new output. ``learn`` is as in ``HeldPdb``. ``is_loose``:
+    the call is not an actor's, so nothing reports its end.
     """
 
     def __init__(

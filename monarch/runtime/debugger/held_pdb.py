@@ -57,8 +57,10 @@ class HeldPdb(pdb.Pdb):
         super().reset()
 
     def set_stepinstr(self) -> None:
-        """Stop at the line after ``breakpoint()`` on all Pythons: from 3.13 on it would be the line
-        of ``breakpoint()`` itself."""
+        """Stop at the line after ``breakpoint()``, on each version of Python.
+
+        Without this, Python 3.13 and later would stop at the line of ``breakpoint()`` itself.
+        """
         self.set_step()
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
@@ -108,8 +110,11 @@ class HeldPdb(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Handle the entry of a function. If the debugger waits for one, do not stop here but at
-        the function's first line."""
+        """Handle the entry of a function.
+
+        If the debugger waits for a function of the user to be entered, it stops at the first line
+        of this one.
+        """
         if not self._enters:
             super().user_call(frame, argument_list)
 
@@ -136,7 +141,7 @@ class HeldPdb(pdb.Pdb):
         raise bdb.BdbQuit("the call was ended in the debugger") from None
 
     def end(self, frame: FrameType | None) -> None:
-        """End all tracing on this thread, because the call is over."""
+        """End all tracing on this thread, because the held call is over."""
         sys.settrace(None)
         for file, lines in [(file, list(lines)) for file, lines in self.breaks.items()]:
             for line in lines:
@@ -152,8 +157,10 @@ class HeldPdb(pdb.Pdb):
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:
-        """Run a command. Afterwards write the variables that it set to the frame, before a
-        completion or a look at the stacks reads the frame's variables."""
+        """Run a command, and write the variables that it has set to the frame.
+
+        They are written at once, because later reads of the frame's variables would undo them.
+        """
         frame = self.curframe
         ends = bool(super().onecmd(line))
         if frame is not None:

@@ -65,8 +65,10 @@ class HoldBook:
         return self.time.seconds(self._node.loop.time())
 
     def forget(self, proc: Uid, reason: str = "") -> None:
-        """Forget a proc that has ended, and its held calls. With a ``reason``, the calls are kept
-        in the list of lost calls, for people."""
+        """Forget a proc that has ended, and its held calls.
+
+        With a ``reason``, its held calls stay in the list of lost calls, which is shown to people.
+        """
         holds = self._holds.pop(proc, None)
         if holds is not None:
             now = time.time()

@@ -48,8 +48,10 @@ class Bulletins:
 
     @property
     def is_heard(self) -> bool:
-        """Whether all listeners have the last bulletin, as each has asked for the next one. A sent
-        answer may still be lost if this process ends."""
+        """Whether all listeners have got the last bulletin.
+
+        They have if each has asked for the next one.
+        """
         return all(number >= self._number for number in self._heard.values())
 
     def standing(self) -> list[Bulletin]:
@@ -69,7 +71,7 @@ class Bulletins:
             self._answer(listen, [numbered])
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
-        """Forget a listener that has left, such as a watch, which is no client."""
+        """Forget a listener that has left or died."""
         if how in (Gone.DOWN, Gone.LEFT):
             self._node.loop.call_soon(lambda: self._forget_listener(uid))
 

@@ -35,8 +35,11 @@ Import = Callable[[Mapping[str, str], Callable[[Mapping[str, Any]], None], Calla
 def become_host(
     module: str, port: int, version: str, known: Mapping[str, str], import_from_bundle: Import
 ) -> None:
-    """Run ``module``, a task of ours, with ``port``, once monarch can be imported here in this
-    ``version``."""
+    """Run our module ``module`` with ``port``, once monarch can be imported here in ``version``.
+
+    If it is not installed, it is imported from a bundle; without a bundle the program exits with
+    status 1. ``known`` has the digests of bundles by the kind of Python.
+    """
     if not _has_ours(version):
         with _Door(port) as door:
             if import_from_bundle(known, door.tell, door.read) is None:

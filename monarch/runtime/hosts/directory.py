@@ -83,8 +83,11 @@ def check_job_directory(path: str) -> None:
 
 
 def remove_job_directory(path: str) -> None:
-    """Remove a directory that ``make_job_directory`` made, and the job's own if no host is left in
-    it. Raises ``ours.NotOurs`` for any other."""
+    """Remove a directory that ``make_job_directory`` made.
+
+    The directory of the whole job is removed as well if no other host is left in it. Raises
+    ``ours.NotOurs`` for any other directory.
+    """
     check_job_directory(path)
     job = _job_of(path)
     base = _runtime_dir_of(job)

@@ -124,7 +124,7 @@ class ProcWatchers:
             self._node.send(address, ProcsDown(downs, cause))
 
     def _remember_end(self, down: ProcDown) -> None:
-        """Remember how a proc ended, for later questions; the last ends only."""
+        """Remember how a proc ended, for later questions. Only the latest ends are remembered."""
         self._ends[down.uid] = down
         if len(self._ends) > _MAX_ENDS:
             del self._ends[next(iter(self._ends))]

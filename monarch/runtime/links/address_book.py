@@ -48,7 +48,7 @@ class PeerTable:
         return len(self._peers)
 
     def replace(self, address: ProcAddress) -> Peer:
-        """Return a new peer, whatever was known of an earlier process of that uid."""
+        """Return a new peer for ``address``. An earlier process with its uid counts as down."""
         with self._lock:
             self._dead.pop(address.uid, None)
             replaced = self._peers.get(address.uid)
@@ -282,8 +282,10 @@ class AddressBook:
             self._watch(proc)
 
     def met_other_version(self, error: OtherVersion) -> None:
-        """Tell a peer of another version our own; end all waits for it with an error that names its
-        version."""
+        """Tell a peer that runs another version which version runs here.
+
+        All waits for the peer end with an error that names its version.
+        """
         hello = error.hello
         if hello is None or not hello.proc.urls:
             return

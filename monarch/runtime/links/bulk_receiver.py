@@ -182,8 +182,10 @@ class BulkReceiver:
         self._start_queued()
 
     def _start_queued(self) -> None:
-        """Request as much bulk as there is room for: all bulk that arrives at once has one common
-        limit."""
+        """Request the bulk of further messages, as far as there is room.
+
+        There is one limit for all bulk that arrives at the same time.
+        """
         while self._queued:
             first = self._queued[0]
             if self._bytes_expected and 0 <= self._limit < self._bytes_expected + first.size:
@@ -293,8 +295,10 @@ _ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sy
 
 
 def _ordered_sender(message: Message) -> Uid | None:
-    """Return the sender whose order a message keeps; ``None`` if the message may overtake
-    others."""
+    """Return the sender among whose messages this one keeps its place.
+
+    ``None`` if the message may overtake others.
+    """
     if type(message) in _ORDERED:
         sender: Uid = message.sender  # type: ignore[attr-defined]
         return sender

@@ -47,7 +47,7 @@ class WaitingSwitches:
             waiting.begins(box)
 
     def withdraw(self, to: Uid) -> None:
-        """Release the messages behind a switch that still waits itself."""
+        """Withdraw a switch that has not been sent, and release the messages that wait for it."""
         waiting = self.forget(to)
         if waiting is not None:
             waiting.withdraw()
@@ -104,12 +104,12 @@ class _WaitingSwitch:
 
 
 class BehindFence:
-    """Watches what is sent while a fence of this process is up. Any thread may call it.
+    """Watches what this process sends while one of its fences is up. Any thread may call it.
 
     A message to a process at the fence waits there, and so does its sender, if it waits for the
-    answer: from then on, a fence that other processes have not reached delays the program. See
-    ``core.code_switch.coordinator``. Each send makes this check, which costs one comparison without
-    a fence.
+    answer. Then every further moment of the fence delays the program: see
+    ``core.code_switch.coordinator``. Each send makes this check; without a fence it costs one
+    comparison.
     """
 
     def __init__(self) -> None:

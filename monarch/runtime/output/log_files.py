@@ -145,7 +145,7 @@ def _new_run() -> str:
 
 
 def _sweep(base: str) -> None:
-    """Remove ended runs: all but the newest few, and those too once they are old."""
+    """Remove the files of ended runs, except the newest few runs that are not old."""
     over = sorted(name for name in os.listdir(base) if _is_over(base, name))
     too_old = time.time() - _KEPT_SECONDS
     for index, name in enumerate(over):

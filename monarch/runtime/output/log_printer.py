@@ -77,9 +77,10 @@ class LogPrinter:
             self._put(lambda: self._windows.forget(uid))
 
     def flush(self, timeout: float = _PATIENCE_SECONDS) -> bool:
-        """Print all lines so far, open windows too; return whether that was finished.
+        """Print all lines so far, also lines that are still being aggregated.
 
-        Waits as long as printing goes on, but only ``timeout`` seconds when it stalls.
+        Returns whether that was finished. Waits as long as printing goes on, but only ``timeout``
+        seconds when it stalls.
         """
         thread = self._thread
         if thread is None:

@@ -193,7 +193,10 @@ class Fences:
         return any(cell.is_holding for cell in self._cells())
 
     def _strike(self, fence: _RaisedFence, actor: Uid, *, is_halt: bool) -> None:
-        """Take an actor off the list of those that a fence, or its halt, waits for."""
+        """Note that a fence, or its halt, no longer waits for an actor.
+
+        If it waited for no other, its ``reached`` or ``halted`` is called.
+        """
         with self._lock:
             missing = fence.moving if is_halt else fence.missing
             if missing.pop(actor, None) is None or missing:

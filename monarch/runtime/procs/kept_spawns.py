@@ -111,7 +111,10 @@ class KeptSpawns:
         }
 
     def hold(self, proc: Uid) -> None:
-        """Note which actors of a proc must be made again in a new proc: those ordered so far."""
+        """Note which actors of a proc must be made again in a new proc.
+
+        They are the actors that were ordered before this call.
+        """
         self._held[proc] = self.on(proc)
 
     def release(self, proc: Uid) -> None:

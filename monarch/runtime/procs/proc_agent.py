@@ -134,8 +134,11 @@ class ProcAgent:
         return self.loops.take(name, self.io_loop)
 
     def remember_imports(self) -> None:
-        """Remember the texts of imported modules. Call it before anything is made that new code may
-        change. Procs follow their imports from their start."""
+        """Remember the texts of imported modules, to compare them with new code.
+
+        Call it before objects are made that new code may change. Does nothing in a proc, which
+        follows its imports from its start.
+        """
 
     def imported_texts(self) -> dict[str, bytes]:
         """Return the texts of modules that were imported before imports were followed, by file.

@@ -33,7 +33,8 @@ def require_linux() -> None:
 class ZygoteProcess:
     """A zygote with this process's environment, or started by ``command``.
 
-    Orders go through ``socket``; the zygote ends when that is closed. Raises ``OSError``.
+    Orders go through ``socket``; the zygote ends when it is closed. Raises ``OSError`` if the
+    zygote cannot be started.
     """
 
     def __init__(self, command: Command | None = None) -> None:
