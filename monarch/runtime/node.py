@@ -303,8 +303,8 @@ class Node:
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
         """Open a port for answers from ``targets``, and return its number.
 
-        If a target is dead already, the wait for answers may end at once. Call it before sending,
-        so that no death between the two is missed.
+        If a target is dead already, the wait for answers may end at once. Call it before sending:
+        then no target's death is missed.
         """
         port = self.calls.open(sink)
         for uid in targets:

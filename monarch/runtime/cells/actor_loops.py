@@ -45,7 +45,7 @@ class ActorLoops:
         """Return an asyncio loop for an actor called ``name``.
 
         The first actor gets the main thread's loop, if there is one; others get a thread of their
-        own. A loop that has nothing to do polls for ``io``.
+        own. A thread with nothing to do polls in the place of ``io``.
         """
         with self._lock:
             if self._main is not None and not self.is_main_taken:

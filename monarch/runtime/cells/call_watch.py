@@ -29,9 +29,9 @@ class CallWatch(Protocol):
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Return whether the actor's released call must still wait for new code to arrive.
+        """Return whether the new code that a call of this actor waits for has not arrived yet.
 
-        The call is one that must run again on that code.
+        The call must run again on that code.
         """
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def run_aside(work: Callable[[], object], name: str) -> threading.Thread | None:
-    """Run ``work`` on a new thread and return the thread; the program waits for it at its end.
+    """Run ``work`` on a new thread, and return the thread. The program does not end before it.
 
     An interpreter that is ending starts no threads. Then ``work`` runs here, and None is returned.
     """

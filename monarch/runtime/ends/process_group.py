@@ -41,7 +41,7 @@ def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> No
 def kill_lost_group(pid: int, started: int) -> None:
     """Kill the group of a process whose parent is gone, as ``kill_group`` does.
 
-    Does nothing if another process has that pid now, which ``started`` tells.
+    ``started`` tells whether the pid belongs to another process by now; then nothing is killed.
     """
     is_gone = process_start(pid, even_ended=True) is None
     if is_gone or is_running(pid, started, even_ended=True):

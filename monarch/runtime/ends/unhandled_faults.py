@@ -114,8 +114,8 @@ class UnhandledFaults:
     def tell(self, lost: Lost) -> None:
         """Start a thread that handles a loss: it calls the program's hook, or ends the program.
 
-        With the default hook the thread first waits whether the error of a call tells the program
-        of this loss; then it does nothing.
+        With the default hook, the thread first waits for a while. If the error of a call tells the
+        program of the loss meanwhile, it does nothing.
         """
         thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
         self._asking = [asking for asking in self._asking if asking.is_alive()]

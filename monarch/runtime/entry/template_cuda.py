@@ -178,7 +178,7 @@ def _has_compute_device_open() -> bool:
 
 
 def _importing_module(frame: FrameType | None) -> str:
-    """Return the module whose import led to a call, none of torch's; "" if there is none."""
+    """Return the module, other than torch's own, whose import led to a call; "" if none did."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if frame.f_code.co_name == "<module>" and name.partition(".")[0] != "torch":

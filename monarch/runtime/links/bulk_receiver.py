@@ -295,10 +295,7 @@ _ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sy
 
 
 def _ordered_sender(message: Message) -> Uid | None:
-    """Return the sender among whose messages this one keeps its place.
-
-    ``None`` if the message may overtake others.
-    """
+    """Return the sender whose earlier messages this message must not overtake; else None."""
     if type(message) in _ORDERED:
         sender: Uid = message.sender  # type: ignore[attr-defined]
         return sender

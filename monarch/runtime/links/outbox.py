@@ -207,9 +207,9 @@ class Outbox:
         self._look()
 
     def retire(self) -> bool:
-        """Close this outbox for forgetting, if nothing waits in it; return whether it is closed.
+        """Close this outbox, so that it can be forgotten, if nothing waits in it.
 
-        A message that is posted to it later is sent at once.
+        Returns whether it is closed. A message that is posted to it later is sent at once.
         """
         with self._lock:
             if self.is_open and not self.is_held:

@@ -74,8 +74,8 @@ class Fences:
         """Raise a fence: hold back all messages of ``sender`` that arrive from now on.
 
         Returns the fence's number. ``reached`` is called, on the thread of the last actor, when all
-        actors have handled what came before. The fence does not wait for actors that ``exempt``
-        returns, because they wait for the switch.
+        actors have handled their earlier messages. The fence does not wait for actors that
+        ``exempt`` returns, because they wait for the switch.
         """
         with self._lock:
             # Fences that were given up can be forgotten.
@@ -121,7 +121,7 @@ class Fences:
     def give_up(self, number: int) -> None:
         """Lift the fence: all actors continue.
 
-        ``reached`` is still called, once all actors have handled what came before the fence.
+        ``reached`` is still called, once all actors have handled the messages before the fence.
         """
         with self._lock:
             fence = self._open.get(number)

@@ -92,9 +92,9 @@ def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
 
 
 def _reap(child: int) -> "int | None":
-    """Collect the children that have ended; return the exit status of ``child`` if it has ended.
+    """Collect the children that have ended; return the exit status of ``child``.
 
-    After a signal it is 128 plus the signal's number. Else ``None``.
+    After a signal it is 128 plus the signal's number. ``None`` if ``child`` is not among them.
     """
     status = None
     with contextlib.suppress(ChildProcessError):

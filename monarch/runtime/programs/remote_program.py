@@ -135,7 +135,7 @@ class RemoteProgram:
     """A program on ``host``.
 
     ``on_output(stream, data)`` is called on the I/O loop, and must not block. Call ``shown`` for
-    output that was handled: the program is held up when a window of output is not. ``on_end`` is
+    output that was handled: the program must wait while a window of output is not. ``on_end`` is
     called when the program has ended and ``ended`` is set. The program ends with this process,
     unless it is kept.
     """
