@@ -90,7 +90,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 types-of-tests: $(STAMP)
-	$(BIN)/mypy --config-file tests/mypy.ini tests
+	$(BIN)/mypy --config-file tests/mypy.ini tests benchmarks
 layers: $(STAMP)
 	$(BIN)/lint-imports
 

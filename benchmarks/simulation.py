@@ -209,7 +209,9 @@ class SimulatedHost(HostAgent):
         self._hangs.start = lambda: None  # type: ignore[method-assign]
 
     def _start(self, spawn: SpawnProcs, spec: ProcSpec, setup: bytes, life: int = 0) -> None:
-        self._enter(HostProc(spawn, spec, setup, self.templates.maker(None, ()), life))
+        proc = HostProc(spawn, spec, setup, self.templates.maker(None, ()), life)
+        self.procs[proc.uid] = proc
+        self.watchers.made(proc.uid)
         machine = self._world.host_of(self.node)
         self._world.fork(machine, self.node, spawn, spec)
 
@@ -272,7 +274,7 @@ class World:
         node.handle(SpawnActor, lambda envelope: None)
         self.simulator.at(host.clock, machine, 0.0, come_up)
 
-    def measure(self, action: Callable[[], object], *, until_handled: bool = False) -> Cost:
+    def measure(self, action: Callable[[], Any], *, until_handled: bool = False) -> Cost:
         """What the action costs until all that it sets off is over."""
         self.simulator.run()
         start = self.client_machine.clock = self.simulator.now

@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sync import plant
+from sync import plant  # type: ignore[attr-defined]
 
 MONARCH = [sys.executable, "-c", "from monarch.cli.main import main; main()"]
 _PAUSE_SECONDS = 0.4  # until everybody is done with the push before
