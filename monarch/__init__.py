@@ -145,12 +145,12 @@ def __getattr__(name: str) -> object:
 
 
 def load_ipython_extension(shell: object) -> None:
-    """`%load_ext monarch` in a notebook."""
+    """Add monarch's magics and short errors to a notebook, for ``%load_ext monarch``."""
     _from("view.notebook", "load")(shell)
 
 
 def unload_ipython_extension(shell: object) -> None:
-    """`%unload_ext monarch`."""
+    """Restore IPython's own errors, for ``%unload_ext monarch``."""
     _from("view.notebook", "unload")(shell)
 
 

@@ -117,7 +117,7 @@ class MeshFailure(_Failed, frozen=True, kw_only=True):
 
     @property
     def root_cause(self) -> MeshFailure:
-        """The first failure of a chain in which one led to another."""
+        """The first cause of this failure, maybe through others; itself if it has no cause."""
         return self if self.cause is None else self.cause.root_cause
 
     @property
@@ -277,4 +277,4 @@ class ReloadRefused(MonarchError):
 
 
 class WireError(MonarchError):
-    """Bytes from a peer are not a message of ours, or of a version that we do not speak."""
+    """Bytes from a peer are not a message, or a message of another version of the wire format."""

@@ -16,10 +16,10 @@ _load: list[Callable[[str], Any]] = []
 
 
 def offer(load: Callable[[str], Any]) -> None:
-    """Use ``load`` to import things by name, when they are asked for."""
+    """Set the function that imports what a higher layer offers, by name."""
     _load[:] = [load]
 
 
 def offered(name: str) -> Any:
-    """Return the thing that a higher layer offers under ``name``; imports it."""
+    """Import and return what a higher layer offers under ``name``."""
     return _load[0](name)

@@ -18,7 +18,7 @@ MARK = ".made-by-monarch"
 
 
 class NotOurs(OSError):
-    """A folder is not proved to be ours. It was not touched."""
+    """A folder was not touched, because nothing proves that monarch has made it."""
 
     def __str__(self) -> str:
         return str(self.args[0])

@@ -30,8 +30,9 @@ def replacing(
 
     The content then survives the end of the process. With ``is_durable`` it is on the disk before
     it replaces the old content, so that it also survives a crash of the machine; `sync_folder` does
-    the same for the file's name. ``beside`` is the new file's name until then, by default a random
-    one, which no other program can have prepared. An ``OSError`` names ``path``.
+    the same for the file's name. ``beside`` is the new file's path until then. By default its name
+    is random, so that no other program can have made that file before. An ``OSError`` names
+    ``path``.
     """
     unfinished = beside or path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

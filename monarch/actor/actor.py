@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 
 class OfRay:
-    """A name of Ray's API; calling it raises an error that says what to use here.
+    """A class method of Ray's actors, such as ``remote``: it raises an error when called.
 
-    The error is the ``AttributeError`` of a missing attribute, which libraries expect whose own
-    actors have such a method. The name itself can be looked up, as all that ``dir`` lists.
+    The error is an ``AttributeError`` that says what to use here. Libraries that look for such a
+    method expect that error. The name itself can be looked up, as ``dir`` lists it.
     """
 
     def __init__(self, name: str, owner: type | None = None) -> None:

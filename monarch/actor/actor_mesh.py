@@ -30,8 +30,8 @@ _CUT_OFF_SECONDS = 1.0
 class ActorMesh(Syncable, LoggedMesh, MeshTrait, Generic[T]):
     """A reference to actors: call their endpoints, slice it, send it anywhere.
 
-    Only the mesh that ``spawn`` returned, in the process that called it, owns the actors;
-    slices and received copies refer to the same ones.
+    Only the mesh that ``spawn`` returned, in the process that called it, owns the actors. Slices
+    and copies in other processes refer to the same actors, and do not own them.
     """
 
     def __init__(self, ref: MeshRef) -> None:
@@ -78,7 +78,7 @@ class ActorMesh(Syncable, LoggedMesh, MeshTrait, Generic[T]):
         return answers.then(lambda _: None)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
-        """End the actors after the messages sent to them before; each runs its ``__cleanup__``."""
+        """End the actors when they have handled all earlier messages. Each runs ``__cleanup__``."""
         agent = process.current()
         if agent.supervisor.members_stopped(self._ref.uid, self._ref.proc_uids):
             agent.forget_mesh(self._ref.uid)
@@ -110,8 +110,10 @@ class ActorMesh(Syncable, LoggedMesh, MeshTrait, Generic[T]):
         return LogTargets(hosts_of(self._ref.procs), self._ref.procs, self._ref.uid)
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
-        """Wait until the actors are up; older programs await a mesh, which can now be used at
-        once."""
+        """Wait until the actors are up, and return this mesh.
+
+        Nobody needs it: a mesh can be used at once. Older programs await it.
+        """
         yield from self.initialized.__await__()
         return self
 

@@ -68,10 +68,12 @@ def start_worker_loop_forever(
 def attach(addr: str) -> None:
     """Make this program a client of the host agent at ``addr`` before it does anything else.
 
-    Waits until the host accepts it. Attaching to the same host again changes nothing; raises
-    ``RuntimeError`` once the program has used the runtime otherwise, ``HostUnreachable`` and
-    ``HostBusy`` as the host answers. ``this_host()`` is still this machine. There is no gateway:
-    over TCP, the procs of other hosts must be able to reach this machine.
+    Waits until the host accepts it. Attaching to the same host again changes nothing.
+    ``this_host()`` is still this machine. There is no gateway: over TCP, the procs of other hosts
+    must be able to reach this machine.
+
+    Raises ``HostUnreachable`` if no agent answers, ``HostBusy`` if the host serves another client,
+    and ``RuntimeError`` if the program has used the runtime before.
     """
     url = HostUrl.parse(addr).advertise
     if process.is_bootstrapped():

@@ -25,7 +25,7 @@ _Item = tuple[int, RawReply]
 
 
 class _Queue:
-    """The values that have arrived, or else the receivers that wait for the next value."""
+    """The values that have arrived at a channel; without any, the receivers that wait for one."""
 
     def __init__(self, once: bool) -> None:
         self._once = once
@@ -135,7 +135,10 @@ class _Inlet:
 
 
 def _abandon(node: Node, number: int, items: deque[_Item | Callable[[], None]]) -> None:
-    """Close the port of a channel whose receiver is gone; its senders need not wait."""
+    """Close the port of a channel whose receiver is gone, and answer the marks in its queue.
+
+    So its senders need not wait for room.
+    """
     node.calls.close(number)
     for item in items:
         if not isinstance(item, tuple):

@@ -12,8 +12,10 @@ from monarch.runtime.context import running
 
 
 class Context(NamedTuple):
-    """The actor that runs now, and ``message_rank``, the receiver's rank in the mesh of the
-    message."""
+    """The actor that runs now, and its rank.
+
+    ``message_rank`` is its rank in the mesh or slice to which the current message was sent.
+    """
 
     actor_instance: Instance
     message_rank: Point

@@ -54,8 +54,8 @@ def get_or_spawn_controller(
 ) -> Future[Any]:
     """Return the program's only actor called ``name``; the first call makes it.
 
-    The actor lives in the client's process; any proc may ask for it. Raises ``ActorError`` (of a
-    ``ValueError``) after the controller has failed.
+    The actor lives in the client's process; any proc may ask for it. If the controller has failed,
+    the future raises an ``ActorError`` that wraps a ``ValueError``.
     """
     root = process.current().root
     ref = MeshRef(f"{root.uid}.{_NAME}", _NAME, _Registry, Shape.unity(), procs=[root])
@@ -64,10 +64,9 @@ def get_or_spawn_controller(
 
 
 def debug_controller() -> Any:
-    """Return upstream's actor for calls that wait at a breakpoint; `monarch debug` does not need
-    it.
+    """Return the actor with the debug controller of Monarch's own API.
 
-    ``wait_pending_session`` and ``list`` are its endpoints.
+    Its endpoints are ``wait_pending_session`` and ``list``. `monarch debug` does not need it.
     """
     return offered("debug_controller")()
 

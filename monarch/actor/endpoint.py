@@ -56,7 +56,7 @@ class EndpointProperty(Generic[P, R]):
 
     @property
     def _method(self) -> Callable[..., Any]:
-        """Return the plain function, under the name that libraries for Monarch use."""
+        """Return the plain function. Libraries for Monarch look it up by the name ``_method``."""
         return self.endpoint_spec.method
 
     @property
@@ -145,7 +145,10 @@ class Endpoint(Generic[P, R]):
         return "1 rank" if number == 1 else f"{number} ranks"
 
     def _how(self, args: Any, kwargs: Any, placeholder: str = "") -> str:
-        """Return the text of the call with these arguments, for an error message."""
+        """Return words for an error message that say how to call the endpoint with these arguments.
+
+        ``placeholder`` replaces the arguments.
+        """
         words = [_in_short(value) for value in args]
         words += [f"{name}={_in_short(value)}" for name, value in kwargs.items()]
         call = f"{self._full_name}.call({placeholder or ', '.join(words)})"
@@ -264,8 +267,7 @@ class Endpoint(Generic[P, R]):
         return make_future(sink.promise, resolve_one(mesh, self._name))
 
     def _sent(self, port: int, num: int) -> SentCall | None:
-        """Return the facts of this call that the event ring records; ``None`` if there is no
-        ring."""
+        """Return what the event ring records of this call; ``None`` if this process has no ring."""
         ring = process.current().node.ring
         if ring is None:
             return None
@@ -286,10 +288,10 @@ class Endpoint(Generic[P, R]):
         node.outboxes.call(self._mesh, rank, message, data.data, data.buffers)
 
     def asked(self, rank: int) -> Asked | None:
-        """Return the member whose answer the caller waits for, as ``core.rings`` needs it.
+        """Return the member whose answer the caller waits for, to find rings of waiting actors.
 
-        Returns ``None`` where another process may answer or forward the answer: it could then
-        arrive after later messages of the member.
+        ``None`` if the answer may come from another process or by way of another host. It could
+        then arrive after later messages of the member.
         """
         mesh = self._mesh
         if self._spec.explicit_response_port or mesh.place is not None:
@@ -387,7 +389,10 @@ class NotAnEndpoint:
 def as_endpoint(
     not_an_endpoint: Any, *, propagate: Any = None, explicit_response_port: bool = False
 ) -> Endpoint[..., Any]:
-    """Call a plain method of a spawned mesh as if it were an endpoint."""
+    """Return an endpoint for a plain method of a spawned mesh.
+
+    Raises ``ValueError`` for anything else.
+    """
     if not isinstance(not_an_endpoint, NotAnEndpoint):
         raise ValueError("expected an method of a spawned actor")
     spec = EndpointSpec(not_an_endpoint.method, explicit_response_port, propagate=propagate)

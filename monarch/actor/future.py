@@ -116,7 +116,7 @@ class Future(Generic[R]):
             )
 
     def _computed(self) -> _Outcome[R]:
-        """Unpickle the answer once, on the thread that asks for it."""
+        """Return the unpickled answer, or its error. The first thread that asks unpickles it."""
         outcome = self._outcome
         if outcome is None:
             with self._lock:
@@ -244,7 +244,7 @@ def _record_wait(key: Hashable, actor: Running, promise: Promise[Any]) -> None:
 
 
 def _has_more_to_do(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether other callbacks wait for their turn on the loop; true for loops that do not say."""
+    """Whether other callbacks are ready to run on the loop; true if the loop does not tell."""
     return bool(getattr(loop, "_ready", True))
 
 
@@ -262,7 +262,7 @@ def soon(loop: asyncio.AbstractEventLoop, action: Callable[..., object], *args: 
 
 
 def _is_cell_alone(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a notebook's cell waits, on a loop that has no tasks but the kernel's own."""
+    """Whether the loop is a notebook's and has no tasks of the user but the current one."""
     if "ipykernel" not in sys.modules:
         return False
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))

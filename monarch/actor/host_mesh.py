@@ -79,7 +79,7 @@ class HostMesh(StartingMesh):
         self._spawned: list[Ownership] = []
 
     def _over(self, shape: Shape, hosts: Sequence[Host]) -> HostMesh:
-        """Return a reference to these hosts, whose procs start as those of this mesh."""
+        """Return a reference to these hosts. Its procs start with this mesh's bootstrap command."""
         return HostMesh(self._name, shape, hosts, command=self._command)
 
     def _new_with_shape(self, shape: Shape) -> HostMesh:
@@ -100,7 +100,7 @@ class HostMesh(StartingMesh):
         return ranks if len(ranks) == len(self._hosts) else []
 
     def _with(self, ranks: Sequence[int], others: HostMesh) -> HostMesh:
-        """Return this mesh's hosts in one dimension, with ``others`` at these ranks."""
+        """Return this mesh's hosts in one dimension; ``others`` replace the hosts at ``ranks``."""
         hosts = list(self._hosts)
         for rank, host in zip(ranks, others._hosts, strict=True):
             hosts[rank] = host
@@ -143,7 +143,7 @@ class HostMesh(StartingMesh):
         returns one for each point) procs are started by that program, and not forked from a
         template.
 
-        ``env`` is added to the environment of all. ``preload`` names heavy modules, such as
+        ``env`` is added to the environment of each proc. ``preload`` names heavy modules, such as
         ``["torch"]``, that are imported before procs are forked: the first spawn that names them
         pays for the import, later ones do not.
         """
@@ -187,8 +187,10 @@ class HostMesh(StartingMesh):
 
     @property
     def initialized(self) -> Future[bool]:
-        """Return a future that is True once every host agent has accepted us; it raises a
-        refusal."""
+        """Return a future that is True once every host agent has accepted this program.
+
+        It raises ``HostBusy`` if a host serves another client, ``HostUnreachable`` if none answers.
+        """
         agent = process.current()
         links = [link(agent, host) for host in self._hosts]
         links = [host_link for host_link in links if host_link is not None]
@@ -217,7 +219,8 @@ class HostMesh(StartingMesh):
     def shutdown(self) -> Future[None]:
         """End the host agents too; on ``this_host()``, which ends with the program, only its procs.
 
-        Raises ``RuntimeError`` on a slice or a received reference: only the owner may.
+        Raises ``RuntimeError`` on a slice or a received reference: only the owner may shut hosts
+        down.
         """
         self._check_usable()
         self._check_owned("shut down")
@@ -247,8 +250,8 @@ class HostMesh(StartingMesh):
     def with_python_executable(self, python_executable: str) -> HostMesh:
         """Return the same hosts, whose procs run another interpreter.
 
-        That interpreter must have this package installed. Procs that those procs spawn on their
-        host use it too.
+        That interpreter must have this package installed. Procs that are spawned from such a proc
+        on its host use the interpreter too.
         """
         command = default_bootstrap_cmd(str(python_executable))._as_command()
         return HostMesh(self._name, self._shape, self._hosts, owned=self._is_owned, command=command)
@@ -344,8 +347,10 @@ local_proc_mesh = proc_mesh
 
 
 def this_proc() -> ProcMesh:
-    """Return the process that this code runs in, also the client's, as a mesh without
-    dimensions."""
+    """Return the process that this code runs in, as a mesh without dimensions.
+
+    It is a proc, or the client's own process.
+    """
     agent = process.current()
     uid, hosts = f"{agent.node.uid}.self", _host_of(agent)._reference()
     return ProcMesh(uid, "this_proc", Shape.unity(), [agent.node.address], hosts=hosts)

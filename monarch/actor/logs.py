@@ -14,7 +14,7 @@ from monarch.wire.message import LogOptions, SetLogLevel
 
 
 class _Default(int):
-    """The int of a default, which differs from the same number that a caller passes."""
+    """A default value that can be told from the same number passed by a caller."""
 
 
 DEFAULT_WINDOW: float | None = _Default(3)
@@ -45,7 +45,7 @@ class LoggedMesh:
         """Set how the output of this mesh's procs reaches the client.
 
         A slice sets it for its own procs only, a host mesh also for later procs of its hosts. By
-        default each line is printed there as it comes. ``aggregate_window_sec`` gathers similar
+        default the client prints each line as it comes. ``aggregate_window_sec`` gathers similar
         lines, of one rank or of many, for so many seconds, and prints each kind once with its
         count; ``None`` prints the gathered lines and stops gathering. ``level`` is the lowest level
         of Python log records that are printed. The files on the hosts have every line anyway.
@@ -90,7 +90,10 @@ async def _set_logging(
 
 
 def flush_printed() -> None:
-    """Show all output that has arrived, also of unfinished windows."""
+    """Print all output that has arrived, also the lines that are still being aggregated.
+
+    Does nothing in a proc.
+    """
     agent = process.current()
     if isinstance(agent, ClientAgent):
         agent.printer.flush()

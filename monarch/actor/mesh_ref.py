@@ -103,8 +103,8 @@ _MAX_NAMED = 4
 def check_undivided(states: CodeStates, mesh: MeshRef, method: str) -> int:
     """Raise ``GenerationBehind`` if some members of ``mesh`` run older code than others.
 
-    Returns the generation of a switch that is in progress between them, else 0: a call that is sent
-    now is then refused if it arrives after the switch.
+    Returns the generation of a switch in progress that will divide the members, else 0. A call that
+    carries it is refused if it arrives after the switch.
     """
     if states.is_one or len(mesh.procs) == 1:
         return 0

@@ -45,7 +45,7 @@ _KILL_SECONDS = 5.0
 
 
 class _Hosts(Protocol):
-    """The host mesh on which procs were spawned; its class is in a module above this one."""
+    """The host mesh on which procs were spawned. ``HostMesh`` has this method."""
 
     def _of_rank(self, rank: int) -> Any: ...
 
@@ -76,9 +76,9 @@ def _no_actor_words(cls: object) -> str:
 
 
 class Ownership:
-    """The facts of spawned procs for the code that may end them.
+    """The uid and the members of a mesh of procs, for whoever ends them.
 
-    It does not keep the mesh alive: the program may drop it.
+    It does not refer to the mesh, so that the mesh is freed when the program drops it.
     """
 
     def __init__(self, uid: Uid, procs: Sequence[ProcAddress]) -> None:
@@ -317,7 +317,7 @@ class ProcMesh(StartingMesh):
     def stop(self, reason: str = "stopped by client") -> Future[None]:
         """End the processes; their actors run ``__cleanup__`` first.
 
-        Raises ``ValueError`` on a slice or a received reference: only the owner may.
+        Raises ``ValueError`` on a slice or a received reference: only the owner may stop a mesh.
         """
         if not self._is_owned:
             raise ValueError("ProcMesh is not owned; must be stopped by an owner")
@@ -384,9 +384,9 @@ class ProcMesh(StartingMesh):
 
 
 class _PickledMesh:
-    """A mesh in its pickled form, which does not keep the mesh alive.
+    """A mesh in its pickled form, for processes that ask on which procs an actor was spawned.
 
-    Processes get it that ask where an actor lives.
+    It does not refer to the mesh, so that the mesh is freed when the program drops it.
     """
 
     def __init__(self, mesh: ProcMesh) -> None:

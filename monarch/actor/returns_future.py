@@ -28,14 +28,14 @@ _under_way: set[asyncio.Task[Any]] = set()
 
 
 class WouldBlockRuntime(RuntimeError):
-    """The wait would block the event loop on which the awaited body runs."""
+    """A wait would block the event loop that the awaited coroutine runs on."""
 
 
 class _ThreadLoop:
-    """The event loop of a thread, on which each ``get`` of the thread runs its body.
+    """The event loop of a thread; each ``get`` of the thread runs its coroutine on it.
 
-    It is closed on its thread when the thread ends. So locks, connections and pools that one body
-    leaves for the next one keep their loop.
+    It is closed when the thread ends. So locks and connections that one coroutine leaves can be
+    used by the next.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -215,7 +215,7 @@ class _BodyFuture(Future[R]):
         return body
 
     def _run(self, body: _Body, loop: _Loop, timeout: float | None) -> None:
-        """Run the body to its end on a loop that does not run, and set the promise."""
+        """Run the body to its end on a loop that is not running yet, and set the promise."""
         try:
             task = self._context.run(loop.create_task, body)
             self._interrupted.on_set(lambda: soon(loop, task.cancel))
@@ -252,7 +252,10 @@ class _BodyFuture(Future[R]):
 
 
 def _shared(error: BaseException) -> _Outcome:
-    """Return the outcome that other callers get: an interrupt is only for its own thread."""
+    """Return the outcome that other callers get when a body has raised ``error``.
+
+    They get ``CancelledError`` for an interrupt, such as Ctrl-C, because only one thread got that.
+    """
     return None, error if isinstance(error, Exception) else asyncio.CancelledError()
 
 

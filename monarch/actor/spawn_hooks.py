@@ -28,7 +28,10 @@ def tell(mesh: Any) -> None:
 
 
 def with_stand_ins(bootstrap: Callable[[], Any] | None) -> Callable[[], Any] | None:
-    """Return a bootstrap that installs this process's fake actors and then runs ``bootstrap``."""
+    """Return a bootstrap that installs this process's fake actors and then runs ``bootstrap``.
+
+    Returns ``bootstrap`` itself if no actors are faked.
+    """
     if not stand_ins:
         return bootstrap
     return functools.partial(_begin, dict(stand_ins), bootstrap)

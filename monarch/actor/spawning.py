@@ -228,7 +228,7 @@ _MOST_GPUS = 8  # of common machines
 
 
 def _warn_of_multiplied(hosts: Shape, per_host: dict[str, int]) -> None:
-    """Warn if a number of GPUs looks like that of all hosts together: it is for each host."""
+    """Warn if ``per_host`` seems to give the number of GPUs of all hosts together."""
     num_hosts = len(hosts.ndslice)
     for label in ("gpus", "gpu"):
         size = per_host.get(label, 0)

@@ -43,7 +43,10 @@ class StartingMesh(Syncable, LoggedMesh, ShapedMesh):
         return self._shape.region
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
-        """Wait until the mesh is up; older programs await a mesh, which can now be used at once."""
+        """Wait until the mesh is up, and return it.
+
+        Nobody needs it: a mesh can be used at once. Older programs await it.
+        """
         yield from self.initialized.__await__()
         return self
 

@@ -67,7 +67,10 @@ def upgrade(
 
 
 def _put_last(done: Promise[Any]) -> Promise[Any] | None:
-    """Make this upgrade the latest one; return the previous one, which must finish first."""
+    """Make this upgrade the latest one. Return the one before it, which must finish first.
+
+    None if this is the first upgrade.
+    """
     global _latest
     with _lock:
         previous, _latest = _latest, done
@@ -126,7 +129,10 @@ def _carry_out(switch: CodeSwitch, plan: ReloadPlan, ref: MeshRef, own: Uid) -> 
 
 
 class _Members:
-    """The procs of a mesh, as a participant of the switch that owns no others."""
+    """The procs of a mesh, as a participant of a switch.
+
+    They switch alone, without the procs that they have spawned.
+    """
 
     def __init__(self, switch: CodeSwitch, ref: MeshRef, procs: Sequence[ProcAddress]) -> None:
         self._switch = switch

@@ -18,8 +18,10 @@ _depth = threading.local()
 
 
 class _CurrentContext:
-    """A context variable with the current context; programs ask it whether there is a context
-    yet."""
+    """A context variable that returns the context of the running actor or of the client.
+
+    Programs ask it whether they have a context yet.
+    """
 
     def get(self, default: Context | None = None) -> Context | None:
         """Return the context or ``default``; unlike ``context()``, do not make the program a
@@ -52,8 +54,7 @@ _client_context = _ClientContext()
 
 @contextlib.contextmanager
 def fake_sync_state() -> Iterator[None]:
-    """Hide the running loop from the code inside, so that it may wait as in a program without
-    one."""
+    """Hide the running event loop within this block, so that code in it may block."""
     loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     _depth.value = getattr(_depth, "value", 0) + 1

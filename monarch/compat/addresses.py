@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 
 class Address(NamedTuple):
-    """The names at one of Monarch's addresses."""
+    """What a module name of Monarch, such as ``monarch._src.actor.actor_mesh``, has here.
+
+    It is another name of the module ``same_as``, or it has the names in ``groups``.
+    """
 
     groups: tuple[str, ...] = ()
     #: The module of ours that the address is another name of.
@@ -21,7 +24,7 @@ class Address(NamedTuple):
     instead: str = ""
 
     def names(self) -> dict[str, tuple[str, str]]:
-        """Return each name, with its module of ours and its name there."""
+        """Return, for each name in ``groups``, the module that has it here and its name there."""
         by_name: dict[str, tuple[str, str]] = {}
         for group in self.groups:
             home, _, names = group.partition(":")

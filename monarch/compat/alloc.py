@@ -77,7 +77,10 @@ class LocalAllocator(_Allocator):
 
 
 class ProcessAllocator(LocalAllocator):
-    """Allocates on this machine. Procs are started with our own program, whatever is passed."""
+    """Allocates on this machine.
+
+    Procs are started with monarch's own program; ``program`` and ``args`` are ignored.
+    """
 
     def __init__(
         self,

@@ -62,7 +62,10 @@ class SysAuditImportHook:
         self.close()
 
     def hear(self, code: CodeType) -> None:
-        """Call back if a file's code that is about to run is a module's."""
+        """Call back with the module whose file ``code`` comes from; do nothing if there is none.
+
+        Called when ``code`` is about to run.
+        """
         # The youngest first: an import has just added the module.
         for name, module in reversed(list(sys.modules.items())):
             file = _file_of(module)
@@ -96,10 +99,10 @@ def _file_of(module: ModuleType) -> str | None:
 
 
 class _FileStamp(NamedTuple):
-    """The state of a file at one moment.
+    """The state of a file at one moment, to find out later whether it has changed.
 
-    ``text`` is set if it was just written: clocks of file systems tick slowly, so that it may
-    change and look the same.
+    ``text`` is kept if the file was just written, because another write at once may leave the same
+    time and size.
     """
 
     stat: tuple[int, ...] | None

@@ -27,8 +27,10 @@ _META = "MAST is a scheduler of Meta's own, which this release does not know"
 
 
 def get_parser() -> argparse.ArgumentParser:
-    """Return the parser. Its result has ``func``, a function of the result that runs the
-    command."""
+    """Return the parser of these commands.
+
+    Parsed arguments have ``func``, which runs the command when it is called with them.
+    """
     parser = argparse.ArgumentParser(
         prog="monarch",
         description=files("monarch.tools").joinpath("SKILL.md").read_text(encoding="utf-8"),

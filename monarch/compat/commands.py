@@ -65,10 +65,10 @@ def stop(server_handle: str) -> NoReturn:
 
 
 def debug(host: str, port: int) -> None:
-    """Open the console of a debug controller, at its port.
+    """Connect the terminal with a debug controller at ``port``, until it ends the connection.
 
-    Raises ``JobError``, with what to type instead, if no controller listens there: held calls need
-    no port here.
+    Raises ``JobError`` if none listens there. The error names `monarch debug`, which opens held
+    calls without a port.
     """
     from monarch.debugger.port_console import attach_to_port
 
@@ -80,20 +80,20 @@ def torchx_runner() -> NoReturn:
 
 
 def mast_reserve(*_: Any, **__: Any) -> NoReturn:
-    """Refuse: hosts of Meta's own scheduler are not supported. Also ``monarch.mast_reserve``."""
+    """Raise an error: hosts of Meta's own scheduler are not supported."""
     _refuse("mast_reserve()")
 
 
 def host_mesh(*_: Any, **__: Any) -> NoReturn:
-    """Refuse: components that describe hosts are not supported."""
+    """Raise an error: components that describe hosts are not supported."""
     _refuse("the component hyperactor.host_mesh()")
 
 
 def apply_job(module_path: str | None = None) -> None:
-    """Start the job ``module_path`` (MODULE.NAME), or the context's job, and wait until all hosts
-    answer.
+    """Start a job, and wait until all its hosts answer.
 
-    Raises ``JobError``.
+    It is the job ``module_path`` (MODULE.NAME), or else the job of the context in use. Raises
+    ``JobError`` if there is no such job, or it cannot be started.
     """
     if module_path is not None:
         set_current_job(module_path)
@@ -102,7 +102,10 @@ def apply_job(module_path: str | None = None) -> None:
 
 
 def context_create(name: str) -> None:
-    """Make a context. Raises ``JobError`` for a name that is taken."""
+    """Make a context: a name under which this folder can have another job.
+
+    Does not switch to it. Raises ``JobError`` if the name is taken or not valid.
+    """
     contexts.create_context(name)
     print(f"Created context '{name}'")
 
@@ -143,12 +146,12 @@ def exec_on_job(
     script: str | None = None,
     per_host: dict[str, int] | None = None,
 ) -> int:
-    """Run ``cmd`` on the current job's first rank, on all, on a mesh's or at a point of the first
-    mesh.
+    """Run ``cmd`` on hosts of the current job; return the largest exit status.
 
-    Returns the largest exit status; output is shown while it runs. ``env`` has KEY=VALUE,
-    ``script`` is a file whose text bash runs ("-": standard input). Raises ``ValueError`` for an
-    unknown mesh, ``JobError`` if the job cannot be started.
+    By default it runs on the first rank of the first mesh. ``run_all`` runs it on all meshes,
+    ``mesh_name`` on one mesh, ``point_str`` at a point of the mesh. Output is shown while it runs.
+    ``env`` has KEY=VALUE; ``script`` is a file whose text bash runs ("-": standard input). Raises
+    ``ValueError`` for an unknown mesh, ``JobError`` if the job cannot be started.
     """
     if script is not None:
         text = sys.stdin.read() if script == "-" else Path(script).read_text()
@@ -180,9 +183,10 @@ def shell_on_job(
     workdir: str | None = None,
     kill: bool = False,
 ) -> int:
-    """Open a shell in this terminal, on the current job's first host, or the one at a point.
+    """Open a shell in this terminal on a host of the current job; return its exit status.
 
-    Returns its exit status. Raises the same errors as ``exec_on_job``.
+    It is the first host of the mesh, or the host at ``point_str``. The mesh is by default the job's
+    first. Raises ``ValueError`` for an unknown mesh, ``JobError`` if the job cannot be started.
     """
     job = load_current_job()
     mesh = _mesh_named(job.state(), mesh_name)
@@ -194,7 +198,10 @@ def shell_on_job(
 
 
 def kill_job(name: str | None = None) -> None:
-    """End the allocation of a context, by default the one in use. Raises ``JobError``."""
+    """End the allocation of the context ``name``, by default the one in use.
+
+    Raises ``JobError`` if the context has no allocation.
+    """
     state = contexts.state_of(name or contexts.current_context())
     if not state.exists():
         raise JobError("no allocation is up in this context")

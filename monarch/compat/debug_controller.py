@@ -79,7 +79,7 @@ class DebugController(Actor):
             self._server.result().close()
 
     async def _come_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a new connection, which replaces the one before."""
+        """Serve a new connection, and end the console of the connection before it."""
         async with self._task_lock:
             if self._task is not None:
                 self._task.cancel()

@@ -38,7 +38,10 @@ class DebugSessionInfo:
 
 
 class DebugSession:
-    """The debugger of one rank. ``hold`` is the held call, or ``None`` if a program made it."""
+    """The debugger of one rank. ``hold`` is the rank's held call.
+
+    It is ``None`` for a session that a program has made itself.
+    """
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ def _chunks(output: HoldOutput) -> list[str]:
 
 
 async def _asked(hold: HoldNote, request: Request[A]) -> Response[A]:
-    """Return the answer of a hold's proc."""
+    """Send a request to the proc of a held call; return its response."""
     node = process.current().node
     answer: Future[Response[A]] = make_future(
         node.ask(node.address_of(hold.proc), request), lambda response: response

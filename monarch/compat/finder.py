@@ -58,7 +58,7 @@ SINGLE = frozenset(
 
 
 class _AddressFinder:
-    """The finder and the loader of Monarch's addresses."""
+    """Finds and loads modules of Monarch that are no files here."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

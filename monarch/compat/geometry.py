@@ -18,7 +18,7 @@ def iter_ranks(ranks: Slices) -> Iterator[int]:
 
 
 class ShapeExt:
-    """The shape methods of meshes, for a shape alone."""
+    """Methods that a mesh has, for a ``Shape`` without members."""
 
     @staticmethod
     def slice(shape: Shape, **selectors: Any) -> Shape:

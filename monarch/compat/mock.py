@@ -11,9 +11,10 @@ from monarch.actor.spawn_hooks import stand_ins as _actor_registry
 
 
 class patch_actor(contextlib.ContextDecorator):
-    """Within, ``spawn(name, original)`` spawns ``mock``, also in procs that are started within.
+    """Replaces an actor class in a block: ``spawn`` of ``original`` makes actors of ``mock``.
 
-    A context manager, sync or async, and a decorator of functions of both kinds.
+    Procs that are started within the block do so too. It is a context manager and a decorator, for
+    plain functions and for coroutine functions.
     """
 
     def __init__(self, original: type, mock: type) -> None:
@@ -53,15 +54,15 @@ class patch_actor(contextlib.ContextDecorator):
 
 
 def get_actor_class(cls: type) -> type:
-    """Return the class that is now spawned for ``cls``."""
+    """Return the class that is spawned for ``cls``: its replacement, or ``cls`` itself."""
     return _actor_registry.get(cls, cls)
 
 
 def get_actor_mock_registry_state() -> dict[type, type]:
-    """Return all replacements of this process."""
+    """Return the classes that ``patch_actor`` replaces now, each with its replacement."""
     return dict(_actor_registry)
 
 
 def set_actor_mock_registry_state(state: dict[type, type]) -> None:
-    """Add replacements to those of this process."""
+    """Add replacements of classes, as ``get_actor_mock_registry_state`` returns them."""
     _actor_registry.update(state)

@@ -33,5 +33,5 @@ def source_loader_controller() -> SourceLoaderController:
 
 
 def load_remote_source(filename: str) -> str:
-    """Ask the client for the text of a file that does not exist here."""
+    """Return the text of a file that this host lacks, as the client has it; "" if it has none."""
     return source_loader_controller().get_source.call_one(filename).get()  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ _SCHEDULERS: dict[str, Callable[..., JobTrait]] = {
 class TorchrunCommand(NamedTuple):
     """A torchrun command for one host: ``num_procs`` ranks run ``script_args``.
 
-    Those begin with ``-m`` or a script.
+    ``script_args`` begins with ``-m`` or a script.
     """
 
     num_procs: int
@@ -36,10 +36,10 @@ class TorchrunCommand(NamedTuple):
 
     @classmethod
     def parse(cls, command: Sequence[str], *, any_nodes: bool = False) -> TorchrunCommand:
-        """Parse ``torchrun --nproc-per-node=8 train.py ...``.
+        """Parse a command such as ``torchrun --nproc-per-node=8 train.py``.
 
-        Raises ``ValueError`` if it is no such command, or one for several nodes, unless
-        ``any_nodes`` leaves those to the caller.
+        Raises ``ValueError`` if it is no torchrun command, or one for several nodes. With
+        ``any_nodes`` any number of nodes is accepted, and ignored.
         """
         words = [str(word) for word in command]
         rest = _behind_torchrun(words)
@@ -82,9 +82,9 @@ def _behind_torchrun(words: list[str]) -> list[str]:
 
 
 def _parse_torchrun(original_roles: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
-    """Return a TorchX job's script with its arguments, and its ranks per node.
+    """Return the script of a TorchX job with its arguments, and its number of ranks per node.
 
-    The job itself has the number of nodes. Raises ``ValueError``, also if it has several roles.
+    Raises ``ValueError`` if the job has several roles, or does not run torchrun.
     """
     if len(original_roles) != 1:
         raise ValueError(f"a job of torchrun has one role, and this one {len(original_roles)}")
@@ -97,9 +97,9 @@ def _parse_torchrun(original_roles: Sequence[Mapping[str, Any]]) -> tuple[list[s
 
 
 class SPMDJob:
-    """A torchrun ``command`` on the first host of ``job``.
+    """A torchrun ``command`` that runs on the first host of ``job``.
 
-    ``apply``, ``state`` and ``kill`` are the job's own, and so is its kept state.
+    ``apply``, ``state`` and ``kill`` call the methods of ``job``.
     """
 
     def __init__(self, job: JobTrait, command: TorchrunCommand) -> None:
@@ -119,7 +119,7 @@ class SPMDJob:
         return self.job.state(cached_path)
 
     def can_run(self, spec: SPMDJob) -> bool:
-        """Whether the allocation also fits another command's job."""
+        """Whether this allocation can also run ``spec``, a job with another command."""
         return self.job.can_run(spec.job)
 
     def run_spmd(self, cached_path: str | None = DEFAULT_JOB_PATH) -> None:
@@ -148,11 +148,11 @@ def serve(
     scheduler: str | JobTrait = "process",
     scheduler_cfg: Mapping[str, Any] | None = None,
 ) -> SPMDJob:
-    """Start the job of ``["torchrun", "--nproc-per-node=8", "train.py", ...]`` and return it.
+    """Return a job for ``["torchrun", "--nproc-per-node=8", "train.py", ...]``, not yet started.
 
-    ``scheduler`` is a job of any kind, or the name of one: "process" or "slurm", whose other
-    arguments are ``scheduler_cfg``. Raises ``ValueError`` for a command that cannot be run so, and
-    ``JobError`` if the allocation cannot be made.
+    ``scheduler`` is a job of any kind, or the name of a kind: "process" or "slurm", whose other
+    arguments are ``scheduler_cfg``. Raises ``ValueError`` for a command that cannot be run this
+    way, and ``JobError`` for an unknown name.
     """
     if isinstance(appdef, str) or not isinstance(appdef, Sequence):
         raise ValueError(
@@ -174,9 +174,9 @@ def serve(
 
 
 class StoreJob(JobTrait):
-    """A job of existing hosts at ``worker_addrs``, as the mesh ``name``.
+    """A job of hosts that run already, at ``worker_addrs``, as the mesh ``name``.
 
-    The hosts belong to the ranks that have started them, and end with those: ``kill`` leaves them.
+    Ranks have started the hosts, and each host ends with its rank. ``kill`` does not end them.
     """
 
     def __init__(self, worker_addrs: Sequence[str], name: str) -> None:

@@ -27,7 +27,7 @@ _SUM = dist.ReduceOp.SUM
 
 
 def _on_workers(rule: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Make a remote function, whose results' shapes ``rule`` computes."""
+    """Return a decorator that makes a remote function; ``rule`` computes its results' shapes."""
     return remote(propagate=rule)  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,11 @@ def reduce_scatter_tensor(
 
 
 def _is_at(rank: int | None, rank_in_group: int | None, group: Any) -> bool:
-    """Whether this is the rank that has a list of tensors, by its rank in the group or of all."""
+    """Whether this process is the rank that has the list of tensors.
+
+    ``rank_in_group`` counts in ``group``; without it ``rank`` counts in the world. True if both are
+    None.
+    """
     if rank_in_group is not None:
         return bool(dist.get_rank(group) == rank_in_group)
     return rank is None or bool(dist.get_rank() == rank)

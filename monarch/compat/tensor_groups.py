@@ -18,9 +18,9 @@ from monarch.tensors.client.tensor import Tensor
 
 
 class AliasOf(NamedTuple):
-    """The tensor at ``offset`` of a group, whose memory is shared.
+    """The tensor whose memory is shared: number ``offset`` of a group of tensors.
 
-    Group 0 is this one, -1 its parent, and so on.
+    Group 0 is the tensor's own group, -1 the group's parent, and so on.
     """
 
     group: int
@@ -34,7 +34,7 @@ class OwnStorage(NamedTuple):
 
 
 class PatternEntry(NamedTuple):
-    """The looks of one tensor in a pattern, and whose memory it has."""
+    """The size, strides, type and device of a tensor in a pattern, and whose memory it has."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -46,7 +46,7 @@ class PatternEntry(NamedTuple):
 
 
 class TensorGroupPattern(NamedTuple):
-    """The looks of tensors, and which of them share memory."""
+    """The size, strides, type and device of each tensor of a group, and which share memory."""
 
     entries: tuple[PatternEntry, ...]
 
@@ -69,7 +69,10 @@ class TensorGroupPattern(NamedTuple):
 
 
 class TensorGroup:
-    """Tensors, and the pattern in which they share memory, also with ``parent`` and its parents."""
+    """Tensors, with the pattern in which they share memory.
+
+    They may also share it with tensors of ``parent`` and of its parents.
+    """
 
     def __init__(self, tensors: Sequence[torch.Tensor], parent: TensorGroup | None = None) -> None:
         self.parent = parent
@@ -124,9 +127,10 @@ class RecordedFunction:
         return self.to_verify.replay(_tensors((args, kwargs)))
 
     def matches(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether it was recorded for inputs with these looks (tensors without values).
+        """Whether the recording fits these inputs (tensors without values).
 
-        They must also share memory as those did, with the captured tensors too.
+        It does if their sizes, strides, types and devices are those of the recorded inputs, and if
+        they share memory in the same way, with each other and with captured tensors.
         """
         return self.inputs_pattern == TensorGroup(inputs, self.captures_group).pattern
 
@@ -139,9 +143,9 @@ def record_and_define(
 
 
 def compile(fn: Any = None, verify: bool = True) -> Any:
-    """Like ``monarch.compile``, but record with the function at Monarch's address for that.
+    """Like ``monarch.compile``, but call the recording function that Monarch's own module has.
 
-    Tests of programs replace that function by a function that counts.
+    So tests can replace that function, to count its calls.
     """
     return recordings.compile(fn, verify, record=_record_by_address)
 

@@ -17,7 +17,7 @@ from monarch.tensors.client.device_mesh import DeviceMesh
 
 
 class BackendType(enum.Enum):
-    """The backends that programs name; all are the same here."""
+    """The backends that programs name. The choice makes no difference here."""
 
     MESH = "mesh"
     RS = "rs"
@@ -111,8 +111,10 @@ def flatten(tree: Any, cond: Callable[[Any], bool]) -> tuple[list[Any], Callable
 def flattener(
     tree: Any, cond: Callable[[Any], bool] = lambda leaf: True
 ) -> Callable[[Any], list[Any]]:
-    """Return a function that takes those leaves out of trees with the same structure as this
-    one."""
+    """Return a function that returns some leaves of a tree that is built like ``tree``.
+
+    They are the leaves at the places where ``cond`` is true in ``tree``.
+    """
     chosen = list(map(cond, _pytree.tree_leaves(tree)))
     return lambda other: list(itertools.compress(_pytree.tree_leaves(other), chosen))
 

@@ -71,9 +71,9 @@ class ThreadTimeout:
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> bool:
-    """Make the interpreter raise ``error`` in a thread; ``None`` cancels one not raised yet.
+    """Make the interpreter raise ``error`` in a thread; return whether the thread exists.
 
-    Returns whether the thread exists.
+    ``None`` cancels an error that has not been raised yet.
     """
     raised = ctypes.py_object(error) if error is not None else ctypes.py_object()
     return bool(ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised))

@@ -147,11 +147,11 @@ class ClientAgent(ProcAgent):
         return self._imported.texts()
 
     def given_workspaces(self) -> list[str]:
-        """Return the ``$WORKSPACE_DIR`` of procs on the host in this process: set by ``env`` at
-        the spawn, or by their bootstrap.
+        """Return the workspace folders of procs on the host in this process.
 
-        Waits until their bootstraps have run, up to ``reload_timeout_seconds``; a slower one is
-        skipped. A value that this process's environment has too does not count as a bootstrap's.
+        These are the values of ``$WORKSPACE_DIR`` that ``env`` set at the spawn, or that a
+        bootstrap has set to another value than in this process. Waits until bootstraps have run,
+        for ``reload_timeout_seconds`` at most; a slower proc is left out.
         """
         node, answers = self.node, []
         folders: dict[str, None] = {}
@@ -202,15 +202,17 @@ class ClientAgent(ProcAgent):
                 self.link(url)
 
     def _attached(self, link: HostLink) -> None:
-        """Note the state of a host that has accepted us: other hosts should have the same, if
-        nothing was pushed yet."""
+        """Note the workspace state that an accepted host reports."""
         if link.ready.value is None:
             generation, digest = link.info.generation, link.info.digest
             self.workspaces.found(link.address.uid, generation, digest)
             self.code_states.found(link.address.uid, generation, digest)
 
     def _on_first_reload(self, envelope: Envelope[Order | Waiting | Bring]) -> None:
-        """Handle the first push of another author, before this client has pushed."""
+        """Take over the first push of another author, if this client has pushed nothing itself.
+
+        This makes the client's workspace session, and passes the message on to it.
+        """
         # Imported when used: a program without a workspace need not pay for it.
         from monarch.runtime.workspace.session import session_of
 

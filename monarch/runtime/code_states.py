@@ -32,15 +32,20 @@ _NOTHING: tuple[int, Mapping[Uid, HostCode]] = (0, {})
 
 
 class Laggards(NamedTuple):
-    """The hosts of a mesh that run older code, and the state that the other hosts of their family
-    run."""
+    """The hosts of a mesh that run older code than ``wanted``, each with the state that it runs.
+
+    Hosts of one family have the same workspace. ``wanted`` is the newest state among them.
+    """
 
     hosts: Mapping[Uid, CodeState]
     wanted: CodeState
 
 
 class CodePush(NamedTuple):
-    """A push: the hosts in ``covers`` switch to it; ``others`` of their family keep their code."""
+    """A push: the hosts in ``covers`` switch to its code; the hosts in ``others`` keep their code.
+
+    All of them have the same workspace, whose name is ``family``.
+    """
 
     generation: int
     digest: str
@@ -55,9 +60,10 @@ class CodePush(NamedTuple):
 
 
 class CodeStates:
-    """The code states of hosts, as a process knows them. The root (``is_root``) keeps all of them
-    and sends them with each push; others have the states of the last push, or of their birth.
+    """The code states of hosts, as a process knows them.
 
+    The root (``is_root``) keeps all states and sends them with each push. Another process has the
+    states of the last push, or, before any push, those it got from its owner at its start.
     ``is_one``: all hosts run the same code, as in nearly all programs.
     """
 
@@ -77,23 +83,27 @@ class CodeStates:
             self._use({**self._codes, host: HostCode(host, generation, digest, f"= {digest}")})
 
     def inherit(self, codes: Iterable[HostCode]) -> None:
-        """Take over the owner's records of hosts with different code, from when it spawned this
-        process."""
+        """Take over the records of code states that the owner had when it spawned this process."""
         self._use({code.host: code for code in codes})
 
     def to_inherit(self) -> tuple[HostCode, ...]:
         return tuple(self._divided.values())
 
     def brought(self, host: Uid, digest: str) -> None:
-        """Record that a host on which nothing ran has got the same code as other hosts."""
+        """Record that an idle host has got the code of another host, which runs ``digest``.
+
+        Does nothing if no known host runs ``digest``.
+        """
         for code in self._codes.values():
             if code.digest == digest and code.host != host:
                 self._use({**self._codes, host: msgspec.structs.replace(code, host=host)})
                 return
 
     def left_by(self, family: str, hosts: Sequence[Uid]) -> list[HostCode]:
-        """Return the hosts that a push to ``hosts`` leaves with their old code: those of the same
-        families, or with the workspace ``family``.
+        """Return the hosts that a push to ``hosts`` does not reach, but that have its workspace.
+
+        Hosts have the same workspace if their families are equal. ``family`` is the family of the
+        push.
         """
         families = {self._codes[host].family for host in hosts if host in self._codes}
         families.add(family)
@@ -131,17 +141,19 @@ class CodeStates:
         self._use(codes)
 
     def laggards(self, hosts: Iterable[Uid], born: CodeState) -> Laggards | None:
-        """Return the hosts among ``hosts`` that run older code than others of their family; None if
-        none do.
+        """Return the hosts among ``hosts`` that run older code than the newest of their family.
 
-        Their mesh has procs that were spawned for the state ``born``: earlier pushes do not count
-        for it.
+        Hosts of one family have the same workspace. ``born`` is the state for which the procs of
+        the mesh were spawned; a host whose last switch is older counts as running ``born``. None if
+        no host is behind.
         """
         return _laggards(self._divided, hosts, born)
 
     def crossing(self, hosts: Iterable[Uid], born: CodeState) -> int:
-        """Return the generation of a switch in progress that will divide these hosts; 0 without
-        one."""
+        """Return the generation of a coming switch that will leave some of ``hosts`` on older code.
+
+        0 if there is none.
+        """
         generation, divided = self._coming
         return generation if divided and _laggards(divided, hosts, born) else 0
 
@@ -164,7 +176,7 @@ class CodeStates:
 
 
 def _divided(codes: Mapping[Uid, HostCode]) -> Mapping[Uid, HostCode]:
-    """Return the hosts of families that have more than one state."""
+    """Return the hosts of workspaces (families) whose hosts run different states."""
     digests: dict[str, set[str]] = {}
     for code in codes.values():
         digests.setdefault(code.family, set()).add(code.digest)
@@ -190,8 +202,10 @@ def _laggards(
 
 
 class WorkspaceState(NamedTuple):
-    """``order`` counts the pushes that this process knows; 0 is a state that a host reported when
-    we attached.
+    """A state of the workspace: its generation and its digest.
+
+    ``order`` counts the pushes that this process knows. It is 0 for a state that a host reported
+    when this process attached to it.
     """
 
     order: int
@@ -223,8 +237,9 @@ class WorkspaceStates:
         self._by_host.update(dict.fromkeys(hosts, state))
 
     def wanted(self, hosts: Iterable[Uid]) -> WorkspaceState:
-        """Return the state that all processes on these hosts should run; without a digest if none
-        is known.
+        """Return the state that all processes on these hosts should run.
+
+        Its digest is "" if no state is known.
         """
         states = [self._by_host[uid] for uid in hosts if uid in self._by_host]
         return max(states, default=WorkspaceState(0, 0, ""))

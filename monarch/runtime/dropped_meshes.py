@@ -111,8 +111,9 @@ class MeshCollector(KeepsAll):
             threading.Thread(target=self.look, name="monarch-collect", daemon=True).start()
 
     def note_dropped(self) -> list[Uid]:
-        """Note the meshes whose objects were freed since the last call; return the meshes to look
-        at now.
+        """Note the meshes whose objects were freed since the last call.
+
+        Returns the dropped meshes that ``look`` should look at now.
         """
         now = self._clock()
         while self._freed:
@@ -122,8 +123,10 @@ class MeshCollector(KeepsAll):
         return self._rules.due(now)
 
     def look(self) -> list[Uid]:
-        """Look at the dropped meshes whose time has come; end those that nothing uses, and return
-        their uids."""
+        """Look at the dropped meshes that are due, and end the meshes that nothing uses.
+
+        Returns the uids of the ended meshes.
+        """
         with self._is_looking:
             due = [uid for uid in self.note_dropped() if uid in self._spawned]
             if not due:
@@ -226,7 +229,7 @@ class Sighting(NamedTuple):
         }
 
     def done(self, mesh: Uid) -> Hashable:
-        """Return how much has run so far in the procs of a mesh."""
+        """Return a value that changes whenever an actor in the procs of ``mesh`` ends a call."""
         return tuple(
             (uid, actor["name"], actor["num_ended"])
             for uid in sorted(self.meshes[mesh])

@@ -126,8 +126,9 @@ def _has_children() -> bool:
 
 
 def _is_helper(pid: str) -> bool:
-    """Return whether a child only cleans up the shared memory of the process that started it, as
-    those of torch and `multiprocessing` do; it ends with that process.
+    """Return whether a child process only cleans up shared memory, and ends with its parent.
+
+    Torch and ``multiprocessing`` start such processes.
     """
     with contextlib.suppress(OSError):
         words = Path("/proc", pid, "cmdline").read_bytes()

@@ -143,7 +143,10 @@ class Node:
         self.failure_detector.start()
 
     def listen(self, url: str, advertise: str = "") -> str:
-        """Listen at ``url``; other processes are told the host of ``advertise``, if given."""
+        """Listen at ``url``, and return the URL that other processes are told.
+
+        It has the host of ``advertise``, if that is given.
+        """
         # On the loop, so that the address has the URL before anything is received.
         return self.loop.run_on_loop(lambda: self._listen(url, advertise))  # type: ignore[no-any-return]
 
@@ -266,10 +269,9 @@ class Node:
             peer.send(pack(envelope))
 
     def way_to(self, to: ProcAddress) -> Callable[[Envelope[Message]], None]:
-        """Return a function that sends messages to a process, valid as long as its peer is the
-        same.
+        """Return a function that sends messages to a process, until another process takes its uid.
 
-        Borrowed buffers have been copied when it returns.
+        The function copies borrowed buffers before it returns.
         """
         if to.uid == self.address.uid:
             return self._carry_here
@@ -299,10 +301,10 @@ class Node:
         return self.address_book.address_of(uid)
 
     def open_port(self, sink: Sink, targets: list[Uid]) -> int:
-        """Open a port for answers from ``targets``, and return its number. A target that is already
-        dead ends the wait at once.
+        """Open a port for answers from ``targets``, and return its number.
 
-        Call before sending: a death is then seen either here or by the sweep that follows it.
+        If a target is dead already, the wait for answers may end at once. Call it before sending:
+        then no target's death is missed.
         """
         port = self.calls.open(sink)
         for uid in targets:
@@ -321,9 +323,10 @@ class Node:
         *,
         via: ProcAddress | None = None,
     ) -> Promise[Response[A]]:
-        """Send a request; each process that is asked gets its own copy of it.
+        """Send a request; return a promise of its response.
 
-        ``via`` is a proc of the host agent ``to`` whose way the message takes, to keep its place.
+        With ``via``, a proc of the host agent ``to``, the request keeps its order among the
+        messages to that proc.
         """
         sink: AnswerSink[A] = AnswerSink(to.uid, answer_type(type(request)))
         port = self.open_port(sink, [to.uid])

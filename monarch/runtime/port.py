@@ -16,10 +16,9 @@ T = TypeVar("T")
 
 
 class Port(Generic[T]):
-    """Sends values to the process that holds the receiver. A port may be sent to any actor and used
-    there.
+    """Sends values to a receiver, from any process. A port may be sent to any actor.
 
-    ``return_undeliverable``: if that process is gone, the sending actor's
+    ``return_undeliverable``: if the receiver's process is gone, the sending actor's
     ``_handle_undeliverable_message`` is called.
     """
 

@@ -60,10 +60,10 @@ def uninstall() -> None:
 
 @contextmanager
 def found_by(find: Callable[[], ProcAgent]) -> Iterator[None]:
-    """Have ``find`` return the calling thread's agent within this block.
+    """Within this block, the agent of the calling thread is what ``find`` returns.
 
-    The process's own agent is set aside meanwhile, so that asking for the current agent costs
-    nothing more outside of simulations.
+    For simulations, which have several agents in one process. The process's own agent is set aside
+    until the block ends.
     """
     global _find
     agent_before, find_before = _current, _find
@@ -91,8 +91,9 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def on_first_use(make: Callable[[bool], ProcAgent]) -> None:
-    """Set the function that makes a client agent on first use; its argument says whether it will
-    spawn procs on this machine.
+    """Set the function that makes a client agent on first use.
+
+    Its argument is true if procs of this machine are about to be spawned.
     """
     global _make_client
     _make_client = make

@@ -14,11 +14,11 @@ from monarch.wire.message import Call
 
 
 class RunGate:
-    """Decides whether this process may run a call, by the generation of the code.
+    """Decides whether this process may run a call, by the generation of the caller's code.
 
-    ``root`` is the client that we belong to, ``why_behind`` the words for a refusal.
+    ``root`` is the client of this program; ``why_behind`` is the text of a refusal.
     ``code_generation`` is the newest generation that changed code or files that this process uses;
-    in a client, that one of its procs uses. Later generations changed other files.
+    in a client, that one of its procs uses.
     """
 
     def __init__(self, root: Uid) -> None:
@@ -46,8 +46,10 @@ class RunGate:
             self._divided_at = [self._divided_at[-1], generation]
 
     def take_back(self, generation: int, previous: int) -> None:
-        """Go back from ``generation`` to ``previous``. Calls that processes of ``generation`` sent
-        may still arrive."""
+        """Go back from ``generation`` to ``previous``.
+
+        Calls that processes of ``generation`` have sent may still arrive, and are run.
+        """
         self._taken_back = max(self._taken_back, generation)
         self.generation = previous
         self.code_generation = min(self.code_generation, previous)
@@ -55,7 +57,10 @@ class RunGate:
             self._divided_at.pop()
 
     def is_behind(self, call: Call) -> bool:
-        """Return whether a call must not run here. Call it only if its generation is above ours."""
+        """Return whether a call must not run here, because its sender runs newer code.
+
+        Calls of another program, and of a generation that was taken back, may run.
+        """
         return (
             call.generation > self.generation
             and call.root == self.root

@@ -102,9 +102,11 @@ def _ring() -> EventRing | None:
 
 
 def span(name: str, correlation_id: int | None = None) -> AbstractContextManager[Any]:
-    """Return a ``with`` block that is a span: recorded among this process's last events, for
-    ``monarch query`` and ``monarch trace``, and in OpenTelemetry, with the running actor as
-    attributes, if a provider is set."""
+    """Return a ``with`` block that is a span.
+
+    It is recorded among this process's last events, for ``monarch query`` and ``monarch trace``. If
+    a provider is set, it is also a span in OpenTelemetry, with the running actor as attributes.
+    """
     ring = _ring()
     if not is_tracing():
         return contextlib.nullcontext() if ring is None else _NotedSpan(name, ring)
@@ -150,7 +152,8 @@ def traced(fn: Any = None, *, name: str | None = None) -> Any:
 def in_span(fn: F, name: str, parent: str = "") -> F:
     """Wrap an endpoint so that each call is a span for OpenTelemetry's provider.
 
-    ``parent`` is the caller's span, as `current_trace` returned it there; empty for none.
+    ``parent`` is the span of the caller: the text that ``current_trace`` returned in its process,
+    or "".
     """
 
     def begin() -> AbstractContextManager[Any]:

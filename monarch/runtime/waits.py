@@ -10,8 +10,10 @@ from monarch.runtime.promise import Promise
 
 
 class Wait(NamedTuple):
-    """A wait of an actor for an answer. ``running`` belongs to the one message that the actor
-    handles, so each wait is distinct."""
+    """A wait of an actor for an answer.
+
+    Two waits are equal only if they belong to the same call and the same promise.
+    """
 
     running: Running
     promise: Promise[Any]

@@ -169,7 +169,7 @@ class ActorCell:
         self._find_endpoint = surrounded(self._find_endpoint, wrap)
 
     def judge(self, judge: Judge) -> None:
-        """Call ``__supervise__`` once the current message is done. From any thread."""
+        """Ask ``__supervise__`` about a failure, after the current message. From any thread."""
         self.deliver(Delivery("supervision", judge, is_urgent=True))
 
     def fail(self, fail: Fail) -> None:
@@ -351,10 +351,10 @@ class ActorCell:
             self.in_hand.note("failed", reason)
 
     async def _end_failed(self, error: BaseException, caller: Call | None = None) -> None:
-        """End everything that the actor owns, clean up, and notify the owner; without a hook this
-        happens at once.
+        """End everything that the actor owns, run its ``__cleanup__``, and notify the owner.
 
-        ``caller`` is refused after the owner has been notified.
+        Without ``__cleanup__`` the owner is notified at once, before what the actor owned has
+        ended. ``caller`` is refused after the owner has been notified.
         """
         failure = self.failure
         if failure is None or self.is_ending or self.is_ended:

@@ -24,14 +24,18 @@ _is_on: Callable[[], bool] = _always
 
 
 def set_switch(is_on: Callable[[], bool]) -> None:
-    """Set the function that decides, for each record, whether to mark it."""
+    """Set the function that says whether log records get their actor's name as a prefix.
+
+    It is called for each record.
+    """
     global _is_on
     _is_on = is_on
 
 
 def name_the_client() -> None:
-    """Mark log records from outside of actors as the client's, because it has asked for its
-    context.
+    """Prefix log records from outside of actors with ``[actor=<root>]`` from now on.
+
+    A program calls this when it asks for its context.
     """
     global _client_name
     _client_name = "<root>"
@@ -40,7 +44,7 @@ def name_the_client() -> None:
 
 @functools.cache
 def start() -> None:
-    """Mark the records of this process from now on."""
+    """Prefix the log records of this process with ``[actor=NAME]`` from now on."""
     make = logging.getLogRecordFactory()
 
     def make_marked(*args: Any, **kwargs: Any) -> logging.LogRecord:

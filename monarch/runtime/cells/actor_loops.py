@@ -42,8 +42,11 @@ class ActorLoops:
         self._main = loop
 
     def take(self, name: str, io: IoLoop | None) -> ActorLoop:
-        """Return a loop for an actor called ``name``. While it has nothing to do, it polls for
-        ``io``."""
+        """Return an asyncio loop for an actor called ``name``.
+
+        The first actor gets the main thread's loop, if there is one; others get a thread of their
+        own. A thread with nothing to do polls in the place of ``io``.
+        """
         with self._lock:
             if self._main is not None and not self.is_main_taken:
                 self.is_main_taken = True
@@ -79,7 +82,11 @@ class _QuietLoop(asyncio.SelectorEventLoop):
 
 
 class _QuietSelector(selectors.BaseSelector):
-    """Waits on a lock, or as the guest of an I/O loop; once it has a descriptor, with a poller."""
+    """The selector of an actor's asyncio loop.
+
+    Until the actor opens a descriptor, the selector waits on a lock, or polls as the guest of an
+    I/O loop. Afterwards it waits in the system's poller.
+    """
 
     def __init__(self, io: IoLoop | None) -> None:
         self._io = io

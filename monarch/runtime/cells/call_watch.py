@@ -29,8 +29,10 @@ class CallWatch(Protocol):
         ...
 
     def is_early(self, actor: str) -> bool:
-        """Return whether a call that must run again was released before the code that it waits for
-        arrived."""
+        """Return whether the new code that a call of this actor waits for has not arrived yet.
+
+        The call must run again on that code.
+        """
         ...
 
     def await_code(self, actor: str) -> None:

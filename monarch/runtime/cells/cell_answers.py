@@ -29,8 +29,11 @@ class Named(NamedTuple):
 
 
 class CellAnswers:
-    """The answers of one actor. A sender that expects no answer gets refusals if that is
-    possible."""
+    """Sends the answers to the calls of one actor.
+
+    It also sends refusals: to the caller if it waits for an answer, else to the actor that sent the
+    call, if an actor did.
+    """
 
     def __init__(
         self, record: ActorRecord | Named, node: Node, in_hand: CallsInHand | None = None
@@ -83,8 +86,11 @@ class CellAnswers:
             self._return(call, str(error))
 
     def give_back(self, call: Call, failure: MeshFailure | None) -> None:
-        """Refuse a call that came too late: answer a caller that waits, or else notify the
-        sender."""
+        """Refuse a call that arrived after the end of the actor.
+
+        A caller that waits gets the refusal as its answer; else the sending actor is told, if there
+        is one.
+        """
         if call.port:
             self.refuse(call, failure)
         elif call.sender_actor:

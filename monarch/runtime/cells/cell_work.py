@@ -71,7 +71,7 @@ class CellTasks:
         task.add_done_callback(self._done)
 
     async def cancel(self) -> None:
-        """Cancel all tasks except the current one."""
+        """Cancel all tasks of this actor, except the task that calls this."""
         current = asyncio.current_task() if self._tasks else None
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:

@@ -32,15 +32,16 @@ class Hooks:
         self._settle = settle
 
     def quiesce(self, instance: Any) -> None:
-        """Wait, on the actor's thread, for work on the actor's own threads (``__quiesce__``). After
-        that, the actor has reached the fence or halt. The hook must not raise; few actors have
-        it."""
+        """Run the actor's ``__quiesce__``, if it has one, before it stops at a fence or halt.
+
+        The hook waits until the actor's own threads have finished their work. It must not raise.
+        """
         hook = getattr(instance, "__quiesce__", None)
         if hook is not None:
             hook()
 
     async def reloaded(self, instance: Any, change: Any) -> BaseException | None:
-        """Notify an actor of new code; return the error of its hook, if any."""
+        """Notify an actor of new code; return the error of its hook, or None."""
         try:
             await self._call(instance, "__reload__", change)
         except BaseException as error:
@@ -49,8 +50,11 @@ class Hooks:
         return None
 
     async def supervise(self, instance: Any, failure: MeshFailure) -> tuple[bool, str]:
-        """Return whether the actor handles a failure of something that it owns, and the error of
-        its hook."""
+        """Return whether the actor handles a failure of something that it owns, and a hook's error.
+
+        The error is "" if ``__supervise__`` did not raise. If it raised, the failure is not
+        handled.
+        """
         try:
             return bool(await self._call(instance, "__supervise__", failure)), ""
         except BaseException as error:

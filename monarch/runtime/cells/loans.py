@@ -51,8 +51,11 @@ def end(loans: list[Ended], result: Any, error: BaseException | None = None) -> 
 
 
 def failed(loans: list[Ended], error: BaseException) -> list[Ended]:
-    """Call ``loans``, or the noted callbacks, with the error of a call that raised or could not be
-    unpickled; return them. This returns the loans, so such a call cannot be run again."""
+    """Tell the lenders of a call's arguments that the call raised, or could not be unpickled.
+
+    If ``loans`` is empty, the callbacks that were noted while unpickling are called. Returns the
+    callbacks that were called. If there are any, the call cannot be run again.
+    """
     loans = loans or noted()
     end(loans, None, error)
     return loans

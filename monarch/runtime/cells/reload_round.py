@@ -19,10 +19,10 @@ Done = Callable[["ActorCell | None", "BaseException | None"], None]
 
 
 class ReloadRound:
-    """Runs the hooks of those ``cells`` that have one, each within ``seconds``.
+    """Runs the reload hooks of the ``cells`` that have one, each within ``seconds``.
 
-    ``done`` is called once, on any thread: with the actor that refuses and its reason, or with
-    ``None`` if none does. ``told`` are the actors whose hook has completed.
+    ``done`` is called once, on any thread: with the first actor that refuses and its reason, or
+    with ``None`` twice. ``told`` are the actors whose hook has completed.
     """
 
     def __init__(

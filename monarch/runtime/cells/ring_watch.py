@@ -90,7 +90,7 @@ class RingWatch:
                 self._ask(path, attempt, asked)
 
     def asked(self, wait: Wait) -> list[Asked]:
-        """Return the actors whose answers a wait is for, all of them."""
+        """Return the actors whose answers a wait is for; empty if none, or too many to follow."""
         for sink in self._node.calls.sinks():
             if getattr(sink, "awaits", None) is not None:
                 asked: list[Asked] = sink.awaits(wait.promise)  # type: ignore[attr-defined]

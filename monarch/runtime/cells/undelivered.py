@@ -33,6 +33,6 @@ class Undelivered(NamedTuple):
 
 
 def wants_undelivered(instance: Any) -> bool:
-    """Return whether an actor's class handles such messages itself."""
+    """Return whether an actor's class handles messages that could not be delivered."""
     hook = getattr(type(instance), HOOK, None)
     return hook is not None and hook.__module__ != "monarch.actor.actor"

@@ -36,8 +36,10 @@ class _Place:
         return file == self.file or file.endswith("/" + self.file.lstrip("/"))
 
     def line_in(self, file: str, generation: int) -> int | None:
-        """Return the present line of the place in ``file``; the file's first text tells which line
-        is meant.
+        """Return the line in ``file`` where the breakpoint is now; None if the line was deleted.
+
+        The breakpoint was set in the text of ``file`` that this process saw first; later changes
+        move it.
         """
         key = file, generation
         if key not in self.lines:
@@ -67,8 +69,10 @@ class BreakPlaces:
         return bool(self._places)
 
     def change(self, order: BreakPlace) -> str:
-        """Set or remove a breakpoint. Returns the text of its line, as far as the file is known
-        here."""
+        """Set or remove a breakpoint.
+
+        Returns the text of its line; "" if it was removed, or if the file is not known here.
+        """
         text = ""
         with self._lock:
             self._found.clear()

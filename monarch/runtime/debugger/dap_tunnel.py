@@ -109,8 +109,11 @@ class DapTunnel:
             ours.sendall(bytes(envelope.payload))
 
     def _leave(self) -> None:
-        """End the session for an editor that has disconnected. Otherwise debugpy would stop a
-        thread that was held once more, somewhere, when the next editor attaches."""
+        """End debugpy's session, because the editor has disconnected.
+
+        Without that, debugpy would stop a thread that it held before as soon as the next editor
+        attaches.
+        """
         ours = self._ours
         if ours is not None:
             with contextlib.suppress(OSError):

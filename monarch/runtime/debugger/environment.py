@@ -69,8 +69,9 @@ def versions() -> dict[str, str]:
 
 
 def _torch() -> dict[str, str]:
-    """Return torch's installed version, and the settings that it reports if it is imported, without
-    importing it.
+    """Return the versions of torch, NCCL and CUDA that are installed here, by name.
+
+    Torch is not imported for that; without it imported, its CUDA version is left out.
     """
     try:
         versions = {"torch": metadata.version("torch")}
@@ -98,7 +99,7 @@ def _driver() -> str:
 
 
 def _packages() -> str:
-    """Return how many packages there are, and a digest of their names and versions."""
+    """Return the number of installed packages and a digest of their names and versions, as text."""
     packages = sorted({f"{found.name}=={found.version}" for found in metadata.distributions()})
     return f"{len(packages)}, {hashlib.sha256(' '.join(packages).encode()).hexdigest()[:8]}"
 

@@ -18,9 +18,9 @@ from monarch.wire.hold import HoldNote
 class HeldCall:
     """Holds a call on its own thread.
 
-    ``changed`` is called, on any thread, whenever `about` has changed; ``on_text`` when there is
-    new output. ``learn`` is as in `HeldPdb`. ``is_loose``: the call is not an actor's, so nothing
-    reports its end.
+    ``changed`` is called, on any thread, whenever ``about``, the call's description, has changed.
+    ``on_text`` is called when there is new output. ``learn`` is as in ``HeldPdb``. ``is_loose``:
+    the call is not an actor's, so nothing reports its end.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HeldCall:
         return self.pdb.stand_at_error(error)
 
     def type(self, line: str, who: str = "") -> None:
-        """Pass a line to the debugger. From any thread."""
+        """Pass a line to the debugger. ``who`` is the person who typed it. From any thread."""
         self.last_touch = time.monotonic()
         self.text.type(line, who)
 
@@ -93,8 +93,10 @@ class HeldCall:
 
 
 def _function(frame: FrameType) -> str:
-    """Return the name of a frame's function: ``Trainer.step``. Python 3.10 does not keep the class:
-    there it is that of ``self``."""
+    """Return the name of a frame's function with its class: ``Trainer.step``.
+
+    Before Python 3.11, code objects do not have the class, so it is taken from ``self``.
+    """
     code = frame.f_code
     if sys.version_info >= (3, 11):
         return code.co_qualname

@@ -49,14 +49,18 @@ class HeldPdb(pdb.Pdb):
         self._learn = learn
 
     def reset(self) -> None:
-        """Stop at the next line, and end the tracing of this thread: otherwise, with a breakpoint
-        on some line, the next line would be one of the debugger's own."""
+        """Stop at the next line that runs, and end the tracing of this thread.
+
+        If tracing stayed on, the debugger would stop in its own code when a breakpoint is set.
+        """
         sys.settrace(None)
         super().reset()
 
     def set_stepinstr(self) -> None:
-        """Stop at the line after ``breakpoint()`` on all Pythons: from 3.13 on it would be the line
-        of ``breakpoint()`` itself."""
+        """Stop at the line after ``breakpoint()``, on each version of Python.
+
+        Without this, Python 3.13 and later would stop at the line of ``breakpoint()`` itself.
+        """
         self.set_step()
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
@@ -77,7 +81,7 @@ class HeldPdb(pdb.Pdb):
         return stack[begin:], index - begin
 
     def lookupmodule(self, filename: str) -> str | None:
-        """Return the file of a breakpoint, even if only the client has the file."""
+        """Return the path of a breakpoint's file, also if only the client has it; else None."""
         path = super().lookupmodule(filename)
         if path is not None:
             return path
@@ -106,8 +110,11 @@ class HeldPdb(pdb.Pdb):
         sys.settrace(self.trace_dispatch)
 
     def user_call(self, frame: FrameType, argument_list: None) -> None:
-        """Handle the entry of a function. If the debugger waits for one, do not stop here but at
-        the function's first line."""
+        """Handle the entry of a function.
+
+        If the debugger waits for a function of the user to be entered, it stops at the first line
+        of this one.
+        """
         if not self._enters:
             super().user_call(frame, argument_list)
 
@@ -134,7 +141,7 @@ class HeldPdb(pdb.Pdb):
         raise bdb.BdbQuit("the call was ended in the debugger") from None
 
     def end(self, frame: FrameType | None) -> None:
-        """End all tracing on this thread, because the call is over."""
+        """End all tracing on this thread, because the held call is over."""
         sys.settrace(None)
         for file, lines in [(file, list(lines)) for file, lines in self.breaks.items()]:
             for line in lines:
@@ -146,12 +153,14 @@ class HeldPdb(pdb.Pdb):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the user has typed ``continue``, and it has no breakpoints left."""
+        """Whether the last command was ``continue`` and this debugger has no breakpoints."""
         return self.stoplineno == -1 and not self.breaks
 
     def onecmd(self, line: str) -> bool:
-        """Run a command. Afterwards write the variables that it set to the frame, before a
-        completion or a look at the stacks reads the frame's variables."""
+        """Run a command, and write the variables that it has set to the frame.
+
+        They are written at once, because later reads of the frame's variables would undo them.
+        """
         frame = self.curframe
         ends = bool(super().onecmd(line))
         if frame is not None:
@@ -249,12 +258,11 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _keep_locals(frame: FrameType) -> None:
-    """Write the variables that a person has set, or deleted, to the frame.
+    """Write the variables that a person has set or deleted in ``f_locals`` back to the frame.
 
-    Before Python 3.13 ``f_locals`` is a copy, which each access fills again from the frame: values
-    set in it would be lost at the next access. So it is written back at once, and read again, after
-    which Python takes later assignments in it for changes once more. A deleted variable is unbound,
-    but on Python 3.12, which would bind it to None with a warning: there it stays.
+    Before Python 3.13 ``f_locals`` is a copy that is filled from the frame at each access, so
+    values set in it would be lost. On Python 3.12 a deleted variable keeps its value: unbinding it
+    there would bind it to None, with a warning.
     """
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         unbinds = ctypes.c_int(sys.version_info < (3, 12))

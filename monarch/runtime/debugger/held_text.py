@@ -100,7 +100,10 @@ class HeldText:
         self._on_text()
 
     def since(self, number: int) -> Shown:
-        """Return the output from that character on; -1: since the last line. From any thread."""
+        """Return the output from the character with index ``number`` on.
+
+        With -1 it begins where the last input line was typed. From any thread.
+        """
         with self._lock:
             start = max(self._since_line if number < 0 else number, self._num_dropped)
             end = self._num_dropped + len(self._text)

@@ -61,12 +61,14 @@ class HoldBook:
         return [hold for hold in self.all() if hold.is_waiting]
 
     def seconds(self) -> float:
-        """Return for how long clocks have been stopped so far. From any thread."""
+        """Return for how many seconds held calls have stopped timeouts so far. From any thread."""
         return self.time.seconds(self._node.loop.time())
 
     def forget(self, proc: Uid, reason: str = "") -> None:
-        """Forget a proc that has ended, and its held calls. With a ``reason``, the calls are kept
-        in the list of lost calls, for people."""
+        """Forget a proc that has ended, and its held calls.
+
+        With a ``reason``, its held calls stay in the list of lost calls, which is shown to people.
+        """
         holds = self._holds.pop(proc, None)
         if holds is not None:
             now = time.time()
@@ -102,8 +104,9 @@ class HoldBook:
                 self._node.loop.call_later(_TOLD_SECONDS, self._tell_over)
 
     def _tell_over(self) -> None:
-        """Report that clocks run again, but not between two commands of a debugger, where no call
-        is held for a moment.
+        """Report that timeouts run again, because no call is held any longer.
+
+        Between two commands of a debugger no call is held for a moment; that is not reported.
         """
         if self._has_told and not self.time.is_held:
             self._has_told = False

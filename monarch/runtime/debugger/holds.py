@@ -105,8 +105,10 @@ class ProcHolds:
         return is_hasty
 
     def _key(self) -> int:
-        """Return a number for the call that runs here: of its message, or of the thread outside of
-        actors."""
+        """Return a number that identifies the call on this thread.
+
+        Outside of actors it identifies the thread.
+        """
         current = running.get()
         return threading.get_ident() if current is None else id(current)
 
@@ -178,7 +180,7 @@ class ProcHolds:
     # On any thread.
 
     def _mark(self) -> None:
-        """Mark on each actor where it is held, for callers that wait for it."""
+        """Set ``held_at`` of each actor to the line where its call is held; "" if none is held."""
         places = {call.about.actor: call.about.place for call in list(self._calls.values())}
         for cell in self._agent.cells:
             cell.held_at = places.get(cell.record.name, "")

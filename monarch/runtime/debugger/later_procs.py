@@ -22,7 +22,10 @@ class _Setting(NamedTuple):
 
 
 class LaterEnvironment:
-    """Variables for procs that start later. The last value of a variable counts."""
+    """Environment variables that were set for procs that start later.
+
+    If a variable was set twice, the last value counts.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node

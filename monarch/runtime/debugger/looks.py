@@ -78,14 +78,17 @@ class Looks:
         self._node.answer(order, stacks_of(self._agent, with_locals=order.with_locals))
 
     def arm(self, place: BreakPlace) -> str:
-        """Add or remove a stop at a line; return the line's text."""
+        """Set or remove a breakpoint at a line; return the line's text.
+
+        "" if it was removed, or if the file is not known here.
+        """
         self._holds()  # From now on, calls are watched.
         return self._breaks.change(place)
 
     # On the thread of a call.
 
     def call_begins(self) -> None:
-        """Handle the begin of a call on this thread: stop it if that was asked for."""
+        """Handle the begin of a call on this thread; hold it if someone asked to stop its actor."""
         current = running.get()
         reason = ""
         if self._stops.has_any and current is not None:
@@ -165,7 +168,10 @@ class Looks:
 
 
 def _seen(frames: Sequence[FrameType], index: int, line: str) -> str:
-    """Return the answer to a line about the frame at that place; the innermost comes first."""
+    """Run a debugger command, such as ``p x`` or ``w``, in a running call; return its output.
+
+    ``index`` selects the frame; ``frames[0]`` is the innermost.
+    """
     frame = frames[index]
     word, _, rest = line.strip().partition(" ")
     code = frame.f_code

@@ -24,7 +24,10 @@ _raised = threading.Event()
 
 
 def prepare_to_end() -> None:
-    """Install the signal's handler, if this is the main thread and no other handler is there."""
+    """Install a signal handler that ends the program; see ``end_program``.
+
+    Does nothing outside of the main thread, or if the signal already has a handler.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         signal.signal(_SIGNAL, _end)
@@ -39,7 +42,10 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def end_program() -> None:
-    """Have the main thread raise an error; in a notebook, interrupt the running cell."""
+    """Make the main thread raise ``EndedByFault``, which ends the program.
+
+    In a notebook, or if the program has its own handler of the signal, Ctrl-C is simulated instead.
+    """
     main = threading.main_thread()
     if not main.is_alive() or main.ident is None:
         return

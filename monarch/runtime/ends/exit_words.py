@@ -10,7 +10,10 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 
 def describe_exit(code: int | None) -> str:
-    """Return the description of an exit code in words."""
+    """Return in words how a process ended: by its exit code, or by signal ``-code``.
+
+    ``None`` means that its template died, and the proc with it.
+    """
     if code is None:
         return "its template process died"
     if code >= 0:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 
 def run_aside(work: Callable[[], object], name: str) -> threading.Thread | None:
-    """Run ``work`` on a thread, which the program waits for; at the program's end, here.
+    """Run ``work`` on a new thread, and return the thread. The program does not end before it.
 
-    An interpreter of Python 3.12 that ends takes no new threads: not in handlers of ``atexit``, and
-    not while it waits for other threads either.
+    An interpreter that is ending starts no threads. Then ``work`` runs here, and None is returned.
     """
     thread = threading.Thread(target=work, name=name)
     try:

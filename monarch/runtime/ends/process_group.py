@@ -39,16 +39,21 @@ def end_child(child: subprocess.Popen[Any], seconds: float = _END_SECONDS) -> No
 
 
 def kill_lost_group(pid: int, started: int) -> None:
-    """Kill the group of a process whose parent is gone, as `kill_group` does; but not another
-    process that has its pid by now."""
+    """Kill the group of a process whose parent is gone, as ``kill_group`` does.
+
+    ``started`` tells whether the pid belongs to another process by now; then nothing is killed.
+    """
     is_gone = process_start(pid, even_ended=True) is None
     if is_gone or is_running(pid, started, even_ended=True):
         kill_group(pid)
 
 
 def signal_process(pid: int, started: int, number: int, *words: str) -> None:
-    """Send a signal to a process of this user, unless it has ended, as another process may have its
-    pid by now. ``words`` must be in its command, if its pid was read from a file."""
+    """Send a signal to a process of this user; do nothing if it has ended.
+
+    ``started`` tells it from a later process with its pid. If the pid was read from a file, give
+    ``words`` that must be in the command of the process.
+    """
     with contextlib.suppress(ProcessLookupError):
         try:
             fd = os.pidfd_open(pid)
@@ -95,8 +100,10 @@ def wake_with_parent() -> None:
 
 
 def _ask_for(number: int) -> None:
-    """Ask the kernel to send this process a signal when the thread that is its parent, now or
-    later, ends."""
+    """Ask the kernel to send this process a signal when its parent thread ends.
+
+    That is the thread that made this process, and later the thread that adopts it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 

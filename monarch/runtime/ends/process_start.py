@@ -40,11 +40,10 @@ def is_running(pid: int, started: int, *, even_ended: bool = False) -> bool:
 
 
 def is_ours(pid: int, started: int, *words: str) -> bool:
-    """Return whether this process is the user's, was started at ``started``, and has ``words`` in
-    its command.
+    """Return whether a pid is that of one of the user's processes, which started at ``started``.
 
-    A pid and a start time from a file could belong to any process: the words tell which program it
-    must be.
+    A pid and a start time from a file could belong to any process. So ``words`` must be in its
+    command.
     """
     if not is_running(pid, started):
         return False

@@ -21,7 +21,7 @@ _LIBRARY = os.path.dirname(os.__file__)
 
 
 def offer_stacks(path: str) -> None:
-    """Have this process write the stacks of all its threads to ``path`` whenever it is asked."""
+    """Have this process write the stacks of its threads to ``path`` at each ``ask_for_stacks``."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     faulthandler.register(_SIGNAL, file=file, all_threads=True)
 
@@ -44,8 +44,10 @@ def read_stacks(path: str) -> str:
 
 
 def innermost_of_users(stacks: str) -> str:
-    """Return the innermost frame of the user's own code, from stacks as faulthandler writes
-    them."""
+    """Return the innermost line of user code as ``path, line N, ...``; "" if there is none.
+
+    ``stacks`` is text as faulthandler writes it.
+    """
     for line in stacks.splitlines():
         path, _, position = line.strip().removeprefix('File "').partition('", ')
         is_frame = line.startswith("  File ")

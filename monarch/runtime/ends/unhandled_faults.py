@@ -64,9 +64,9 @@ def set_fault_hook_source(source: Callable[[], FaultHook]) -> None:
 
 
 class Lost(NamedTuple):
-    """A loss to report: ``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, or the
-    origin.
+    """A loss to report to the program.
 
+    ``keys`` name what has failed: uids of procs, ``actor mesh[rank]``, or the failure's origin.
     ``is_host``: a host was lost. ``is_own_child``: this program had started that host.
     """
 
@@ -94,8 +94,10 @@ class UnhandledFaults:
         self._is_closed = True
 
     def heard(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Note that a call's error has told the program of these failures; the call was to
-        ``others`` too."""
+        """Note that the error of a call has told the program of the failures ``keys``.
+
+        ``others`` are further members that were called: their failures count as told for a while.
+        """
         now = time.monotonic()
         with self._changed:
             self._heard = {key: until for key, until in self._heard.items() if until > now}
@@ -110,16 +112,20 @@ class UnhandledFaults:
             self._heard.pop(uid, None)
 
     def tell(self, lost: Lost) -> None:
-        """Decide about a loss, on a thread of its own, because the hook may take any time."""
+        """Start a thread that handles a loss: it calls the program's hook, or ends the program.
+
+        With the default hook, the thread first waits for a while. If the error of a call tells the
+        program of the loss meanwhile, it does nothing.
+        """
         thread = run_aside(lambda: self._decide(lost), name="monarch-fault")
         self._asking = [asking for asking in self._asking if asking.is_alive()]
         if thread is not None:
             self._asking.append(thread)
 
     def settle(self, seconds: float) -> None:
-        """Decide about all losses so far, because the program ends, or leaves the network.
+        """Let the threads that handle losses finish: the program ends or leaves the network.
 
-        Waits for the decisions for at most ``seconds``.
+        They stop waiting for errors of calls. Waits for the threads for at most ``seconds``.
         """
         deadline = time.monotonic() + seconds
         with self._changed:

@@ -211,7 +211,10 @@ def _stop_in_background(agent: ProcAgent, stop: Callable[[], object]) -> None:
 
 
 def _settle_in(config: ProcConfig) -> None:
-    """Replace the template's surroundings by this proc's own."""
+    """Replace the state of the template that this proc was forked from by the proc's own.
+
+    That is: settings, environment variables, working folder, ``sys.path``, CPU binding and streams.
+    """
     if config.bind:
         bind_process(config.bind)
     inherit_config(config.config)

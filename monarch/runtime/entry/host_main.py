@@ -74,7 +74,7 @@ def serve_host(
 
 
 def _notices_by_signal() -> int:
-    """Return the end of a pipe that SIGUSR1 writes the notice of this host's end to."""
+    """Make SIGUSR1 announce the end of this host; return the descriptor to read notices from."""
     reader, writer = os.pipe()
     notice = EndNotice("it is taken away", grace_seconds(), is_last=True)
     line = f"{json.dumps(notice._asdict())}\n".encode()
@@ -95,8 +95,10 @@ _INHERITED = re.compile(r"tcp://([^@]+):fd(\d+)")
 
 
 def _adopted(address: str) -> HostUrl | None:
-    """Return the address of an inherited socket, bound or listening: ``tcp://HOST:fdN``; None for
-    others."""
+    """Listen at an inherited socket that ``address`` names as ``tcp://HOST:fdN``; return its URL.
+
+    The socket may be bound or listening. None if ``address`` has another form.
+    """
     match = _INHERITED.fullmatch(address)
     if match is None:
         return None
@@ -109,8 +111,10 @@ def _adopted(address: str) -> HostUrl | None:
 
 
 def _narrowed(url: HostUrl) -> HostUrl:
-    """Return the URL to listen at without a secret: only this machine's own address, if the name
-    that clients get is this machine's.
+    """Return the URL to listen at if there is no job secret.
+
+    If clients are told a loopback name, only that is listened at, with a warning; else ``url`` is
+    returned.
     """
     beyond = url.bind.startswith("tcp://") and not is_loopback(url.bind)
     if beyond and url.advertise.startswith("tcp://") and is_loopback(url.advertise):

@@ -69,8 +69,11 @@ def _num_threads() -> int:
 
 
 def begin_as_fresh() -> None:
-    """Make the state of a new proc, whose paths are set, as if it had made the template's imports
-    itself."""
+    """Make a forked proc behave as if it had imported the template's modules itself.
+
+    Its paths must be set. Drops the modules that it would not have found on its paths, and seeds
+    the random numbers of numpy and torch.
+    """
     if _learned:
         drop_hidden(_learned)
     # Else all that are forked from one template draw the same numbers.

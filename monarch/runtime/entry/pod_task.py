@@ -17,11 +17,11 @@ _MACHINE = "--machine"
 
 
 def main() -> None:
-    """``python -m monarch.runtime.entry.pod_task``: keep a host agent at ``MONARCH_PORT`` (26600)
-    of the pod.
+    """Keep a host agent at ``MONARCH_PORT`` (26600) of this pod, until it ends.
 
-    Set ``MONARCH_POD_IP`` if the machine's name does not resolve to its address. ``--machine``
-    restarts an agent that dies, for places where nothing else does, unlike in a pod.
+    Run as ``python -m monarch.runtime.entry.pod_task``. Set ``MONARCH_POD_IP`` if the machine's
+    name does not resolve to its address. With ``--machine`` an agent that dies is started again; in
+    a pod, Kubernetes does that.
     """
     is_machine = _MACHINE in sys.argv[1:]
     port = int(os.environ.get("MONARCH_PORT") or _DEFAULT_PORT)
@@ -47,8 +47,10 @@ def _own_address() -> str:
 
 
 def _meaning(number: int) -> EndNotice | None:
-    """Return the end that a signal announces: the pod was deleted, evicted or preempted, and has
-    its grace period left."""
+    """Return the end that a signal announces; None for any signal but SIGTERM.
+
+    SIGTERM means that the pod or machine is taken away when its grace period is over.
+    """
     if number != signal.SIGTERM:
         return None
     why = "its machine is taken away" if _MACHINE in sys.argv[1:] else "its pod is being deleted"

@@ -63,7 +63,10 @@ def keep_host(address: str, name: str, meaning: Meaning, *, again: bool) -> int:
 
 
 def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
-    """Start an agent; return its pid, and the end of a pipe for notices to it."""
+    """Fork a host agent; return its pid, and the descriptor to write notices for it to.
+
+    The agent closes the descriptors ``ours``, which it inherits.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -92,7 +95,11 @@ def _start(address: str, name: str, ours: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _watch(pid: int, heard: int, notices: int, meaning: Meaning) -> tuple[int, bool]:
-    """Wait until the agent has ended; return its status, and whether it was told to end."""
+    """Wait until the agent ``pid`` has ended; return its status, and whether SIGTERM has come.
+
+    ``heard`` is read for the signals that arrive. What ``meaning`` makes of them is written to
+    ``notices``.
+    """
     is_over = False
     while True:
         for number in os.read(heard, 64):

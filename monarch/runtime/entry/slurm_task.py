@@ -25,9 +25,10 @@ _RUNS_ON = ("RUNNING", "SIGNALING")
 
 
 def node_addresses(nodes: str) -> dict[str, str]:
-    """Return the addresses of nodes, by name, as Slurm gives them; ``nodes`` may be a list in
-    Slurm's notation. Both ends ask Slurm, and so agree. Raises ``OSError`` with the message of
-    scontrol.
+    """Return the network address of each node, by name, as ``scontrol`` reports it.
+
+    ``nodes`` may be a list in Slurm's notation, such as ``node[1-4]``. Raises ``OSError`` with the
+    message of ``scontrol``.
     """
     command = ["scontrol", "--oneliner", "show", "node", nodes]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -59,9 +60,11 @@ def main() -> None:
 
 
 def _meaning(number: int, ask_seconds: float = _ASK_SECONDS) -> EndNotice | None:
-    """Return the end that a signal announces. Slurm sends SIGTERM for a job that was cancelled, and
-    for a job that may run a while longer before it gives way; SIGUSR1 is what we ask for before the
-    time limit."""
+    """Return the end that a signal announces; None if the job was cancelled and must end at once.
+
+    Slurm sends SIGTERM for a cancelled job, and for a job that gives way to another after a grace
+    period. SIGUSR1 is the signal that we ask Slurm to send before the time limit.
+    """
     state, seconds = _state_and_seconds(os.environ.get("SLURM_JOB_ID", ""), ask_seconds)
     if number == signal.SIGUSR1:
         return EndNotice("the time limit of its Slurm job", seconds)

@@ -24,9 +24,10 @@ _COMPUTE_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/render")
 
 
 class TemplateCuda:
-    """Answers questions about GPUs while ``importing``; afterwards CUDA answers them again.
+    """Answers torch's questions about GPUs without CUDA, while a template imports modules.
 
-    ``cause`` is the module whose import called CUDA itself, as far as that was seen.
+    A fork of a process that has used CUDA cannot use the GPU. ``cause`` is the module whose import
+    used CUDA all the same; "" if none is known.
     """
 
     def __init__(self) -> None:
@@ -177,7 +178,7 @@ def _has_compute_device_open() -> bool:
 
 
 def _importing_module(frame: FrameType | None) -> str:
-    """Return the module, not one of torch's, whose import led to a call."""
+    """Return the module, other than torch's own, whose import led to a call; "" if none did."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if frame.f_code.co_name == "<module>" and name.partition(".")[0] != "torch":

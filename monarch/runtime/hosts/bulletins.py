@@ -20,10 +20,11 @@ _MAX_SECONDS = 60.0
 
 
 class Bulletins:
-    """The bulletins of one host agent; on its I/O loop.
+    """The bulletins of one host agent. All methods run on its I/O loop.
 
-    A bulletin that stands is never dropped. Numbers begin with the agent's start time, so that a
-    listener of an earlier agent gets all of them.
+    A bulletin with ``stands`` is kept until its sender withdraws it; of others only the latest are
+    kept. Numbers begin with the agent's start time, so a listener of an earlier agent gets all of
+    them.
     """
 
     def __init__(self, node: Node) -> None:
@@ -47,12 +48,14 @@ class Bulletins:
 
     @property
     def is_heard(self) -> bool:
-        """Whether all listeners have the last bulletin, as each has asked for the next one. A sent
-        answer may still be lost if this process ends."""
+        """Whether all listeners have got the last bulletin.
+
+        They have if each has asked for the next one.
+        """
         return all(number >= self._number for number in self._heard.values())
 
     def standing(self) -> list[Bulletin]:
-        """Return the bulletins that stand now."""
+        """Return the bulletins with ``stands`` that were not withdrawn."""
         return [bulletin for _, bulletin in self._standing.values()]
 
     def add(self, bulletin: Bulletin, sender: Uid = "") -> None:
@@ -68,7 +71,7 @@ class Bulletins:
             self._answer(listen, [numbered])
 
     def _forget_gone(self, uid: Uid, how: Gone) -> None:
-        """Forget a listener that has left, such as a watch, which is no client."""
+        """Forget a listener that has left or died."""
         if how in (Gone.DOWN, Gone.LEFT):
             self._node.loop.call_soon(lambda: self._forget_listener(uid))
 
@@ -77,7 +80,7 @@ class Bulletins:
         self.forget(uid)
 
     def forget(self, sender: Uid) -> None:
-        """Withdraw the standing bulletins of a sender."""
+        """Withdraw the bulletins with ``stands`` of a sender, and tell the listeners."""
         for by, bulletin in list(self._standing.values()):
             if by == sender:
                 changes: dict[str, Any] = {"kind": "left", "text": "", "stands": False, "data": {}}

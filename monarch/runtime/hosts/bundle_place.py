@@ -36,8 +36,9 @@ def import_from_bundle(
 ) -> list[str] | None:
     """Import our packages from a bundle, and ask for the bundle if this host does not have it yet.
 
-    ``known`` has the digests of bundles by the kind of Python. Returns the lines that came before
-    the bundle; ``None`` if there is none, which has been reported.
+    ``known`` has the digests of bundles by the kind of Python. ``tell`` sends news to clients;
+    ``read`` returns the next line from one. Returns the lines that came before the bundle. ``None``
+    if no bundle could be had, which has been reported.
     """
     early_lines: list[str] = []
     tag = f"{sys.implementation.cache_tag} on {sysconfig.get_platform()}"
@@ -100,8 +101,11 @@ def _found(base: str, digest: str) -> str:
 
 
 def _unpacked(base: str, digest: str, archive: bytes) -> str:
-    """Unpack a bundle beside its place, and rename it: other processes may do the same at this
-    moment."""
+    """Unpack a bundle into a new folder, rename it to its place, and return the path of that place.
+
+    If another process has unpacked the same bundle meanwhile, its folder is used. Raises
+    ``OSError`` if the archive has a path that leads out of the folder.
+    """
     os.makedirs(base, 0o700, exist_ok=True)
     fresh = tempfile.mkdtemp(prefix=_ATTIC, dir=base)
     folder = os.path.join(base, digest)

@@ -35,8 +35,11 @@ Import = Callable[[Mapping[str, str], Callable[[Mapping[str, Any]], None], Calla
 def become_host(
     module: str, port: int, version: str, known: Mapping[str, str], import_from_bundle: Import
 ) -> None:
-    """Run ``module``, a task of ours, with ``port``, once monarch can be imported here in this
-    ``version``."""
+    """Run our module ``module`` with ``port``, once monarch can be imported here in ``version``.
+
+    If it is not installed, it is imported from a bundle; without a bundle the program exits with
+    status 1. ``known`` has the digests of bundles by the kind of Python.
+    """
     if not _has_ours(version):
         with _Door(port) as door:
             if import_from_bundle(known, door.tell, door.read) is None:
@@ -68,7 +71,10 @@ def _pass_on(bundle: str) -> None:
 
 
 class _Door:
-    """The listener that a client brings the bundle to; opened when there is something to say."""
+    """The listener at which a client brings the bundle.
+
+    It opens at the first ``tell``.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -101,7 +107,10 @@ class _Door:
                 self._visitor.sendall(json.dumps(news).encode() + b"\n")
 
     def read(self) -> str:
-        """Return the next line of a client that has proved that it knows the secret."""
+        """Wait for a client that knows the secret; return its line, which brings the bundle.
+
+        "" at the second call, because there is only one such line.
+        """
         if self._visitor is not None:
             return ""
         address = _own_address()
@@ -152,8 +161,11 @@ def _secret() -> bytes:
 
 
 def _own_address() -> str:
-    """Return the address that the job names, or all interfaces; but if a scheduler gives several
-    hosts of one machine a loopback address each, that address."""
+    """Return the address to listen at.
+
+    It is ``MONARCH_BIND_TO``, if that is set. It is this host's own address if that is a loopback
+    address, which a scheduler gives to several hosts of one machine. Else it is 0.0.0.0.
+    """
     if named := os.environ.get("MONARCH_BIND_TO", ""):
         return named
     address = os.environ.get("MONARCH_POD_IP", "") or _node_address()

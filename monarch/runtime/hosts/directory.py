@@ -33,8 +33,10 @@ def new_directory(uid: Uid) -> str:
 
 
 def store_path(socket_path: str, number: int) -> str:
-    """Return the path of a file beside the socket of a proc, removed with it: for ranks to meet
-    at."""
+    """Return the path of a file beside a proc's socket, at which ranks of a process group meet.
+
+    The file is removed with the socket.
+    """
     return f"{socket_path}.store-{number}"
 
 
@@ -81,8 +83,11 @@ def check_job_directory(path: str) -> None:
 
 
 def remove_job_directory(path: str) -> None:
-    """Remove a directory that ``make_job_directory`` made, and the job's own if no host is left in
-    it. Raises ``ours.NotOurs`` for any other."""
+    """Remove a directory that ``make_job_directory`` made.
+
+    The directory of the whole job is removed as well if no other host is left in it. Raises
+    ``ours.NotOurs`` for any other directory.
+    """
     check_job_directory(path)
     job = _job_of(path)
     base = _runtime_dir_of(job)

@@ -46,7 +46,7 @@ class HangWatch:
         self._is_ticking = False
 
     def start(self) -> None:
-        """Watch, as long as there are procs."""
+        """Begin to watch. The watch ends by itself when there are no procs."""
         if not self._is_ticking and settings().hang_timeout_seconds > 0:
             self._is_ticking = True
             self._later()

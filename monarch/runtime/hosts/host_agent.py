@@ -129,8 +129,10 @@ class HostAgent:
 
     @property
     def client(self) -> ProcAddress | None:
-        """The client that this host serves: the program in whose process it is, or an attached
-        client."""
+        """The client that this host serves; None if there is none.
+
+        It is the program in whose process this host is, or else the attached client.
+        """
         return self.node.address if self.follows_client else self._attached
 
     def admit(self, client: ProcAddress | None) -> None:
@@ -152,7 +154,10 @@ class HostAgent:
             self.start_procs(envelope)
 
     def start_procs(self, envelope: Envelope[SpawnProcs]) -> None:
-        """Make the procs of an order that need not wait."""
+        """Make the procs of an order.
+
+        A proc that cannot be started is reported to its owner and watchers.
+        """
         spawn = envelope.message
         setup = bytes(envelope.payload)
         for spec in spawn.procs:
@@ -282,8 +287,10 @@ class HostAgent:
             self.watchers.watch(watch.uid, watch.watcher)
 
     def forget_client(self) -> None:
-        """Forget the client, which has left, and all watchers of procs that it had not ordered
-        yet."""
+        """Forget the client, which has left: its waiting orders and its kept memory.
+
+        Also forgets the watchers of procs that do not exist.
+        """
         self.watchers.forget_end_watchers()
         self.waiting.clear()
         self.memory.clear()

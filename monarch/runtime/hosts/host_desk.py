@@ -105,8 +105,11 @@ class HostDesk:
         return self._row(self._node.uid, f"agent of {self._host.name}", os.getpid())
 
     def _row(self, uid: Uid, name: str, pid: int, mesh: Uid = "", rank: int = 0) -> dict[str, Any]:
-        """Return a row about a process of this host; ``offset`` leads from its clock to the time
-        since 1970, in nanoseconds."""
+        """Return a row about a process of this host.
+
+        ``t`` is the present by its clock in nanoseconds; ``t`` plus ``offset`` is the time since
+        1970.
+        """
         now = time.monotonic_ns()
         return {
             "k": "proc", "p": uid, "t": now, "offset": time.time_ns() - now,
@@ -218,8 +221,11 @@ class HostDesk:
     def _rows_of(
         self, responses: Mapping[Uid, Response[bytes]], takes: bool
     ) -> list[tuple[Uid, bytes]]:
-        """Return the rows that the procs have sent. With ``takes``, the procs have dropped them:
-        then they are kept here, and the list is empty."""
+        """Return the rows that the procs have sent, by proc.
+
+        With ``takes`` the procs no longer have the rows. Then they are kept here for later
+        questions, and the list is empty.
+        """
         sent = {uid: rows for uid, answer in responses.items() if (rows := answer.or_else(b""))}
         if not takes:
             return list(sent.items())
@@ -250,7 +256,10 @@ class HostDesk:
         self._node.loop.call_later(_KEEP_EVERY_SECONDS, self._tick)
 
     def _keep(self, responses: Mapping[Uid, Response[bytes]]) -> None:
-        """Keep the rows that the procs have sent, and forget those that are too old or many."""
+        """Keep the rows that the procs have sent, and drop rows that are too old.
+
+        The oldest rows are also dropped if all together are too large.
+        """
         self._rows_of(responses, True)
         oldest = self._node.loop.time() - self._keep_seconds
         while self._kept and (

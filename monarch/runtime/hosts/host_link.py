@@ -44,10 +44,10 @@ FindProcess = Callable[[], "AgentProcess | None"]
 class HostLink:
     """An attachment to a host agent, pending or established.
 
-    ``ready`` is set to ``None`` when the host accepts, or to the error; ``is_lost`` says that the
-    attachment has ended. Messages may be sent to ``address`` at once; they arrive after the
-    request. If the agent's ``process`` is known, its end is noticed from the beginning, and the
-    link waits as long as it lives.
+    ``ready`` is set to ``None`` when the host accepts, or to the error. ``is_lost``: the attachment
+    has ended. Messages may be sent to ``address`` at once: they arrive after the request to attach.
+    If the agent's ``process`` is known, its end is noticed at any time, and the link waits for the
+    host's answer as long as the process lives.
     """
 
     def __init__(
@@ -160,7 +160,10 @@ class HostLink:
 
 
 def _program() -> str:
-    """Return this program's command, roughly as it was typed; of our own command, its arguments."""
+    """Return the name of this program, for people.
+
+    If it is our own command, its arguments follow, shortened if they are long.
+    """
     first, *others = sys.argv or [""]
     name = os.path.basename(first) or "python"
     if name == "monarch" or first.endswith(_OUR_MAIN):
@@ -180,8 +183,10 @@ def who_am_i() -> str:
 
 
 class HostWatch:
-    """One host agent's watch over others, which it uses, and for others that use it. All methods
-    run on the node's I/O loop."""
+    """The hosts that this host agent watches, and the host agents that watch this one.
+
+    All methods run on the node's I/O loop.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -10,9 +10,11 @@ from monarch.wire.message import ProcSpec, SpawnProcs
 
 
 class HostProc(msgspec.Struct):
-    """The record of a proc. ``spawn``, ``spec`` and ``setup`` are the order to make it; ``life``
-    counts the earlier processes of its uid, and ``pid`` is 0 until it is forked, at the time
-    ``started``."""
+    """A host agent's record of a proc.
+
+    ``spawn``, ``spec`` and ``setup`` are the order to make it. ``life`` counts the earlier
+    processes with its uid. ``pid`` is 0 until the process is forked; ``started`` is when that was.
+    """
 
     spawn: SpawnProcs
     spec: ProcSpec

@@ -44,7 +44,11 @@ class HostService:
         node.on(Inspect, self._on_inspect)
 
     def open(self, url: HostUrl) -> None:
-        """Let clients in. Called last, because a client that was waiting sends requests at once."""
+        """Listen at ``url``, so that clients can attach.
+
+        Call it when everything else is set up, because a client that was waiting sends requests at
+        once.
+        """
 
         def listen() -> None:
             self.node.listen(url.bind, advertise=url.advertise)

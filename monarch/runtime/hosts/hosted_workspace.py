@@ -23,7 +23,10 @@ class WorkspaceHost(Protocol):
     def client(self) -> ProcAddress | None: ...
 
     def workspace_changed(self) -> None:
-        """Handle that the workspace has another state, or is at rest again. On the loop."""
+        """Start the procs that wait for the workspace: it has a new state, or a push has ended.
+
+        On the loop.
+        """
 
     def publish(self, bulletin: Bulletin) -> None:
         """Publish a bulletin to the listeners of the host. On the loop."""
@@ -52,8 +55,10 @@ class HostedWorkspace(Protocol):
 
     @property
     def replica(self) -> tuple[str, bool]:
-        """Return the id of the folder, which is the same for all hosts that see it, and whether
-        this host writes it."""
+        """Return the id of the workspace's folder, and whether this host writes it.
+
+        Hosts that share the folder have the same id. Without a workspace it is "".
+        """
 
     def import_folders(self) -> tuple[str, ...]:
         """Return the folders that procs put in front of ``sys.path``."""
@@ -66,7 +71,10 @@ class HostedWorkspace(Protocol):
 
 
 class NoWorkspace:
-    """A host without a workspace; its procs begin at ``generation``, if that is set."""
+    """Stands in for a workspace on a host that has none.
+
+    ``generation`` returns the generation at which its procs begin; by default 0.
+    """
 
     root = ""
     state_folder = ""

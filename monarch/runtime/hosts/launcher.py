@@ -88,10 +88,9 @@ class Launcher:
         return self._zygote.drift()
 
     def fork(self, config: ProcConfig, out: int, err: int, setup: bytes = b"") -> None:
-        """Fork a proc that writes its output to ``out`` and ``err``, which are closed here
-        afterwards.
+        """Fork a proc that writes its output to ``out`` and ``err``, and close both here.
 
-        ``setup`` is a pickled function that it runs first. Raises ``OSError`` for a ``config`` that
+        ``setup`` is a pickled function that the proc runs first. Raises ``OSError`` if ``config``
         is too big.
         """
         data = encode_order({"op": "fork", "config": config})
@@ -183,8 +182,11 @@ class Launcher:
 
 
 class LauncherAhead:
-    """Starts launchers. The first launcher without a command gets ``zygote``, which was started
-    before the host agent, if a later zygote would find the same environment."""
+    """Makes launchers, and keeps a ``zygote`` that was started before the host agent.
+
+    The first launcher without a command gets that zygote, unless the environment has changed since
+    the zygote started.
+    """
 
     def __init__(self, zygote: ZygoteProcess | None) -> None:
         self._zygote = zygote
@@ -213,7 +215,10 @@ class LauncherAhead:
 
 
 def _memory_file(data: bytes) -> int:
-    """Return a nameless file with the data: a closure may be too large for a packet."""
+    """Return the descriptor of a nameless file that holds ``data``.
+
+    A pickled function may be too large for one packet of the socket.
+    """
     fd = os.memfd_create("setup")
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
@@ -221,7 +226,10 @@ def _memory_file(data: bytes) -> int:
 
 
 class ExitReasons:
-    """Describes exits. It recognises an out-of-memory kill by the kernel's count, which goes up."""
+    """Describes how procs ended.
+
+    It reports that a proc ran out of memory if the kernel's count of such kills has risen.
+    """
 
     def __init__(self, cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "") -> None:
         self._root = cgroup_root
@@ -255,8 +263,10 @@ def oom_kills(cgroup_root: str = "/sys/fs/cgroup", self_cgroup: str = "/proc/sel
 
 
 def _counters(root: str, self_cgroup: str) -> list[str]:
-    """Return the files that may have the count: first those of the unified hierarchy, then of the
-    older one."""
+    """Return the files in which the kernel may count out-of-memory kills.
+
+    Files of the unified cgroup hierarchy come first, then files of the older one.
+    """
     paths = []
     try:
         with open(self_cgroup, encoding="utf-8") as file:

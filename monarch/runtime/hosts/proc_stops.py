@@ -12,10 +12,9 @@ from monarch.wire.message import StopSelf
 
 
 class ProcStops:
-    """Stops procs. ``on_exited`` is called for procs that end before their template has forked
-    them.
+    """Stops procs. All methods run on the node's I/O loop.
 
-    All methods run on the node's I/O loop.
+    ``on_exited`` is called for a proc that is stopped before its template has forked it.
     """
 
     def __init__(
@@ -50,8 +49,7 @@ class ProcStops:
             self._node.loop.call_later(grace_seconds, lambda: self._kill_rest(procs))
 
     def ended(self, uid: Uid) -> None:
-        """Handle the end of a proc: answer the orders that waited for it, and wait for no other
-        proc."""
+        """Handle the end of a proc: call ``done`` of each stop whose procs have all ended."""
         for stop in list(self._pending):
             missing, done = stop
             missing.discard(uid)

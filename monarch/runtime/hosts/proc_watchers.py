@@ -22,8 +22,10 @@ _Addresses = dict[Uid, ProcAddress]
 
 
 class ProcWatchers:
-    """The watchers of a host's procs. ``is_coming`` returns whether the order to make a proc waits.
-    On the node's I/O loop."""
+    """The watchers of a host's procs. All methods run on the node's I/O loop.
+
+    ``is_coming`` returns whether the order to make a proc has arrived but is not carried out yet.
+    """
 
     def __init__(
         self, node: Node, host: str, procs: Mapping[Uid, HostProc], is_coming: Callable[[Uid], bool]
@@ -71,7 +73,7 @@ class ProcWatchers:
         self._end_watchers = {uid: watchers for uid, watchers in by_proc if uid in self._procs}
 
     def made(self, uid: Uid) -> None:
-        """Note a new proc of this host."""
+        """Handle a new proc of this host: the agent no longer needs a report that it is up."""
         self._watchers.get(uid, {}).pop(self._node.uid, None)  # Told in any case.
 
     def up(self, up: ProcUp) -> None:
@@ -79,7 +81,10 @@ class ProcWatchers:
             self._node.send(watcher, up)
 
     def given_way(self, proc: HostProc, again: ProcAgain) -> None:
-        """Report that a new process has replaced a proc; it is watched like the old one."""
+        """Report to the owner and the watchers of a proc that a new process has replaced it.
+
+        They stay its watchers.
+        """
         watchers = {**self._watchers.get(proc.uid, {}), **self._end_watchers.get(proc.uid, {})}
         for address in self._with_owner(proc, watchers).values():
             self._node.send(address, again)
@@ -119,7 +124,7 @@ class ProcWatchers:
             self._node.send(address, ProcsDown(downs, cause))
 
     def _remember_end(self, down: ProcDown) -> None:
-        """Remember how a proc ended, for later questions; the last ends only."""
+        """Remember how a proc ended, for later questions. Only the latest ends are remembered."""
         self._ends[down.uid] = down
         if len(self._ends) > _MAX_ENDS:
             del self._ends[next(iter(self._ends))]

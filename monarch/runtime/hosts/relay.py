@@ -47,7 +47,7 @@ _GATHER_BYTES = 2**20
 
 @dataclass
 class _KnownTree:
-    """A tree that a sender uses: its part from this host on."""
+    """The part of a sender's tree that begins at this host, and the number of the last message."""
 
     grow: Grow
     last: int = 0
@@ -74,9 +74,7 @@ class Relay:
         self._agent.forget_client()
 
     def _introduce_again(self, again: ProcAgain) -> None:
-        """Introduce the tree to a proc that has replaced another, because it knows no other process
-        yet.
-        """
+        """Tell a proc that has replaced another which process sends to it through this host."""
         mesh_of_proc, _ = place_of(again.uid) or ("", 0)
         for (_, mesh), tree in self._trees.items():
             if mesh == mesh_of_proc:
@@ -223,7 +221,10 @@ class Fold:
         self._num_bytes = 0
 
     def receive(self, rank: int, answer: RawReply) -> bool:
-        """Handle an answer of a proc here, or the answers that a host below has gathered."""
+        """Take an answer of a proc here, or the answers that a host below has gathered.
+
+        Returns whether no further answers are missing.
+        """
         data, buffers = answer.payload, answer.buffers
         size = len(data) + sum(map(len, buffers))
         why = self._node.bulk_sender.why_not(size)
@@ -253,7 +254,10 @@ class Fold:
         return self._count(answer.via)
 
     def down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Handle that a member will not answer; the sender is told in another way."""
+        """Handle that a member is gone: wait for no more of its answers.
+
+        Its caller hears of that in another way. Returns whether no further answers are missing.
+        """
         return self._count(uid, self._missing.get(uid, 0))
 
     def _count(self, uid: Uid, number: int = 1) -> bool:

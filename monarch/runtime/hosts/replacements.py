@@ -37,7 +37,10 @@ class Replacements:
         self._settle()
 
     def is_wanted(self, uid: Uid) -> bool:
-        """Return whether a proc that has ended must be replaced. Call it once."""
+        """Return whether a proc that has ended must be replaced, and forget that it must.
+
+        So a second call for the same end returns false.
+        """
         if uid not in self._wanted:
             return False
         self._wanted.discard(uid)
@@ -71,7 +74,10 @@ class Replacements:
 
 
 class _Replacing(NamedTuple):
-    """An order to replace procs, its procs that are not up yet, and why others will not be."""
+    """An order to replace procs.
+
+    ``missing`` are the procs that are not up yet; ``lost`` says why others will not come up.
+    """
 
     message: ReplaceProcs
     missing: set[Uid]

@@ -53,7 +53,11 @@ class _Failure(Exception):
 
 
 def main(mark: str, version: str, early_lines: Sequence[str] = ()) -> None:
-    """Carry out orders until there are no more; first those in ``kept``, which came early."""
+    """Carry out the orders that come in on stdin until it ends; ``early_lines`` come first.
+
+    Each order is a line of JSON, and so is its answer. If ``version`` is not this monarch's, the
+    only answer is an error.
+    """
     starter = _Starter()
     with contextlib.suppress(KeyboardInterrupt):
         if version != __version__:
@@ -101,7 +105,10 @@ class _Starter:
         env: Mapping[str, str],
         workspace: str,
     ) -> dict[str, Any]:
-        """Start a host agent that others find at ``address``; ``port`` 0 means any free port."""
+        """Start a host agent that others find at ``address``; ``port`` 0 means any free port.
+
+        Returns its ``url``, ``pid``, start time (``started``), ``directory`` and ``workspace``.
+        """
         listener = _listener(port)
         ready, is_ready = os.pipe()
         folder = re.sub(r"[^\w.-]", "_", name)
@@ -169,8 +176,10 @@ class _Starter:
 
 
 def _listener(port: int) -> socket.socket:
-    """Return a listening socket at the interface that the login came in by: clients come the same
-    way."""
+    """Return a socket that listens at the address through which the login came in.
+
+    Clients can reach that address. ``port`` 0 picks a free one.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -203,10 +212,10 @@ def _look(*, pid: int, started: int, directory: str) -> dict[str, Any]:
 
 
 def _end(*, pid: int, started: int, directory: str) -> dict[str, Any]:
-    """End an agent and everything that it started; return what could not be ended.
+    """End an agent and everything that it started.
 
-    It refuses a ``directory`` that ``_start`` did not make: the order may come from a damaged or
-    foreign file.
+    Returns the pids that could not be ended, under ``left``. Refuses a ``directory`` that
+    ``_start`` did not make: the order may come from a damaged or foreign file.
     """
     try:
         check_job_directory(directory)
@@ -238,8 +247,10 @@ def _end_processes(pid: int, started: int, directory: str) -> set[int]:
 
 
 def _processes_of(directory: str) -> dict[int, int]:
-    """Return the start time of each process of an agent, by pid; all have inherited its
-    variable."""
+    """Return the start time of each process that an agent has started, and its own, by pid.
+
+    They are found by an environment variable that names ``directory``.
+    """
     sought = f"{ALLOCATION}={directory}".encode()
     starts = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

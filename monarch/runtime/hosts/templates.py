@@ -57,10 +57,10 @@ class Templates:
         preload: Sequence[str],
         fits: Callable[[MakesProcs], bool] = lambda learned: False,
     ) -> MakesProcs:
-        """Return the template that makes a proc, with the modules of ``preload``; ``command``
-        starts a template of its own.
+        """Return the template to fork a proc from, with the modules ``preload`` imported.
 
-        ``fits`` says whether the proc may come from the learned template, if there is one.
+        A ``command`` starts a template that only this proc uses. ``fits`` returns whether the proc
+        may come from the learned template, which is used if its modules suffice.
         """
         if command is not None:
             return self._new(command, preload)
@@ -71,8 +71,10 @@ class Templates:
         return self.template(preload)
 
     def learn(self, maker: MakesProcs, modules: Collection[str]) -> None:
-        """Note that a proc of ``maker`` was seen importing ``modules``, which others may import as
-        well."""
+        """Note that a proc of ``maker`` has imported ``modules``.
+
+        A new learned template imports them for later procs.
+        """
         if maker is not self._learned and maker is not self._by_modules.get(self._ahead):
             return
         unseen = [name for name in modules if name not in self._seen and name not in self._refused]
@@ -116,8 +118,10 @@ class Templates:
                 maker.close()
 
     def ahead(self, preload: Sequence[str]) -> MakesProcs:
-        """Return the template with these modules, and fork later procs that ask for no others from
-        it instead of from the learned template."""
+        """Return the template with the modules ``preload``, and drop the learned template.
+
+        Later procs that need no further modules are forked from this one.
+        """
         self._ahead = frozenset(preload)
         if self._learned is not None:
             self._retired.append(self._learned)

@@ -54,7 +54,7 @@ class WaitingSpawns:
         return any(spec.uid == uid for order in self._messages() for spec in order.procs)
 
     def changed(self) -> None:
-        """Start the orders that waited for the workspace, which has changed or is at rest."""
+        """Start the orders that waited for the workspace: it has changed, or a push has ended."""
         self._start([e for e in self._orders if not self._is_early(e.message)])
         if self._orders and not self._host.workspace.is_moving and not self._asked:
             self._ask(self._orders[0].message)

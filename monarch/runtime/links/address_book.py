@@ -29,8 +29,10 @@ attach again, and there are only as many as there are addresses.
 
 
 class PeerTable:
-    """The peers by uid, and by the host that they are on. From any thread. At most ``max_dead``
-    dead ones are remembered."""
+    """The peers by uid, and by the host that they are on. Any thread may call it.
+
+    At most ``max_dead`` peers that are down are remembered.
+    """
 
     def __init__(self, max_dead: int = _MAX_DEAD) -> None:
         self.max_dead = max_dead
@@ -46,7 +48,7 @@ class PeerTable:
         return len(self._peers)
 
     def replace(self, address: ProcAddress) -> Peer:
-        """Return a new peer, whatever was known of an earlier process of that uid."""
+        """Return a new peer for ``address``. An earlier process with its uid counts as down."""
         with self._lock:
             self._dead.pop(address.uid, None)
             replaced = self._peers.get(address.uid)
@@ -76,7 +78,7 @@ class PeerTable:
             self._on_host.pop(peer.address.host_uid, None)
 
     def find(self, address: ProcAddress) -> tuple[Peer, bool]:
-        """Return the peer of that uid, and whether it is new."""
+        """Return the peer with the uid of ``address``, and whether this call has made it."""
         with self._lock:
             peer = self._peers.get(address.uid)
             if peer is not None:
@@ -84,7 +86,7 @@ class PeerTable:
             return self._add(address), True
 
     def locate(self, peer: Peer, address: ProcAddress) -> None:
-        """Note where a peer is, once that is known."""
+        """Set the address of a peer that was known only by its uid."""
         with self._lock:
             if self._peers.get(address.uid) is peer and peer.failure is None:
                 self._leave_host(peer)
@@ -99,7 +101,7 @@ class PeerTable:
             return peer
 
     def retire(self, uid: Uid) -> None:
-        """Note that a peer is down: it may be forgotten when many others have died after it."""
+        """Note that a peer is down. It is forgotten once ``max_dead`` others went down after it."""
         with self._lock:
             peer = self._peers.get(uid)
             if peer is None or peer.failure is None:
@@ -157,7 +159,7 @@ class AddressBook:
         return self._introduced.get(uid, ProcAddress(uid))
 
     def introduce(self, address: ProcAddress) -> None:
-        """Note the address of a process that we have not met, in case it must be answered."""
+        """Note the address of a process that we are not connected to, so that we can answer it."""
         self._introduced[address.uid] = address
         if len(self._introduced) > _MAX_INTRODUCED:
             self._introduced.pop(next(iter(self._introduced)))
@@ -219,7 +221,7 @@ class AddressBook:
         self._watched.discard(uid)
 
     def mark_down(self, uid: Uid, failure: MeshFailure) -> bool:
-        """Record that a process is down, and why; return false if that was known."""
+        """Record that a process is down, and why; return false if it was recorded before."""
         peer, _ = self.peers.find(ProcAddress(uid))
         if not peer.down(failure):
             return False
@@ -280,8 +282,10 @@ class AddressBook:
             self._watch(proc)
 
     def met_other_version(self, error: OtherVersion) -> None:
-        """Tell a peer of another version our own; end all waits for it with an error that names its
-        version."""
+        """Tell a peer that runs another version which version runs here.
+
+        All waits for the peer end with an error that names its version.
+        """
         hello = error.hello
         if hello is None or not hello.proc.urls:
             return

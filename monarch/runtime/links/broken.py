@@ -30,7 +30,10 @@ def broken_payload(why: str) -> Bytes:
 
 
 def broken(inner: Envelope[Message], why: str) -> Envelope[Message]:
-    """Return the same message with such a payload; in folded answers, each answer gets one."""
+    """Return the message with a payload that raises ``WireError`` when it is unpickled.
+
+    If the message has the answers of several ranks, each answer gets such a payload.
+    """
     data = broken_payload(why)
     message = inner.message
     if isinstance(message, Replies):

@@ -48,7 +48,7 @@ _WINDOW = 4
 
 
 class _Inbound:
-    """A consignment that is still arriving."""
+    """A message whose bulk is still arriving in chunks."""
 
     def __init__(self, note: Consignment, inner: Envelope[Message]) -> None:
         self.note = note
@@ -136,8 +136,11 @@ class BulkReceiver:
             self._node.receive(inner)
 
     def _cannot_open(self, envelope: Envelope[Message], parcel: Parcel, why: str) -> None:
-        """Refuse a parcel whose segment cannot be opened: its sender releases the region, and hands
-        the segment over again with the next parcel."""
+        """Tell the sender of a message that the segment with its bulk cannot be opened here.
+
+        The sender frees the region, and hands over the segment again with its next message. The
+        receiver gets the message with a payload that raises ``why``.
+        """
         unmapped = Unmapped(self._node.address.uid, parcel.segment, parcel.hold)
         self._node.send(self._node.address_of(parcel.sender), unmapped)
         inner = self._inner(envelope, parcel.has_payload, [])
@@ -179,8 +182,10 @@ class BulkReceiver:
         self._start_queued()
 
     def _start_queued(self) -> None:
-        """Request as much bulk as there is room for: all bulk that arrives at once has one common
-        limit."""
+        """Request the bulk of further messages, as far as there is room.
+
+        There is one limit for all bulk that arrives at the same time.
+        """
         while self._queued:
             first = self._queued[0]
             if self._bytes_expected and 0 <= self._limit < self._bytes_expected + first.size:
@@ -240,7 +245,10 @@ class BulkReceiver:
             self._queued.remove(inbound)
 
     def hold_back(self, envelope: Envelope[Message]) -> bool:
-        """Return whether a message must wait for the bulk of an earlier message of its sender."""
+        """Keep a message back if the bulk of an earlier message of its sender is still missing.
+
+        Returns whether it is kept back.
+        """
         sender = _ordered_sender(envelope.message)
         if sender is None or not self.order.holds(sender):
             return False
@@ -287,8 +295,7 @@ _ORDERED = frozenset({Call, Cast, Order, PortMark, Replies, Reply, StopActor, Sy
 
 
 def _ordered_sender(message: Message) -> Uid | None:
-    """Return the sender whose order a message keeps; ``None`` if the message may overtake
-    others."""
+    """Return the sender whose earlier messages this message must not overtake; else None."""
     if type(message) in _ORDERED:
         sender: Uid = message.sender  # type: ignore[attr-defined]
         return sender

@@ -44,7 +44,7 @@ class _Cargo(NamedTuple):
 
 
 class _Outbound(NamedTuple):
-    """A consignment that is still being sent to the process ``uid``."""
+    """A message to the process ``uid`` whose bulk is still being sent in chunks."""
 
     peer: Peer
     uid: Uid
@@ -120,7 +120,10 @@ class BulkSender:
         )
 
     def take(self, buffers: Sequence[Bytes]) -> Sequence[Bytes]:
-        """Return buffers for a receiver in this process, which owns what it receives."""
+        """Return buffers that a receiver in this process may own.
+
+        Borrowed buffers are copied, unless they are ``bytes`` in a large message.
+        """
         if not isinstance(buffers, Borrowed):
             return buffers
         if sum(map(len, buffers)) < BULK_BYTES:
@@ -135,7 +138,10 @@ class BulkSender:
         return copies
 
     def room(self, size: int) -> memoryview:
-        """Return private memory of this process, preferably memory that was used before."""
+        """Return ``size`` bytes of memory that only this process uses.
+
+        It is reused memory if there is any of that size.
+        """
         if size > _MAX_ROOM_BYTES:
             # The kernel makes its pages as they are written to, which takes the I/O loop no time.
             return memoryview(mmap.mmap(-1, size))
@@ -223,7 +229,10 @@ class BulkSender:
         return True
 
     def on_credit(self, credit: Credit) -> None:
-        """Send more of a consignment, or drop it, as the receiver says. On the loop."""
+        """Send as many chunks of a message's bulk as the receiver grants; 0 drops the message.
+
+        On the loop.
+        """
         outbound = self._outbound.get(credit.number)
         if outbound is None or outbound.uid != credit.sender:
             return
@@ -251,7 +260,7 @@ class BulkSender:
             self.forget(uid)
 
     def forget(self, uid: Uid) -> None:
-        """Forget a process that is gone: free the regions that it held, and send it no more."""
+        """Forget a process that is gone: free the regions that it held, and drop its bulk."""
         self.pool.forget(uid)
         self._node.loop.call_soon(lambda: self._drop(uid))
 

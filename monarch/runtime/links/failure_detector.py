@@ -38,8 +38,8 @@ class FailureDetector:
 
         For a process on this machine, ``gone`` is called as soon as it ends; a process that is only
         stopped (Ctrl-Z, a debugger) counts as alive. A process on another machine counts as down
-        when its heartbeats fail to come. Only the first watcher of a process is called, which knows
-        best what the process is.
+        when its heartbeats fail to come. If a process is watched twice, only the first ``gone`` is
+        called.
         """
         is_here = peer.machine == self._node.address.machine
         if not (is_here and self._watch_pid(peer.uid, pid, gone)):

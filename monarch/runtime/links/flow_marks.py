@@ -24,8 +24,11 @@ SendMark = Callable[[Outbox], None]
 def marks_to(
     node: Network, to: Uid, lane: str, deliver: Callable[[Envelope[Message]], None]
 ) -> SendMark:
-    """Return a function that sends marks behind the messages to an actor of the process ``to``, or
-    to its port ``:n``."""
+    """Return a function that sends a mark after the messages of an outbox.
+
+    ``lane`` is the uid of an actor in the process ``to``, or ``:n`` for its port n. The outbox is
+    told when the mark is answered.
+    """
 
     def send(box: Outbox) -> None:
         port = node.open_port(_MarkSink(to, box), [to])
@@ -40,8 +43,10 @@ def marks_to(
 
 
 def marks_along(node: Network, route: TreeRoute, place: TreePlace, actor: Uid) -> SendMark:
-    """Return a function that sends marks behind the messages to the members of ``actor`` along a
-    tree."""
+    """Return a function that sends a mark along a tree to the members of ``actor``.
+
+    The mark follows the messages of an outbox, which is told when all living members have answered.
+    """
     targets = [proc_uid(route.tree.mesh, member) for member in place.whole]
 
     def send(box: Outbox) -> None:

@@ -26,8 +26,11 @@ class Gone(enum.Enum):
 
 
 class Network(Protocol):
-    """The node's interface for its parts. ``on_gone`` is the membership registry: each part that
-    remembers uids registers what makes it forget one. Entries run on any thread."""
+    """The node's interface for its parts.
+
+    A part that keeps uids adds a function to ``on_gone``, which makes it forget a uid. These
+    functions run on any thread.
+    """
 
     life: int
     loop: Loop

@@ -24,12 +24,12 @@ _COUNTED, _FREE, _STOP = b"\1", b"\0", b"\2"
 
 
 class Outbox:
-    """A lane with its overflow. Safe to use from any thread; sends of one thread keep order.
+    """A lane with its overflow. Any thread may use it; the messages of one thread keep their order.
 
-    ``deliver`` sends a message without waiting, and has copied its buffers when it returns, as has
-    the overflow; ``send_mark`` sends a mark after them and calls ``answered`` when it is answered;
-    ``soon`` runs a function on the I/O loop; ``count`` gets +1 when an overflow begins, -1 when it
-    ends.
+    ``deliver`` sends a message without waiting, and copies its buffers before it returns.
+    ``send_mark`` sends a mark after the messages, and has ``answered`` called when its answer
+    comes. ``soon`` runs a function on the I/O loop. ``count`` gets +1 when an overflow begins, -1
+    when it ends.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class Outbox:
                 self._send_mark(self)
 
     def _look(self) -> None:
-        """Check for room. Not after each message: it may overrun the window by a part."""
+        """Note whether there is room for more messages.
+
+        This is not done after each message, so more may be sent than the window holds.
+        """
         is_clear = self._overflow is None and self._lane.has_room
         self.is_open = is_clear or self._is_closed
 
@@ -204,8 +207,10 @@ class Outbox:
         self._look()
 
     def retire(self) -> bool:
-        """Mark this outbox as forgotten, if nothing waits in it; return whether it was. Messages
-        that are sent here all the same leave at once."""
+        """Close this outbox, so that it can be forgotten, if nothing waits in it.
+
+        Returns whether it is closed. A message that is posted to it later is sent at once.
+        """
         with self._lock:
             if self.is_open and not self.is_held:
                 self._is_closed = True

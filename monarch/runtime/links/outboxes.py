@@ -50,7 +50,7 @@ class Addressed(Protocol):
 
 
 class Outboxes:
-    """The outboxes of a process, by receiving process and by actor or port there."""
+    """The outboxes of a process: one for each actor or port that it sends to."""
 
     def __init__(self, node: Network, trees: Trees, bulk_sender: BulkSender) -> None:
         self._node = node
@@ -79,7 +79,10 @@ class Outboxes:
     def call(
         self, mesh: Addressed, rank: int, call: Call, data: Bytes, buffers: Sequence[Bytes]
     ) -> None:
-        """Send a call to one member of a mesh; wait for room, if the current thread may."""
+        """Send a call to one member of a mesh, and wait for room in its lane.
+
+        A thread that must not block does not wait.
+        """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.at(rank), call, data, buffers)
         else:
@@ -106,8 +109,8 @@ class Outboxes:
     ) -> None:
         """Send a call to all members of a mesh; ``make`` returns the message for each rank.
 
-        All casts of this process reach their receivers in the same order. A cast waits before it
-        takes its place in that order, so that a slow mesh does not delay casts to others.
+        Two casts of this process reach all receivers in the same order. A cast waits for room
+        before it takes its place in that order, so that a slow mesh does not delay casts to others.
         """
         if mesh.place is not None:
             self._send_along(mesh, mesh.place, mesh.place.members, make(0), data, buffers)

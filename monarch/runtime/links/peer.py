@@ -143,7 +143,7 @@ class Peer:
         return connection
 
     def down(self, failure: MeshFailure) -> bool:
-        """Note that the process is gone; return false if that was known."""
+        """Note that the process is gone, and why; return false if that was noted before."""
         with self._lock:
             if self.state is PeerState.DOWN:
                 return False

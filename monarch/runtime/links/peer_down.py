@@ -18,7 +18,7 @@ from monarch.wire.message import ProcAgain, ProcDown, ProcsDown
 
 
 def failure_of(down: ProcDown) -> MeshFailure:
-    """Return the failure that a report of a process's end stands for."""
+    """Return the failure that describes the end of a process."""
     return MeshFailure(
         down.name or down.uid,
         (),

@@ -67,8 +67,10 @@ class Placed:
         return self._pool.hold(self._region, receiver)
 
     def view(self) -> memoryview | None:
-        """Return a view of the region for this process, which holds it like any receiver; None if
-        there is no hold left."""
+        """Return a view of the region for this process, which holds the region like any receiver.
+
+        None if the segment has no free hold.
+        """
         hold = self._pool.hold(self._region, "")
         if hold is None:
             return None
@@ -149,7 +151,7 @@ class SharedPool:
         return self._find(size)
 
     def _collect(self, num_looks: int) -> None:
-        """Free the regions that no receiver holds any more, among the next ``num_looks``."""
+        """Free regions that no receiver holds any more; look at ``num_looks`` regions at most."""
         for _ in range(min(num_looks, len(self._in_use))):
             region = self._in_use.popleft()
             if region.is_ours or any(region.room.segment.shared[hold] for hold, _ in region.holds):

@@ -38,7 +38,10 @@ _MANY_PORTS = 1024
 
 
 class TreeRoute:
-    """One sender's route along one tree. All of its messages to the mesh take it, in order."""
+    """The route of one sender along one tree.
+
+    All messages from the sender to the tree's mesh take this route, and arrive in order.
+    """
 
     def __init__(self, node: Network, tree: Tree, number: int, first_degree: int) -> None:
         self.tree = tree
@@ -128,10 +131,9 @@ class TreeRoute:
             self._ports = [port for port in self._ports if calls.sink(port) is not None]
 
     def host_down(self, number: int, reason: str) -> int:
-        """Handle the loss of a host: running calls through it get no answer; later ones go around
-        it.
+        """Handle the loss of a host: running calls through it get no answer; later ones go around.
 
-        Return how many hosts may have missed a message that expects no answer.
+        Returns how many hosts may have missed a message that expects no answer.
         """
         with self._node.casting:
             if number in self._dead:
@@ -177,7 +179,7 @@ class Trees:
         self._lock = threading.Lock()
 
     def route(self, tree: Tree) -> TreeRoute:
-        """Return the route along ``tree``, the same each time."""
+        """Return the route along ``tree``; the first call for a mesh makes it."""
         route = self._routes.get(tree.mesh)
         if route is None:
             for host in tree.hosts:
@@ -196,7 +198,7 @@ class Trees:
             return list(self._through.get(host, ()))
 
     def _route_to(self, uid: Uid) -> tuple[TreeRoute, int] | None:
-        """Return the route that leads to a proc, and the proc's number in the tree."""
+        """Return the route that leads to a proc, and the proc's number in the tree; else None."""
         mesh, number = place_of(uid) or ("", 0)
         route = self._routes.get(mesh)
         return None if route is None else (route, number)
@@ -206,10 +208,10 @@ class Trees:
         return self._route_to(uid) is not None
 
     def send(self, to: ProcAddress, envelope: Envelope[Message]) -> bool:
-        """Send an agent's message along the tree that leads to a proc, so that it keeps its place
-        among the calls; return false if there is no tree.
+        """Send an agent's message along the tree that leads to a proc, if there is one.
 
-        Answers need no order and go directly, as do agreements about bulk that came directly.
+        So the message keeps its order among calls to the proc. Returns false if it was not sent:
+        there is no tree, or the message needs no order.
         """
         if not self._routes or isinstance(envelope.message, _DIRECT):
             return False

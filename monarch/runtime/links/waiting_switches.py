@@ -36,14 +36,18 @@ class WaitingSwitches:
             box.hold(functools.partial(waiting.reached, box))
 
     def begins(self, to: Uid, box: Outbox) -> None:
-        """Note a new outbox: if a switch waits, messages in it come after the switch, too."""
+        """Note a new outbox to the process ``to``.
+
+        If a switch to that process waits, messages in the new outbox are held until the switch is
+        sent.
+        """
         with self._lock:
             waiting = self._switches.get(to)
         if waiting is not None:
             waiting.begins(box)
 
     def withdraw(self, to: Uid) -> None:
-        """Release the messages behind a switch that still waits itself."""
+        """Withdraw a switch that has not been sent, and release the messages that wait for it."""
         waiting = self.forget(to)
         if waiting is not None:
             waiting.withdraw()
@@ -54,10 +58,10 @@ class WaitingSwitches:
 
 
 class _WaitingSwitch:
-    """A switch that waits. ``_clear`` are the outboxes that no longer delay it, and hold back later
-    messages.
+    """A switch that waits until all earlier messages have left the outboxes.
 
-    The lock is held while it is sent: its end must not overtake it.
+    ``_clear`` are the outboxes that they have left; these hold back later messages. The lock is
+    held while the switch is sent, so that its withdrawal cannot overtake it.
     """
 
     def __init__(
@@ -100,12 +104,12 @@ class _WaitingSwitch:
 
 
 class BehindFence:
-    """Watches what is sent while a fence of this process is up. Any thread may call it.
+    """Watches what this process sends while one of its fences is up. Any thread may call it.
 
     A message to a process at the fence waits there, and so does its sender, if it waits for the
-    answer: from then on, a fence that other processes have not reached delays the program. See
-    ``core.code_switch.coordinator``. Each send makes this check, which costs one comparison without
-    a fence.
+    answer. Then every further moment of the fence delays the program: see
+    ``core.code_switch.coordinator``. Each send makes this check; without a fence it costs one
+    comparison.
     """
 
     def __init__(self) -> None:
@@ -114,12 +118,11 @@ class BehindFence:
         self._stopped: Callable[[], None] = lambda: None
 
     def watch(self, sent: Callable[[Iterable[Uid]], None], stopped: Callable[[], None]) -> None:
-        """Call ``sent`` with the procs to which messages are sent, until ``forget``; and
-        ``stopped`` if a message waits here, because the fence itself waits here, behind a slow
-        actor.
+        """Call ``sent`` with the procs to which messages are sent, until ``forget``.
 
-        Call it before the fence is cast; ``sent`` is called after a message was sent. So no message
-        behind the fence is missed, though one before it may be taken for one behind it.
+        ``stopped`` is called instead if a message must wait in this process behind a fence that a
+        slow actor delays. Call this before the fence is cast. Then no message behind the fence is
+        missed, but an earlier message may be reported too.
         """
         self._sent, self._stopped = sent, stopped
         self.is_watched = True
@@ -128,7 +131,10 @@ class BehindFence:
         self.is_watched = False
 
     def sent(self, procs: Iterable[Uid], *, is_stopped: bool = False) -> None:
-        """Record a message to these procs, or with ``is_stopped`` that a process has stopped."""
+        """Record a message to these procs.
+
+        With ``is_stopped``, record instead that a message has to wait at the fence here.
+        """
         if self.is_watched and is_stopped:
             self._stopped()
         elif self.is_watched:
@@ -136,5 +142,5 @@ class BehindFence:
 
 
 def ends_fence(message: Message) -> bool:
-    """Return whether this message has a process continue as before the last fence."""
+    """Return whether this message lifts the last fence in the process that receives it."""
     return isinstance(message, Order) and message.ends_fence

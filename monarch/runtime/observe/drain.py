@@ -20,8 +20,10 @@ _LONGEST_TEXT = 4000
 
 
 def pack_rows(rows: list[tuple[Any, ...]]) -> bytes:
-    """Pack rows of `core.event_ring` for sending; empty for no rows. The receiver does the rest of
-    the work, because this runs beside actors."""
+    """Pack rows of ``core.event_ring`` for sending; b"" for no rows.
+
+    The receiver turns them into objects, because this runs in a process with busy actors.
+    """
     if not rows:
         return b""
     try:

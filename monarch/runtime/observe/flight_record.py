@@ -52,7 +52,7 @@ def read_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _place(frames: Sequence[Mapping[str, Any]]) -> str:
-    """Return the innermost line of the user's own code."""
+    """Return the innermost line of the user's own code as ``file:line``; "" if there is none."""
     for frame in frames:
         name = str(frame.get("filename", ""))
         if name and not any(part in name for part in _LIBRARY):

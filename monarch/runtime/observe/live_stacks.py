@@ -23,8 +23,10 @@ _MOST_LOCALS = 30
 
 
 def stacks_of(agent: ProcAgent, *, with_locals: bool) -> dict[str, Any]:
-    """Return ``threads`` and ``actors``, each with ``name`` and ``frames``, the innermost last; an
-    actor has its ``rank``, its current ``method``, what it ``waits`` for, and where it is
+    """Return the stacks of this process: ``pid``, ``threads`` and ``actors``.
+
+    Each thread and actor has ``name`` and ``frames``, the innermost last. An actor also has its
+    ``rank``, its current ``method``, whether it ``waits`` for an answer, and the line where it is
     ``held_at``.
     """
     frames = sys._current_frames()
@@ -83,8 +85,10 @@ _CALL: CodeType = ActorCell._call.__code__
 
 
 def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
-    """Return the frames of the coroutines that a task waits in, the outermost first, from the call
-    on."""
+    """Return the frames of the coroutines that a task waits in, from its endpoint call inwards.
+
+    Empty if the task runs no call.
+    """
     frames: list[FrameType] = []
     coroutine: Any = task.get_coro()
     while coroutine is not None:
@@ -97,8 +101,11 @@ def _awaited(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def users_frames(frame: FrameType | None) -> list[FrameType]:
-    """Return the frames of the user's code among a frame and its callers, the innermost first. The
-    caller of this function looks up the frames of a suspended coroutine."""
+    """Return the user's frames among a frame and its callers, the innermost first.
+
+    It stops at the actor's call. ``frame`` may be None; frames of a suspended coroutine are not
+    found.
+    """
     frames = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith((_OURS, "<frozen")):
@@ -146,8 +153,10 @@ def _described(frame: FrameType, with_locals: bool) -> dict[str, Any]:
 
 
 def shown_value(name: str, value: object) -> str:
-    """Return a value as text of at most 200 characters; values that look like secrets are left
-    out."""
+    """Return a value as text of about 200 characters at most.
+
+    The text is "(hidden)" if ``name`` looks like a secret's.
+    """
     if is_secret(name, ""):
         return "(hidden)"
     try:

@@ -111,7 +111,10 @@ def _calls(agent: ProcAgent, now: int) -> list[dict[str, Any]]:
 
 
 def _gpu() -> Mapping[str, Any]:
-    """Return how much GPU memory torch uses; CUDA is not initialized for that."""
+    """Return the GPU memory that torch uses: ``allocated``, ``reserved`` and the ``device``.
+
+    Empty if torch has not initialized CUDA.
+    """
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():

@@ -72,8 +72,11 @@ def num_visible_gpus(environment: Mapping[str, str]) -> int:
 
 
 def _number_of(name: str, uuids: Sequence[str], num_there: int) -> int | None:
-    """Return the number of a device; None if there is none. ``uuids`` are those of all devices, if
-    the first was named by its UUID."""
+    """Return the number of the device that an entry of ``CUDA_VISIBLE_DEVICES`` names.
+
+    With ``uuids``, those of all devices, the entry is a UUID or its prefix; else a number. None if
+    it names no device, or several.
+    """
     if uuids:
         numbers = [n for n, uuid in enumerate(uuids) if name and uuid.startswith(name)]
         return numbers[0] if len(numbers) == 1 else None

@@ -73,8 +73,11 @@ class ProcDesk:
 
 
 def profile(seconds: float, done: Callable[[bytes, str], None]) -> None:
-    """Begin a profile, and call ``done`` at its end, on a thread of its own: with a trace in
-    Chrome's format, packed by zstd, or with the reason why there is none."""
+    """Begin a profile; at its end call ``done`` on a thread with a trace and an error.
+
+    The trace is in Chrome's format, packed by zstd. If there is none, it is b"" and the error says
+    why.
+    """
     if "torch" not in sys.modules:
         done(b"", "this proc has not imported torch")
     elif not _busy.acquire(blocking=False):

@@ -45,8 +45,9 @@ def hold_process_groups(is_held: bool) -> None:
 
 
 def rank_connections(urls: Iterable[str]) -> list[Connection]:
-    """Return both ends of each TCP connection, the local end first, without those of the runtime,
-    which listens at ``urls``, and of the rendezvous.
+    """Return both ends of each TCP connection of this process, the local end first.
+
+    Left out are the connections of the runtime, which listens at ``urls``, and of ``MASTER_PORT``.
     """
     ours = {urlsplit(url).port for url in urls if "tcp:" in url}
     ours.add(int(os.environ.get("MASTER_PORT") or 0))
@@ -58,11 +59,10 @@ def rank_connections(urls: Iterable[str]) -> list[Connection]:
 
 
 def abort_groups(connections: Collection[Connection]) -> None:
-    """Close these connections as if the other side had gone, and abort the process groups, as NCCL
-    does.
+    """Shut these connections down, and abort the process groups of this process.
 
-    A rank that waits for this one in a collective gets an error at once: gloo watches only its
-    connections.
+    Ranks that wait for this one in a collective get an error at once: gloo notices its connections'
+    end, NCCL the abort.
     """
     wanted = {tuple(map(tuple, connection)) for connection in connections}
     for number, near, far in _tcp_connections():

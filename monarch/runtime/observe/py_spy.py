@@ -20,7 +20,10 @@ MISSING = "py-spy is not installed there: pip install 'monarch-loop[debug]'"
 
 
 def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
-    """Return the stacks of a process as py-spy's JSON, and "" or the reason why there are none."""
+    """Return the stacks of a process as py-spy's JSON, and "" as the error.
+
+    If there are none, returns "" and the reason.
+    """
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else which("py-spy")
     if program is None:
@@ -40,8 +43,10 @@ def dump(pid: int, *, native: bool = False) -> tuple[str, str]:
 def dump_aside(
     pids: Mapping[str, int], native: bool, done: Callable[[dict[str, str], dict[str, str]], None]
 ) -> None:
-    """Dump the stacks of processes one after the other, on a separate thread; ``done`` is called
-    with the dumps and the errors."""
+    """Dump the stacks of processes one after the other, on a separate thread.
+
+    ``done`` is called with the dumps and the errors, both by uid. Each process is in one of them.
+    """
 
     def run() -> None:
         dumps, errors = {}, {}

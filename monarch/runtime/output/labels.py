@@ -67,7 +67,10 @@ class Labels:
             pass  # The reader is gone.
 
     def write(self, fd: int, to: int, data: Any) -> int:
-        """Write to ``to``, with a mark before the data if another actor wrote last."""
+        """Write ``data`` to the descriptor ``to``; return how many bytes were written.
+
+        If another actor wrote to ``fd`` last, a mark with the label comes first.
+        """
         writer = running.get() or vars(threading.current_thread()).get(_STARTED_BY)
         label = self._labels.get(writer.record.uid) if writer is not None else None
         if label is None or self._last.get(fd) == label:

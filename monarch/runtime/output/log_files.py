@@ -31,8 +31,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LogFiles:
-    """The files of this host agent's run. Files and folders are made only when lines are
-    written."""
+    """The log files of the procs of this host agent.
+
+    Files and folders are made only when lines are written.
+    """
 
     def __init__(self) -> None:
         #: The directory of this run; "" if nothing has been written yet.
@@ -143,7 +145,7 @@ def _new_run() -> str:
 
 
 def _sweep(base: str) -> None:
-    """Remove ended runs: all but the newest few, and those too once they are old."""
+    """Remove the files of ended runs, except the newest few runs that are not old."""
     over = sorted(name for name in os.listdir(base) if _is_over(base, name))
     too_old = time.time() - _KEPT_SECONDS
     for index, name in enumerate(over):

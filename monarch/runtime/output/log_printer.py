@@ -68,7 +68,7 @@ class LogPrinter:
         self._put(lambda: self._take(log, lines))
 
     def set_window(self, window: LogWindow) -> None:
-        """Aggregate the later lines of these procs, or no longer. From any thread."""
+        """Aggregate the later lines of the window's procs, or stop that. From any thread."""
         self._put(lambda: self._set_window(window))
 
     def forget(self, uid: Uid) -> None:
@@ -77,9 +77,10 @@ class LogPrinter:
             self._put(lambda: self._windows.forget(uid))
 
     def flush(self, timeout: float = _PATIENCE_SECONDS) -> bool:
-        """Print all lines so far, open windows too; return whether that was finished.
+        """Print all lines so far, also lines that are still being aggregated.
 
-        Waits as long as printing goes on, but only ``timeout`` seconds when it stalls.
+        Returns whether that was finished. Waits as long as printing goes on, but only ``timeout``
+        seconds when it stalls.
         """
         thread = self._thread
         if thread is None:
@@ -202,8 +203,10 @@ class LogPrinter:
 
 
 def _write_whole_lines(file: io.TextIOWrapper) -> None:
-    """Have the program's own lines come out at once, in order with ours, and whole: unbuffered,
-    ``print`` writes a line and its end in two steps."""
+    """Make ``print`` write each of the program's own lines at once and in one piece.
+
+    So they keep their order among the lines of procs.
+    """
     if not file.line_buffering or file.write_through:
         file.reconfigure(line_buffering=True, write_through=False)
 

@@ -108,7 +108,10 @@ class LogSender:
         return stream.open()
 
     def label(self, uid: Uid) -> str:
-        """Return the present label of a proc's output."""
+        """Return the label of the last actor that wrote to a proc's stdout.
+
+        "" for an unknown proc.
+        """
         source = self._sources.get(uid)
         return source.stream.labels[1] if source is not None else ""
 

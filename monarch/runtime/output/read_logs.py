@@ -47,10 +47,10 @@ class LogText:
 
 
 def find(folder: str, pid: int, ranks: set[int], *, agents: bool) -> list[tuple[str, str]]:
-    """Return the log files of ``ranks``, or of all: the rank's name and the path, in the order of
-    mesh and rank.
+    """Return the rank's name and the path of each log file, in the order of mesh and rank.
 
-    ``agents`` returns the log of the host agent with this ``pid`` instead.
+    ``ranks`` selects files; an empty set means all. With ``agents`` the only file is the log of the
+    host agent with this ``pid``, if it has one.
     """
     if agents:
         with contextlib.suppress(OSError):
@@ -70,7 +70,10 @@ def find(folder: str, pid: int, ranks: set[int], *, agents: bool) -> list[tuple[
 
 
 def start_of(path: str, since: float) -> int:
-    """Return the byte at which the output since that time begins."""
+    """Return the offset in bytes at which the output since the time ``since`` begins.
+
+    0 if that is not known.
+    """
     if not since:
         return 0
     start = 0
@@ -87,7 +90,10 @@ def start_of(path: str, since: float) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the lines; with ``--follow``, go on printing new ones."""
+    """Print lines of log files; with ``--follow``, print new lines as they come.
+
+    The arguments are the run's folder, the host agent's pid, and options.
+    """
     folder, pid = arguments[0], int(arguments[1])
     options = [argument.partition("=") for argument in arguments[2:]]
     names = {name for name, _, _ in options}

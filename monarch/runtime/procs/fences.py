@@ -71,11 +71,11 @@ class Fences:
         reached: Callable[[], None],
         exempt: Callable[[], Collection[Uid]] = tuple,
     ) -> int:
-        """Hold back later messages of ``sender``; call ``reached`` when all cells have come this
-        far.
+        """Raise a fence: hold back all messages of ``sender`` that arrive from now on.
 
-        ``reached`` runs on the thread of the last actor. The fence does not wait for ``exempt``,
-        the actors that wait for the switch. Returns the fence's number.
+        Returns the fence's number. ``reached`` is called, on the thread of the last actor, when all
+        actors have handled their earlier messages. The fence does not wait for actors that
+        ``exempt`` returns, because they wait for the switch.
         """
         with self._lock:
             # Fences that were given up can be forgotten.
@@ -107,7 +107,7 @@ class Fences:
             halted()
 
     def resume(self, number: int) -> None:
-        """End the halt, and leave the fence."""
+        """End the halt of this fence: actors take up messages again."""
         with self._lock:
             fence = self._open.get(number)
             if fence is None or not fence.is_halted:
@@ -119,8 +119,10 @@ class Fences:
             cell.deliver(Resume(number))
 
     def give_up(self, number: int) -> None:
-        """Lift the fence: all actors continue. ``reached`` is still called, once all have passed
-        it."""
+        """Lift the fence: all actors continue.
+
+        ``reached`` is still called, once all actors have handled the messages before the fence.
+        """
         with self._lock:
             fence = self._open.get(number)
             if fence is None:
@@ -191,7 +193,10 @@ class Fences:
         return any(cell.is_holding for cell in self._cells())
 
     def _strike(self, fence: _RaisedFence, actor: Uid, *, is_halt: bool) -> None:
-        """Take an actor off the list of those that a fence, or its halt, waits for."""
+        """Note that a fence, or its halt, no longer waits for an actor.
+
+        If it waited for no other, its ``reached`` or ``halted`` is called.
+        """
         with self._lock:
             missing = fence.moving if is_halt else fence.missing
             if missing.pop(actor, None) is None or missing:

@@ -12,8 +12,10 @@ _runs: list[object] = []
 
 @contextlib.contextmanager
 def keeping_all() -> Iterator[None]:
-    """Keep all dropped meshes during this block, which is a run: the run ends what it has
-    spawned."""
+    """Keep all dropped meshes during this block.
+
+    A run uses it, because a run ends the meshes that it has spawned.
+    """
     run = object()
     _runs.append(run)
     try:

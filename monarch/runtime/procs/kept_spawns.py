@@ -36,10 +36,10 @@ class KeptSpawn(NamedTuple):
 
 
 class KeptSpawns:
-    """The kept orders of this process, in their order. From any thread.
+    """How the meshes of this process were spawned, so that actors can be made again in a new proc.
 
-    ``is_alive`` returns whether a mesh has a member in that proc that has not failed or been
-    stopped.
+    ``is_alive(mesh, proc)`` returns whether the mesh has a member in the proc that has neither
+    failed nor been stopped. Any thread may call this.
     """
 
     def __init__(self, is_alive: Callable[[Uid, Uid], bool]) -> None:
@@ -81,8 +81,7 @@ class KeptSpawns:
             self._spawns[mesh] = spawn
 
     def upgraded(self, mesh: Uid, order: Callable[[list[bytes]], Payload]) -> None:
-        """Note that the mesh has a new class: ``order`` makes the order with it from the
-        arguments."""
+        """Note that a mesh has a new class; ``order`` makes its spawn order from kept arguments."""
         with self._lock:
             spawn = self._spawns.get(mesh)
         if spawn is not None and spawn.arguments is not None:
@@ -112,7 +111,10 @@ class KeptSpawns:
         }
 
     def hold(self, proc: Uid) -> None:
-        """Note which actors of a proc must be made again in a new proc: those ordered so far."""
+        """Note which actors of a proc must be made again in a new proc.
+
+        They are the actors that were ordered before this call.
+        """
         self._held[proc] = self.on(proc)
 
     def release(self, proc: Uid) -> None:

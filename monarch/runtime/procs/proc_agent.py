@@ -134,16 +134,24 @@ class ProcAgent:
         return self.loops.take(name, self.io_loop)
 
     def remember_imports(self) -> None:
-        """Remember the texts of imported modules. Call it before anything is made that new code may
-        change. Procs follow their imports from their start."""
+        """Remember the texts of imported modules, to compare them with new code.
+
+        Call it before objects are made that new code may change. Does nothing in a proc, which
+        follows its imports from its start.
+        """
 
     def imported_texts(self) -> dict[str, bytes]:
-        """Return the texts of modules whose imports were not followed, by file."""
+        """Return the texts of modules that were imported before imports were followed, by file.
+
+        A proc follows its imports from its start, so there are none.
+        """
         return {}
 
     def given_workspaces(self) -> list[str]:
-        """Return the ``$WORKSPACE_DIR`` of procs on the host inside this process that have one of
-        their own."""
+        """Return the ``$WORKSPACE_DIR`` of procs on the host in this process; none in a proc.
+
+        A client overrides this.
+        """
         return []
 
     @property
@@ -187,15 +195,16 @@ class ProcAgent:
             self.node.loop.call_soon(lambda: self._tell_newborn(procs))
 
     def clocks_stand(self, is_held: bool) -> None:
-        """Stop or restart the clocks of this process and the procs it spawned: a person holds a
-        call of the program, or the last one was released. On the node's I/O loop.
+        """Stop the timeouts of this process and of its procs, or start them again.
+
+        They are stopped while a person holds any call of the program. On the node's I/O loop.
         """
         self.held_time.hold(is_held, self.node.loop.time())
         for proc in self.owned_procs():
             self.node.send(proc, ClocksStand(is_held))
 
     def _tell_newborn(self, procs: Iterable[ProcAddress]) -> None:
-        """Tell new procs that clocks are stopped."""
+        """Tell new procs that timeouts are stopped, because a call is held."""
         if self.held_time.is_held:
             for proc in procs:
                 self.node.send(proc, ClocksStand(True))
@@ -327,8 +336,10 @@ class ProcAgent:
         self.node.send(record.owner, failed)
 
     def cell_ending(self, cell: ActorCell) -> list[Promise[Any]]:
-        """Begin to end everything that an actor owns, because it is about to end; return the
-        promises of that."""
+        """Begin to end everything that an actor owns, because the actor is about to end.
+
+        Returns promises that are set when that has ended.
+        """
         return self.supervisor.actor_ended(cell.record.uid)
 
     def cell_ended(self, cell: ActorCell) -> None:
@@ -352,8 +363,10 @@ class ProcAgent:
         _log.error("a failure was not handled: %s", fault.failure.report())
 
     def heard_of(self, keys: Collection[str], others: Collection[str] = ()) -> None:
-        """Record that a call from outside of actors has raised these failures; the call was to
-        ``others`` too. Keys are those of ``core.supervision.UnhandledFailure``.
+        """Record that a call from outside of actors has raised the failures ``keys``.
+
+        ``others`` are further members that were called: their failures count as told for a while.
+        Keys are those of ``core.supervision.UnhandledFailure``.
         """
 
     def fence_reached(self, cell: ActorCell, item: Reached) -> None:

@@ -20,13 +20,16 @@ MAX_PACKET_BYTES = 160 * 1024
 
 
 class ProcConfig(msgspec.Struct, kw_only=True):
-    """The configuration of a proc. ``env`` changes the template's environment (``None`` removes a
-    variable); ``path`` are the author's import folders, which come last; ``workspace`` is the
-    replica's root, if the host has one, and ``workspace_path`` its import folders, which come
-    first. ``bind`` is as in ``runtime.binding``; ``command`` starts the templates of what this proc
-    spawns on its host. ``is_quiet``: the owner need not hear that it is up; ``config`` are the
-    settings that the owner has changed; ``life`` counts the processes of this uid before this one;
-    ``codes`` is as in ``SpawnProcs``; ``breaks`` are armed from the beginning."""
+    """The configuration of a proc.
+
+    ``env`` changes the template's environment (``None`` removes a variable). ``path`` are the
+    author's import folders, which come last. ``workspace`` is the replica's root, if the host has
+    one, and ``workspace_path`` its import folders, which come first. ``bind`` is as in
+    ``runtime.procs.binding``; ``command`` starts the templates for procs that this proc spawns on
+    its host. ``is_quiet``: the owner need not hear that the proc is up. ``config`` are the settings
+    that the owner has changed. ``life`` counts the earlier processes of this uid. ``codes`` is as
+    in ``SpawnProcs``; ``breaks`` are the breakpoints that are set from the beginning.
+    """
 
     uid: Uid
     mesh: Uid

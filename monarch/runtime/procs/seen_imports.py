@@ -47,8 +47,11 @@ _INSTALLED = tuple(folder + os.sep for folder in site.getsitepackages())
 
 
 class SeenImports:
-    """Watches the imports of a proc. ``tell`` is called with the names when no more came since the
-    last look. On the loop."""
+    """Watches what a proc imports, so that later procs get it from their template.
+
+    ``tell`` is called with the names of the imported modules once two looks have found the same
+    names. On the loop.
+    """
 
     def __init__(self, tell: Callable[[tuple[str, ...]], object]) -> None:
         self._tell = tell
@@ -66,7 +69,10 @@ class SeenImports:
             loop.call_later(seconds, self.look)
 
     def look(self, *, is_last: bool = False) -> None:
-        """Look at the imports. ``is_last``: there is no time to see whether more come."""
+        """Report the imported modules if they are the same as at the last look.
+
+        ``is_last``: report them in any case, because there is no further look.
+        """
         names = tuple(self._names())
         is_still, self._last = names == self._last, names
         if not (names and (is_still or is_last)) or names == self._told:
@@ -94,7 +100,10 @@ class SeenImports:
 
 
 def _read_at_import() -> dict[str, str]:
-    """Return the variables whose change would make an import ahead differ from the proc's own."""
+    """Return the environment variables that libraries read when they are imported, by name.
+
+    If one of them has changed, a template's import may differ from the proc's own.
+    """
     return {
         name: value
         for name, value in os.environ.items()

@@ -17,8 +17,10 @@ _PATIENCE_SECONDS = 20.0
 
 
 class SpawnGate:
-    """Closed from the first changed file of a push until its last rank has switched; else open.
-    A spawn waits for ``patience_seconds``."""
+    """Keeps spawns from running between the first changed file of a push and its switch.
+
+    A spawn waits for ``patience_seconds`` at most.
+    """
 
     def __init__(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._patience_seconds = patience_seconds
@@ -35,7 +37,8 @@ class SpawnGate:
     def passing(self) -> Iterator[None]:
         """Spawn within the block. Waits while the gate is closed.
 
-        Raises ``MonarchError`` in the end: the push may be waiting for this very thread.
+        Raises ``MonarchError`` after ``patience_seconds``: the push may be waiting for this very
+        thread.
         """
         with self._changed:
             deadline = time.monotonic() + self._patience_seconds

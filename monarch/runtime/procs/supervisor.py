@@ -75,7 +75,7 @@ class Supervisor:
             self._stops.pop(mesh, None)
 
     def members_stopped(self, mesh: Uid, procs: Sequence[Uid]) -> bool:
-        """Note that some members of the mesh end on purpose; return true if there are no others."""
+        """Note that some members of the mesh end on purpose; return whether these were the last."""
         with self._lock:
             is_all = self._machine.members_stopped(mesh, procs)
             if is_all:
@@ -94,7 +94,7 @@ class Supervisor:
             self._machine.lives_again(uid)
 
     def actor_begins(self, actor: Uid) -> None:
-        """Note that an actor is made here; an earlier actor of this uid may have ended."""
+        """Note that an actor is made here. Its uid may have belonged to an actor that has ended."""
         with self._lock:
             self._machine.actor_begins(actor)
 

@@ -33,7 +33,8 @@ def require_linux() -> None:
 class ZygoteProcess:
     """A zygote with this process's environment, or started by ``command``.
 
-    Orders go through ``socket``; the zygote ends when that is closed. Raises ``OSError``.
+    Orders go through ``socket``; the zygote ends when it is closed. Raises ``OSError`` if the
+    zygote cannot be started.
     """
 
     def __init__(self, command: Command | None = None) -> None:
@@ -83,9 +84,10 @@ class ZygoteProcess:
             return False
 
     def drift(self) -> dict[str, str | None]:
-        """Return the changes of this process's environment since the zygote started.
+        """Return the environment variables that have changed here since the zygote started.
 
-        Variables that the zygote's command sets or removes are left as the command wants them.
+        ``None`` means that a variable was removed. Variables that the zygote's command sets or
+        removes are left out.
         """
         if not self._command.inherit_env:
             return {}

@@ -92,8 +92,10 @@ def _look_after(child: int, lifeline: socket.socket, woken: int) -> int:
 
 
 def _reap(child: int) -> "int | None":
-    """Collect the children that have ended; return the status of the program, as shells have it, if
-    it is among them, else ``None``."""
+    """Collect the children that have ended; return the exit status of ``child``.
+
+    After a signal it is 128 plus the signal's number. ``None`` if ``child`` is not among them.
+    """
     status = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -106,8 +108,10 @@ def _reap(child: int) -> "int | None":
 
 
 def _end_rest(grace_seconds: float, child: int = 0) -> int:
-    """Ask all remaining processes to end, and kill them after ``grace_seconds``; return the status
-    of ``child``, or that of a killed program if it has none."""
+    """Ask all remaining processes to end, and kill them after ``grace_seconds``.
+
+    Returns the status of ``child``; that of a killed program if ``child`` had ended before.
+    """
     status, deadline, is_asked = 128 + signal.SIGKILL, time.monotonic() + grace_seconds, False
     while True:
         ended = _reap(child)

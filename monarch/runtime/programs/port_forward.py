@@ -42,9 +42,11 @@ class _Forwarded:
 
 
 class PortForward:
-    """Listens at ``bind`` (address and port; port 0 picks a free one), and connects to
-    ``port_number`` of ``to`` as ``host`` sees it. ``tell`` gets a line when a connection fails.
-    With ``is_shared``, other such listeners may use the same address.
+    """Forwards connections from a local port to a port that a host can reach.
+
+    It listens at ``bind`` (address and port; port 0 picks a free one). ``host`` connects to
+    ``port_number`` of ``to``, which is a name as ``host`` sees it. ``tell`` gets a line when a
+    connection fails. With ``is_shared``, other forwards may listen at the same address.
 
     Raises ``OSError`` if it cannot listen.
     """

@@ -50,10 +50,10 @@ class Stream(Protocol):
 
 
 class Streams:
-    """The streams of a process, by uid. Use ``streams_of``.
+    """Passes the messages of programs and forwarded connections to their receivers, by uid.
 
-    A client has the far ends of its programs here. ``at_host`` gets the messages for programs and
-    connections of the host, if this process has a host agent; a client with `this_host()` has both.
+    Use ``streams_of``. ``at_host`` gets the messages for programs and connections of the host agent
+    in this process, if it has one.
     """
 
     def __init__(self, node: Node) -> None:
@@ -74,7 +74,7 @@ class Streams:
         self._streams.pop(uid, None)
 
     def watch(self, host: ProcAddress, begun: ProgramBegun) -> None:
-        """Watch for the end of a host that has answered."""
+        """Watch for the end of a host's agent, whose process ``begun`` names."""
         node = self._node()
         if node is None:
             return
@@ -132,10 +132,11 @@ class ProgramEnd(NamedTuple):
 
 
 class RemoteProgram:
-    """A program on ``host``. ``on_output(stream, data)`` is called on the I/O loop, and must not
-    block; report handled output with ``shown``, or it stops after a window.
+    """A program on ``host``.
 
-    ``on_end`` is called at the end, when ``ended`` is set. The program ends with this process,
+    ``on_output(stream, data)`` is called on the I/O loop, and must not block. Call ``shown`` for
+    output that was handled: the program must wait while a window of output is not. ``on_end`` is
+    called when the program has ended and ``ended`` is set. The program ends with this process,
     unless it is kept.
     """
 
