@@ -55,9 +55,12 @@ def helpers_of_the_start(
     functions: Collection[tuple[str, str]],
     values: Collection[tuple[str, str]],
 ) -> Iterator[str]:
-    """Yield the given functions and values, by module and name, that only such functions use.
+    """Yield the qualified names of those given functions and values that only code at the start of
+    a run uses.
 
-    `sources` are the new sources of the workspace's modules.
+    ``functions`` and ``values`` are (module, name); ``sources`` are the new sources of the
+    workspace's modules. Yields nothing if none of these modules has a function marked with
+    ``at_start``.
     """
 
     if not any(map(_has_marked, sources)):
@@ -87,8 +90,11 @@ def _has_marked(module: str) -> bool:
 
 
 def _is_part(name: str, ours: Collection[str]) -> bool:
-    """Return whether a module outside the workspace that marks functions mentions this name: it may
-    look the function up in a module that it is given, as recipes do."""
+    """Return whether a module outside the workspace that uses ``at_start`` may use this name: it
+    has the name itself, or mentions it in quotes, as recipes do to look a function up.
+
+    ``ours`` are the names of the workspace's modules.
+    """
     for module_name, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
         if not is_marking or module_name in ours or module.__name__ == __name__:

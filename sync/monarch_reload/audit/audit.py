@@ -69,9 +69,8 @@ class Audit:
         self._snapshot = LivingCode(self._at.keys(), self._names, all_paths)
 
     def report(self, files: Iterable[str] = ()) -> AuditReport:
-        """Return what still runs old code. ``files`` have changed: modules that were loaded from
-        them unnoticed are reported too.
-        """
+        """Return what still runs old code. ``files`` are changed files: modules that were loaded
+        from them without the reloader's knowledge are reported too."""
         started = time.perf_counter()
         findings: list[AuditFinding] = []
         if self._names:
@@ -129,9 +128,9 @@ class Audit:
         return findings
 
     def _defaults_of_closures(self) -> list[AuditFinding]:
-        """Find functions made by a function with a default that its source no longer has.
+        """Find inner functions that keep a default argument of an earlier version of the source.
 
-        They keep the old default, because no name leads to them.
+        A reload cannot correct it, because no name leads to these functions.
         """
         groups: defaultdict[tuple[str, str, Any, Any], list[CodeType]] = defaultdict(list)
         for function in self._snapshot.functions:
@@ -297,7 +296,7 @@ class Audit:
                 yield AuditFinding("native", name, 1, f"{text} gives {expected.value!r}")
 
     def _defaults(self) -> Iterator[AuditFinding]:
-        """Find instances that keep a default which was edited since."""
+        """Find instances with an attribute that still has an earlier default of its class."""
         owners = [changed.owner() for changed in self._expected.defaults]
         instances = objects_of([owner for owner in owners if owner is not None])
         for owner, changed in zip(owners, self._expected.defaults, strict=True):
@@ -372,10 +371,11 @@ class Audit:
     # Both
 
     def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
-        """Return for each thing whether it is in use by others than the audit and the reloader.
+        """Return for each thing whether anything but the audit and the reloader refers to it.
 
-        Looks several times: a running call may end, and the objects that refer to a thing may be
-        dead themselves.
+        Asks several times, as a running call may end in between. Objects in ``around`` and
+        ``ours``, and objects that refer to a thing but are unreachable themselves, do not count as
+        users.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own_objects = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
@@ -406,8 +406,8 @@ class Audit:
         return held
 
     def _holders(self, things: tuple[Any, ...], known_ids: set[int]) -> list[Any]:
-        """Return the objects that refer to ``things``, as the collector knows them; without those
-        whose ids are known."""
+        """Return objects that refer to ``things``, as the garbage collector knows them, without
+        frames, modules and the objects whose ids are in ``known_ids``."""
         holders: list[Any] = []
         known_ids |= {id(things), id(holders)}
         for start in range(0, len(things), _ASKED_AT_ONCE):

@@ -108,7 +108,7 @@ def running_codes() -> set[CodeType]:
 
 
 def type_module(cls: type) -> object:
-    """Return the `__module__` of a class, without asking its metaclass."""
+    """Return the ``__module__`` of a class, without asking its metaclass; None if it has none."""
     try:
         return type.__dict__["__module__"].__get__(cls)
     except AttributeError:

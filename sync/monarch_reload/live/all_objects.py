@@ -105,5 +105,6 @@ def _of_types(types: frozenset[int], generation: int | None, which: Any = bool) 
 
 
 def _lists(generation: int | None) -> Iterator[list[Any]]:
-    """Yield one list of all objects, which is made only when the iterator is advanced."""
+    """Yield one list, of all objects in a generation (None: of all generations). The list is made
+    only when the iterator is advanced."""
     return map(gc.get_objects, (generation,))

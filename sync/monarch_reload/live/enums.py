@@ -10,8 +10,8 @@ from monarch_reload.undo_log import Attribute, Flip
 
 
 def keep_live_members(live: Any, staged: Any) -> None:
-    """Put the live members into the staged Enum in place of equal staged ones, because other
-    objects refer to them."""
+    """Put the live members into the staged Enum in place of equal staged members, because other
+    objects may refer to the live ones."""
     kept: dict[int, Any] = {}
     if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
         return  # a live member combines only with members that its class knows
