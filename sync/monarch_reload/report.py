@@ -104,7 +104,7 @@ class ReloadReport:
 
     @property
     def needs_respawn(self) -> bool:
-        """Whether a part of it takes effect only in a new process."""
+        """Whether a part of the change takes effect only in a new process."""
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
     def __str__(self) -> str:
@@ -132,7 +132,8 @@ class ReloadReport:
         return "\n".join([head, *lines, *more])
 
     def _what(self, verdict: ModuleVerdict) -> list[str]:
-        """Return the patched definitions and the statements that ran, without the module's name."""
+        """Return what the table shows of a module: the patched definitions and the statements that
+        ran, without the module's name. Empty if it was neither patched nor run."""
         if verdict.action not in ("patch", "rerun"):
             return []
         start = f"{verdict.module}."

@@ -90,11 +90,12 @@ class ModulePlan(msgspec.Struct):
 
     @property
     def is_staged(self) -> bool:
-        """Whether staged code sees a different module than the live one."""
+        """Whether code that runs in the trial must see this module otherwise than it is live."""
         return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 
 class EditPlan(msgspec.Struct, frozen=True):
-    """The plan of an edit: its modules, in the order in which their statements run."""
+    """The plan of an edit: the plan of each module by name, in the order in which their statements
+    run."""
 
     modules: dict[str, ModulePlan]

@@ -63,8 +63,8 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
         return name not in self.kinds or self.modules.get(name) == module
 
     def is_compiled(self, statement: Statement) -> bool:
-        """Return whether a compiler made the function that a statement binds. Its names then count
-        as read when the statement runs."""
+        """Return whether a compiler, such as torch's, made the function that a statement binds. The
+        names that the function reads then count as read by the statement."""
         return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
 
     def never_runs(self, statement: Statement) -> bool:
@@ -109,7 +109,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def definitions(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The names that definitions bind, before and after the edit."""
+        """The names that ``def`` and ``class`` statements bind: (before the edit, after it)."""
         before = frozenset(name for statement in self.old for name in statement.defines)
         return before, frozenset(name for statement in self.new for name in statement.defines)
 
@@ -152,8 +152,8 @@ class ImportGraph:
         self._whole[edit.name] = set(self._needed_whole(edit))
 
     def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
-        """Yield modules that must have run though no name is bound to them: `import a.b` binds only
-        `a`."""
+        """Yield the modules that must have run before this one although no name is bound to them:
+        ``import a.b`` binds only ``a``."""
         for statement in edit.new:
             if isinstance(statement.node, ast.Import):
                 yield from (alias.name for alias in statement.node.names)
@@ -162,12 +162,13 @@ class ImportGraph:
                     yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> Origin | None:
-        """Return the module and name that a module last imported a name from; None if it did
-        not."""
+        """Return the (module, name) from which a module last imported this name; None if it did not
+        import it."""
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
-        """Return the module that a name refers to, if an import bound it to a module."""
+        """Return the module that a name refers to; None unless an import bound the name to a
+        module."""
         source = self._sources.get(module, {}).get(name)
         if source is None:
             return None
@@ -177,7 +178,7 @@ class ImportGraph:
         return self._submodule(module, name, f"{owner}.{inner}")
 
     def _submodule(self, module: str, name: str, full_name: str) -> str | None:
-        """Return the submodule of that name, if a name of the module refers to it."""
+        """Return ``full_name`` if it is a loaded module and ``name`` refers to it; else None."""
         is_one = full_name in self._import_order and self._edits[module].names_module(
             name, full_name
         )

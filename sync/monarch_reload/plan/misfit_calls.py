@@ -32,8 +32,8 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """The functions and classes at the top level of a module, as far as its text alone is certain
-    about them."""
+    """The functions and classes at the top level of a module, so far as the text alone shows that a
+    name can refer to nothing else."""
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body

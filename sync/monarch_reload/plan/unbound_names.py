@@ -95,7 +95,7 @@ def _line_of(instruction: dis.Instruction, before: int) -> int:
 
 
 def _has_open_star(tree: ast.Module) -> bool:
-    """Return whether there is an `import *`, whose names are not known here."""
+    """Return whether the module has an ``import *``, whose names its text does not show."""
     return any(
         isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
     )
