@@ -31,9 +31,10 @@ def at_start(function: F) -> F:
 
 
 def counts_from_next_start(function: FunctionType) -> bool:
-    """Return whether an edit of a function shows only at the next start.
+    """Return whether an edit of a function shows only at the next start of the run.
 
-    True for marked functions, and for `__init__` of torch modules, which exist by now.
+    True for functions that are marked with ``at_start``, and for ``__init__`` of torch modules, as
+    the run has made its modules already.
     """
     if getattr(function, _MARK, False) is True:
         return True
@@ -80,7 +81,8 @@ def helpers_of_the_start(
 
 
 def _has_marked(module: str) -> bool:
-    """Return whether a live module defines a marked function; only then is its text read."""
+    """Return whether a loaded module defines a function or method that counts only from the next
+    start."""
     for thing in list(own_names(sys.modules.get(module)).values()):
         parts = list(vars(thing).values()) if is_a(thing, type) else [thing]
         for part in parts:

@@ -332,10 +332,11 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> Iterator[tuple[str, RemovedAssignment]]:
-        """Plan to run again the assignments of other modules' attributes that edited modules no
-        longer make.
+        """Plan to make again the attributes of other modules that removed statements of the edited
+        modules have set.
 
-        Returns the assignments that remain, with the module that made them.
+        Yields the removed assignments for which that is not possible, each with the module that
+        made it.
         """
         running = self._process.sources
         anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)

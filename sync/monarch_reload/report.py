@@ -23,8 +23,9 @@ _SPOKEN: Mapping[Action, str] = {
 class ModuleVerdict(msgspec.Struct, frozen=True):
     """The verdict on one module.
 
-    patch: functions and classes change in place. rerun: top-level statements run too.
-    respawn: something in it needs a new process. unloaded: nothing to do in this one.
+    patch: functions and classes change in place. rerun: top-level statements run, too. respawn: a
+    part of the change needs a new process. unloaded: only the file changes, and nothing in this
+    process.
     """
 
     module: str

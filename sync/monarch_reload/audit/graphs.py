@@ -98,8 +98,8 @@ class SourceOutline:
 
 @dataclass
 class MadeGraph:
-    """A graph, with the sources that modules ran when it was made, for modules that were replaced
-    since."""
+    """A graph, and its sources: the text of each module that was replaced after the graph was made,
+    as it was before."""
 
     graph: weakref.ref[Any]
     maker: str
@@ -175,9 +175,8 @@ class OlderGraphs:
 
 
 def _graphs() -> list[Any]:
-    """Return the graphs of this process, without parts of other graphs and those of
-    `torch.compile`.
-    """
+    """Return the graphs of this process, without graphs of ``torch.compile`` and without graphs
+    that are parts of another."""
     kinds: list[type] = []
     state: Any = sys.modules.get("torch.jit._state")
     if state is not None and state._python_cu.get_functions():

@@ -33,7 +33,7 @@ class LivingCode:
         self, paths: Collection[str], modules: Collection[str], all_paths: Collection[str]
     ) -> None:
         """``paths`` are the files of the reloaded ``modules``, ``all_paths`` the files of all
-        followed modules."""
+        modules that the reloader can reload."""
         self._paths, self._modules = frozenset(paths), modules
         self._all_paths = all_paths
         self.functions: list[FunctionType] = []
@@ -46,10 +46,11 @@ class LivingCode:
         self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
-        """Find the objects. The list of all objects is made and dropped before the first pause.
+        """Find the functions, classes, caches and suspended frames.
 
-        While it exists, that list keeps alive what other threads free: a step's activations, or an
-        object whose end a thread waits for. So only functions and the like are kept of it.
+        The list of all objects is made and dropped before the first pause. While it exists, it
+        keeps alive what other threads free, such as a step's activations, so only what may be
+        wanted is kept of it.
         """
         paths, modules, functions = self._paths, frozenset(self._modules), FunctionType
         candidates = [

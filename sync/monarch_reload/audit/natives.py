@@ -19,7 +19,7 @@ _BESIDE = frozenset({"ref", "metadata", "serialization", "config", "custom_init"
 
 def adapters() -> set[type]:
     """Return the classes whose instances validate data without being a model: pydantic's
-    TypeAdapter."""
+    ``TypeAdapter``; empty if it is not imported."""
     pydantic: Any = sys.modules.get("pydantic.type_adapter")
     return set() if pydantic is None else {pydantic.TypeAdapter}
 

@@ -74,10 +74,10 @@ def are_all_seen(things: Iterable[Any]) -> bool:
 
 
 def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
-    """Return the objects of a generation (``None``: all) by id; of tuples, only those that another
-    object refers to.
+    """Return, by id, the objects in a generation of the garbage collector (None: all of them); of
+    tuples, only those that another object refers to.
 
-    A tuple that neither another object nor a holder in ``holders`` refers to may still be under
+    A tuple that neither another object nor an object in ``holders`` refers to may still be under
     construction in another thread.
     """
     tuple_type = frozenset({_address(tuple)})

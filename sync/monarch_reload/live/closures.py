@@ -55,10 +55,11 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class _LostCode(msgspec.Struct, frozen=True):
-    """Code that still runs, but is in no source. `place`: the place of its successor, which it
-    cannot run; None if there is none.
+    """Code that live functions still run, but that is in no source any more.
 
-    `path`: where in the source the code would come back.
+    ``place`` is that of its successor in the source, which such a function cannot take; None if
+    there is no successor. ``path`` are the names that lead to its old place, for a source that has
+    the code again.
     """
 
     code: weakref.ref[CodeType]
@@ -379,8 +380,8 @@ def _hides(edit: Edit) -> bool:
 
 
 class _Successor(msgspec.Struct, frozen=True):
-    """The successor of a code object: `code`, or None if it has none; `lost` is for finding it
-    after a later edit."""
+    """The successor of a code object: ``code``, or None if there is none. ``lost`` records where
+    the source has or would have it, so that it is found again after a later edit."""
 
     code: CodeType | None
     lost: _LostCode

@@ -216,8 +216,8 @@ def _note_change(flip: Flip, changes: CodeChanges) -> None:
 
 
 def _acts(value: Any) -> bool:
-    """Return whether a class attribute is a function or a descriptor. Dynamo guards plain
-    values."""
+    """Return whether a class attribute is a function or a descriptor. Compiled code checks other
+    values itself, by dynamo's guards."""
     return value is not MISSING and (callable(value) or hasattr(type(value), "__get__"))
 
 

@@ -73,7 +73,8 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
 
 
 class ModulePlan(msgspec.Struct):
-    """The plan of one module: the indexes of its new statements, and its names."""
+    """The plan of one module: which of its new statements run, by index, and the marks of its
+    names."""
 
     edit: ModuleEdit
     #: Statements that run.

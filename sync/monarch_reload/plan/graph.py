@@ -31,7 +31,8 @@ class NameKind(Enum):
 
 
 class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """A module, edited or not, with the values of its names in this process."""
+    """The old and the new statements of a module, edited or not, and what its names are bound to in
+    this process."""
 
     name: str
     package: str  # the package from which relative imports start
@@ -217,7 +218,7 @@ class ImportGraph:
         return ".".join(parts) in self._import_order
 
     def targets(self, module: str) -> set[str]:
-        """Return the modules that a module imports names from, or needs."""
+        """Return the modules that a module imports names from, or that must have run before it."""
         if module not in self._targets:
             targets = self._targets[module] = set(self._whole[module])
             for owner, name in self._sources[module].values():

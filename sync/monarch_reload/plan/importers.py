@@ -56,9 +56,8 @@ class Importers:
 
 
 def handed_over(statements: Iterable[Statement]) -> set[str]:
-    """Return names whose objects other code may hold without mentioning the module, because it was
-    passed to that code.
-    """
+    """Return the names whose objects other code may hold without mentioning this module:
+    decorators, base classes or calls got the objects."""
     names: set[str] = set()
     for statement in statements:
         node = statement.node

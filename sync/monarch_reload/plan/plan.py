@@ -337,8 +337,8 @@ class _Planner:
 
 
 class _Concern:
-    """Tells which statements of one module may lead to marks. It may name too many, never too
-    few."""
+    """Tells which statements of one module a planner has to look at, because they may get or pass
+    on a mark. It may name too many, never too few."""
 
     def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach
