@@ -58,7 +58,8 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
-    """The record of entries that this replica stopped owning, though no push removed them."""
+    """The record of entries that this replica stopped owning, though no push removed them, such as
+    files that were deleted on the host."""
 
     generation: int
     put_back: list[Row]

@@ -66,7 +66,7 @@ class Completion:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the work that follows the answer to a commit is done."""
+        """Whether the work that is left for the time after a commit's answer is done."""
         return self._unsettled is None
 
     def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
@@ -103,8 +103,8 @@ class Completion:
             self._log.compact()
 
     def _note(self, planned: Manifest, lost: list[str]) -> None:
-        """Record a commit in the history, then in the log that it is complete. In that order, so
-        that a crash between the two loses nothing."""
+        """Record a commit in the history, and after that its completion in the log. If the process
+        ends in between, the log shows an incomplete commit, and nothing is lost."""
         if self._unnoted is not None:
             journal, old, new = self._unnoted
             self._history.add(
@@ -136,8 +136,8 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a reboot, or if the folder was replaced by another, read all files; changed files
-        no longer count as ours."""
+        """After a reboot, or if another folder has taken the replica's place, compare all files
+        with the manifest. Files with another content no longer count as ours."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return
