@@ -31,7 +31,8 @@ _Key = tuple[int, int]
 
 
 class Reading(NamedTuple):
-    """A file as it was when it was last read, when that was, and the name it was read by."""
+    """The digest of a file's content, with the file's size and times when it was read, the time of
+    the read, and the path by which it was read."""
 
     size: int
     mtime_ns: int
@@ -53,8 +54,8 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """The readings of one workspace, by inode, so that a folder that was renamed is not read
-    again."""
+    """The readings of one workspace, by inode: a file keeps its inode if it is renamed, and is not
+    read again."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -75,7 +76,7 @@ class Readings:
         self._shared.clear()
 
     def end(self) -> None:
-        """End a full scan."""
+        """End a full scan: forget the files that it did not meet."""
         self._old_readings = {}
         self._stale.clear()
 
@@ -85,8 +86,8 @@ class Readings:
         return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
-        """Return the reading of a regular file, and read it if needed; ``last`` is the entry that
-        its path had. Raises ``OSError``."""
+        """Return the reading of a regular file. Read it if it may have changed since the last
+        reading; ``last`` is the entry that the last scan found at its path. Raises ``OSError``."""
         key = (status.st_dev, status.st_ino)
         reading = self._readings.get(key) or self._old_readings.get(key)
         if status.st_nlink > 1:
@@ -109,10 +110,11 @@ class Readings:
         return bool(self._names)
 
     def same_files(self, paths: set[str]) -> set[str] | None:
-        """Return the other names of these files, and all names of files that may change without an
-        event.
+        """Return the other names of the files at ``paths``, and all names of the files that may
+        change without an event.
 
-        None if a file was given a new name and no longer has the name that we know.
+        Returns None if that is not known, because a file got another name and no longer has the
+        name that it was read by.
         """
         keys: set[_Key] = set()
         for local in paths:
@@ -192,8 +194,8 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:
-    """Wait until a file is not empty or no program writes it, with a deadline; return its
-    status."""
+    """Wait while a file is empty and a program has it open to write, at most until a deadline;
+    return its status."""
     deadline = time.monotonic() + _EMPTY_SECONDS
     while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
         time.sleep(_STEP_SECONDS)
