@@ -270,11 +270,11 @@ class Adoption:
         return self._stage.made.get(id(value)) is value
 
     def settle(self) -> None:
-        """Make the objects that staged code made part of the live modules.
+        """Make the new objects of staged code part of the live modules.
 
-        Functions get the live module's globals, instances the live class, and references to staged
-        twins are replaced by the live objects. All these objects are new and reachable only through
-        new bindings, so nothing has to be undone.
+        Functions get the live module's globals, instances get the live class, and references in
+        these objects to staged objects become references to live ones. All of them are new and
+        reachable only through new bindings, so nothing has to be undone.
         """
         homes = {
             id(namespace): vars(sys.modules[name])

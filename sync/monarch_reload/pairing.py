@@ -62,7 +62,7 @@ class Pairing:
         self.undecorated: list[tuple[Any, list[Any]]] = []
 
     def pair(self) -> None:
-        """Go through all statements that ran, in their order."""
+        """Pair the definitions of all statements that ran, in their order."""
         for index in sorted(self._plan.run | self._plan.twin):
             origin = self._plan.edit.alignment.source_of(index)
             old = None if origin is None else self._plan.edit.old[origin]

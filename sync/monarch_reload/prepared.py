@@ -291,7 +291,7 @@ class Prepared:
         self._closures.count()
 
     def _switches(self) -> dict[str, Edit]:
-        """Return the edits of the modules whose sources change."""
+        """Return the edits of the modules whose sources change, by module name."""
         switches = {}
         for name, source in self._sources.items():
             edit = self._plan.modules[name].edit

@@ -322,7 +322,7 @@ class SyncReport:
         return "\n".join(lines)
 
     def compile_lines(self) -> list[str]:
-        """Return a line about functions that are compiled again, if there are any."""
+        """Return a line about the functions that torch compiles again; empty if there are none."""
         again = [*map(printable, self.compiles_again)]
         return [f"compiles again: {some(again)}"] if again else []
 
@@ -343,7 +343,8 @@ class SyncReport:
         return [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:
-        """Return a line for each host that has been left behind."""
+        """Return a line for each host that could not take part in a push that succeeded
+        otherwise."""
         behind = [host for host in self.hosts if host.error and self.ok]
         return [f"left behind {printable(host.host)}: {plain(host.error)}" for host in behind]
 

@@ -94,9 +94,10 @@ class Audit:
     # Functions and classes
 
     def _definitions(self) -> list[AuditFinding]:
-        """Find old functions and classes that are still in use.
+        """Return the old functions and classes that are still in use.
 
-        Not a generator: that would itself refer to the objects that it finds.
+        It returns a list, because a suspended generator would itself refer to the objects that it
+        found.
         """
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
@@ -197,9 +198,9 @@ class Audit:
         return None
 
     def _shipped(self, function: FunctionType) -> Sequence[str]:
-        """Return the module of a function that was pickled by value, whose code has no file; empty
-        unless an earlier version of that module has exactly this code. Other code without a file is
-        generated."""
+        """Return the module of a function that was pickled by value, in a list. Empty unless the
+        code has no file and an earlier version of the module has exactly this code: other code
+        without a file was generated."""
         name, code = str(function.__module__), function.__code__
         if code.co_filename[:1] != "<" or name not in self._names:
             return ()
@@ -476,8 +477,8 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
-    """Return whether functions of the class look names up in this very namespace; another module
-    may have had the same name before."""
+    """Return whether a function of the class has ``namespace`` as its globals. The name of its
+    module would not tell, as another module may have had that name before."""
     for value in vars(cls).values():
         function = value.__func__ if type(value) in (staticmethod, classmethod) else value
         if type(function) is FunctionType and function.__globals__ is namespace:

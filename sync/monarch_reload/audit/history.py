@@ -53,7 +53,8 @@ class PastVersion:
         return literal_defaults(self._text)
 
     def has(self, code: CodeType) -> bool:
-        """Return whether the text has exactly this code object, also inside of others."""
+        """Return whether the text has exactly this code object, also if it is nested in another
+        one."""
         place = code.co_name, code.co_firstlineno
         if place in self.codes:
             return self.codes[place] == code

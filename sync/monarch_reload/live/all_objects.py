@@ -65,7 +65,8 @@ def with_subclasses(cls: type) -> list[type]:
 
 
 def are_all_seen(things: Iterable[Any]) -> bool:
-    """Return whether the collector knows all of these objects, which must be different."""
+    """Return whether the garbage collector knows all of these objects. No object may occur twice in
+    ``things``."""
     wanted = frozenset(map(_address, things))
     with _no_collections():
         seen = map(_address, chain.from_iterable(_lists(None)))

@@ -349,8 +349,9 @@ class LiveClosures:
             self.flips.append(Item(self._lineage, edit.before.path))
 
     def count(self) -> None:
-        """Store how many references each code object has that will be old. Call it right before the
-        switch; nothing else refers to them from then on."""
+        """Record how many references each code object has that the commit replaces. Call it right
+        before the commit: a reference that is added later is that of a closure which old code has
+        made."""
         self.__dict__.pop("_living", None)
         self._counts = {key: sys.getrefcount(code) for key, (code, _) in self._heirs.items()}
 

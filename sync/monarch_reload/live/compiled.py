@@ -37,9 +37,10 @@ _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
 
 @dataclass(frozen=True, eq=False)
 class Compilation:
-    """One graph: `code` is where it begins, `made` what dynamo runs in its place.
+    """One compilation by dynamo: ``code`` is the code that it began with, ``made`` the code that
+    runs in its place.
 
-    `traced` is all code of other packages than torch that it went through. `is_opaque`: it calls
+    ``traced`` is all code that it went through, without torch's own. ``is_opaque``: it calls
     functions that dynamo did not look into.
     """
 

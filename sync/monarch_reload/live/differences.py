@@ -21,10 +21,8 @@ from monarch_reload.undo_log import MISSING
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two containers of a kind have the same objects in the same order.
-
-    Another thread hardly ever runs meanwhile: it is a chain of calls into C code.
-    """
+    """Return whether two containers of one type have the same objects in the same order. False also
+    if another thread changes one of them meanwhile."""
     try:
         if len(one) != len(other) or not all(map(operator.is_, one, other)):
             return False

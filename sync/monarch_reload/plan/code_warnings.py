@@ -59,8 +59,8 @@ class CodeWarnings:
                 yield statement
 
     def _edited(self, statement: Statement) -> Iterator[Statement]:
-        """Yield the edited parts of a definition: all of it, or of a class only the functions that
-        changed."""
+        """Yield the edited parts of a definition: of a class only the functions that changed, of
+        any other definition all of it."""
         index = self._edit.new.index(statement)
         origin = self._edit.alignment.narrow.get(index)
         if origin is None:

@@ -76,7 +76,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def binders(self) -> Mapping[str, Sequence[int]]:
-        """The new statements that bind a name, by name."""
+        """The indexes of the new statements that bind each name."""
         binders = defaultdict(list)
         for index, statement in enumerate(self.new):
             for name in statement.binds:
@@ -139,7 +139,7 @@ class ImportGraph:
     """The imports between some modules, by the names that they bind."""
 
     def __init__(self, loaded: Collection[str]) -> None:
-        """`loaded` are all loaded modules of ours, in import order."""
+        """``loaded`` are all loaded modules that can be reloaded, in import order."""
         self._import_order = {name: index for index, name in enumerate(loaded)}
         self._edits: dict[str, ModuleEdit] = {}
         self._sources: dict[str, dict[str, Origin]] = {}

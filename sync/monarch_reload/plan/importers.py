@@ -16,8 +16,9 @@ from monarch_reload.source.statements import Statement
 
 
 class Importers:
-    """Finds the loaded modules that may import names from a module: their text mentions both, or
-    one of their containers has an object of that name."""
+    """Finds the loaded modules that may import names from a module: their text mentions the module
+    and one of the names, or one of their containers has an object that one of the names is bound
+    to."""
 
     def __init__(self, sources: RunningSources, planned: Collection[str], exports: Exports) -> None:
         self._sources = sources

@@ -46,9 +46,9 @@ def make_plan(
 ) -> EditPlan:
     """Return the plan of some edits.
 
-    `importers(module, names)` returns the loaded modules that may import `names` from `module`;
-    `loaded` are all loaded modules of ours, in import order. `check` is called now and then; it
-    raises to cancel the work.
+    ``importers(module, names)`` returns the loaded modules that may import ``names`` from
+    ``module``; ``loaded`` are all loaded modules that can be reloaded, in import order. ``check``
+    is called now and then; it raises to cancel the work.
     """
     planner = _Planner(importers, ImportGraph(loaded), check)
     for edit in edits:
@@ -158,8 +158,8 @@ class _Planner:
                 self._fill_again(plan, name)
 
     def _fill_again(self, plan: ModulePlan, name: str) -> None:
-        """Run all calls that fill an object again, with the statement that makes it, if any of them
-        runs: `parser.add_argument` does not take an option twice."""
+        """Run all statements that make or fill the object ``name``, if one of them runs or was
+        removed: ``parser.add_argument``, for example, does not take an option twice."""
         edit = plan.edit
         origins = {edit.alignment.source_of(index) for index in range(len(edit.new))}
         is_less = any(_fills(s, name) for i, s in enumerate(edit.old) if i not in origins)
@@ -229,8 +229,8 @@ class _Planner:
                 yield name, DirtyMark.VALUE if is_item else DirtyMark.INSTANCE
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
-        """Return the mark on a name that a statement binds, because it runs, is patched, or calls
-        code that changed."""
+        """Return the mark of a name that a statement binds, because the statement runs, is patched,
+        or calls code that changed; None if the edit does not affect the name."""
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)

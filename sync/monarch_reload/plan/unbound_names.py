@@ -60,7 +60,7 @@ def unbound_names(
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
-    """Return the names that some kinds of instructions mention; many times faster than `dis`."""
+    """Return the names that instructions of these kinds mention; many times faster than ``dis``."""
     names: set[str] = set()
     raw, extension = code.co_code, 0
     for at in range(0, len(raw), 2):

@@ -33,7 +33,7 @@ class Alignment(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def inherited(self) -> frozenset[int]:
-        """Return the old statements that continue as new ones."""
+        """The indexes of the old statements that a new statement comes from."""
         return frozenset(
             old for pairs in (self.same, self.narrow, self.renewed) for old in pairs.values()
         )

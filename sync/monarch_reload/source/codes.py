@@ -84,10 +84,11 @@ def _says_its_line(code: CodeType) -> bool:
 
 
 def moved_code(code: CodeType, distance: int, path: str | None = None) -> CodeType:
-    """Return the code with its lines shifted by ``distance``, nested code objects included; with
+    """Return the code with its lines moved down by ``distance``, nested code objects included; with
     ``path``, as code of that file.
 
-    All lines of a code object count from its first line.
+    The first line of each code object is replaced. Its other lines are stored relative to the
+    first.
     """
     constants = tuple(
         moved_code(constant, distance, path) if isinstance(constant, CodeType) else constant

@@ -227,7 +227,8 @@ class RunningSources:
         return [n for n in self._names.get(os.path.realpath(path), ()) if n in sys.modules]
 
     def loaded(self) -> Iterator[tuple[str, ModuleType]]:
-        """Yield every loaded module of ours, in the order of import."""
+        """Yield (name, module) of every loaded module that can be reloaded, in the order of
+        import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
             # Some modules put another object in their place.
@@ -305,8 +306,8 @@ class ImportHook:
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Return a namespace package for a folder that does not exist yet; None if no new file is
-        in it."""
+        """Return the spec of a namespace package, for a folder that does not exist yet; None if no
+        new file is in such a folder."""
         files = (*self.pending, *self.arriving)
         folders = [
             base
@@ -345,7 +346,8 @@ def _is_found_from_here(path: str) -> bool:
 
 
 class _RecordingLoader(SourceFileLoader):
-    """Loads a module of ours, and records the text that it runs and how long its import takes."""
+    """Loads a module that can be reloaded, and records the text that it runs and how long its
+    import takes."""
 
     def __init__(self, fullname: str, path: str, hook: ImportHook, sources: RunningSources) -> None:
         super().__init__(fullname, path)

@@ -201,7 +201,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_computed_whole(self) -> bool:
-        """Whether the bound value is computed at once: `[f(x) for x in xs]`, `sorted(...)`."""
+        """Whether the bound value is a container that is filled when the statement runs: ``[f(x)
+        for x in xs]``, ``sorted(...)``."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)):
             return False
         value = self.node.value
@@ -311,7 +312,8 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:
-    """Split `from m import a, b` into two statements, so that adding `b` leaves `a` alone."""
+    """Return an import of several names as one import for each name, so that a change of one leaves
+    the others alone. Any other node is returned as it is, in a list."""
     if not isinstance(node, (ast.Import, ast.ImportFrom)):
         return [node]
     if len(node.names) == 1:

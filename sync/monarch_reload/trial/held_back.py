@@ -153,10 +153,10 @@ class HeldBack:
         return {id(after) for part, after in live if after is not part}
 
     def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
-        """Return an action that repeats the change, with live objects instead of their staged
-        twins.
+        """Return an action that repeats the change, with live objects in place of staged ones.
 
-        An object that takes the name of a registered one also takes its place in the container.
+        If a new object takes the name of an object in the container, it also takes the place of
+        that object in the container.
         """
         kind = type(self.registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)

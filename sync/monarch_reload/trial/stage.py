@@ -266,8 +266,8 @@ class TrialStage:
             yield from ((live.get(gone), name) for gone in before - after)
 
     def _is_definition(self, entry: Any) -> bool:
-        """Return whether an entry is, or contains, a callable or an instance of a class made
-        here."""
+        """Return whether an entry is, or contains, a callable that was made in the trial, or an
+        instance of a class that was."""
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
         return any(
             id(type(part)) in self.made or (id(part) in self.made and callable(part))

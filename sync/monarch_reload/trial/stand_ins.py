@@ -93,8 +93,8 @@ class StandIns:
         return twin
 
     def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
-        """Answer `isinstance` or `issubclass` for staged code: objects of a live class also count
-        as objects of its staged twin."""
+        """Return the answer of ``isinstance`` or ``issubclass`` (``check``) for staged code:
+        objects of a live class also count as objects of the staged class."""
         if check(thing, kind):
             return True
         kinds = kind if type(kind) is tuple else (kind,)

@@ -101,8 +101,7 @@ class _Wild:
 
 class RuleFile:
     """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
-    is matched
-    without retries."""
+    is matched without retries."""
 
     def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

@@ -151,7 +151,8 @@ class Completion:
                 self._log.rewrite(self._log.state)
 
     def forget_missing(self) -> None:
-        """Forget the files that were deleted here, so that the next push brings them again."""
+        """Forget the manifest's entries that were deleted on the host, so that the next push brings
+        them again."""
         manifest = self._log.state.manifest
         paths = (entry.path for entry in manifest)
         missing = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]

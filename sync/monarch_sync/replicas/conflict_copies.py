@@ -89,10 +89,10 @@ _MAX_NAME_BYTES = 255
 
 
 def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
-    """Return `NAME.host-MARK`, a path below ``root`` as ``name`` is.
+    """Return the path of a conflict copy of ``name``, in the same folder: ``NAME.host-MARK``.
 
-    NAME is cut if the result would be too long. If there is another file of that name, which may
-    not be replaced, the name is `NAME.host-MARK-2`, and so on.
+    NAME is cut if the result would be too long. If an entry with another content has that path, the
+    name is ``NAME.host-MARK-2``, and so on.
     """
     folder, slash, base = name.rpartition("/")
     for number in itertools.count(1):

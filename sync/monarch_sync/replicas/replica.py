@@ -290,7 +290,8 @@ class Replica:
         return self._go_on(self._pending, stage.blobs, blobs)
 
     def _ensure_folder(self) -> None:
-        """Make the replica's folder if it was deleted; then no file in it counts as ours."""
+        """Make the replica's folder if it was deleted, and forget all of its entries, so that a
+        push brings them again."""
         if not self._on_disk.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()

@@ -132,7 +132,8 @@ class StateLog:
         self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
-        """Record that these paths no longer count as ours."""
+        """Record that these paths no longer belong to the manifest, because they were deleted on
+        the host."""
         self._append(_Forgotten(self.state.generation, encode_paths(paths)))
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 

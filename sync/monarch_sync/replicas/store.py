@@ -70,7 +70,8 @@ class ContentStore:
         return name in self._sizes or f"{name}{_PATCH}" in self._sizes
 
     def take(self, path: str, digest: bytes, status: os.stat_result) -> None:
-        """Move a file into the store. It had this content when it had this status."""
+        """Move a file into the store. ``digest`` is that of its content at the time of ``status``.
+        A file that the store cannot use is deleted."""
         size = status.st_size
         if size > self._max_bytes:
             self._disk.unlink(path)  # It would displace all others, and then be dropped itself.

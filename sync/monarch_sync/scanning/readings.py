@@ -42,7 +42,8 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
-        """Return whether a file with this status certainly has the same content."""
+        """Return whether a file with this status certainly has the same content as when it was
+        read."""
         size, mtime_ns, ctime_ns, _, read_ns, _ = self
         return (
             mtime_ns == status.st_mtime_ns
@@ -81,7 +82,8 @@ class Readings:
         self._stale.clear()
 
     def stale_names(self) -> set[str]:
-        """Return the names by which changed files were looked at before. Each is returned once."""
+        """Return the names of files with several names that were found changed, and forget them, so
+        that each is returned once."""
         stale, self._stale = self._stale, set()
         return stale
 
@@ -145,7 +147,7 @@ class Readings:
 
 
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a path is one of these, or inside one of them."""
+    """Return a function that tells whether a path is in ``paths``, or inside a path that is."""
 
     def moves(path: str) -> bool:
         while path:

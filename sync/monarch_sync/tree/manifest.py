@@ -260,8 +260,8 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
-        """Return the manifest in `raw`. Raises `BadManifest` if it is none, if an entry breaks a
-        rule, or if its digests are of another kind than ours."""
+        """Return the manifest in ``raw``. Raises ``BadManifest`` if it cannot be decoded, if an
+        entry breaks a rule, or if its digests were made by another algorithm than ours."""
         try:
             encoded = msgspec.msgpack.decode(raw, type=_Encoded)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -102,7 +102,8 @@ class Cover:
                     pass
 
     def is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, as before."""
+        """Return whether the rules treat a renamed folder, and all its content, under its new name
+        as under its old."""
         tracked = self._tracked
         if tracked is not None and (tracked.below(old) or tracked.below(new)):
             return False  # Some of its folders may not be watched.

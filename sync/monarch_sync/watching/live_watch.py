@@ -128,7 +128,8 @@ class LiveWatch:
                     cover.take_in(parent[at:], [path[at:] for path in paths])
 
     def _is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, as before."""
+        """Return whether the rules treat a renamed folder, and all its content, under its new name
+        as under its old."""
         return all(
             cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
             for cover in self._covers
