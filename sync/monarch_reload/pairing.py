@@ -110,8 +110,8 @@ class Pairing:
                     yield from ((wrapper, staged_wrapper) for staged_wrapper in alike)
 
     def _is_stranger(self, index: int, origin: int | None) -> bool:
-        """Return whether the live object under the name of the new definition ``index`` becomes
-        another definition. ``origin`` is the old statement that the new one comes from."""
+        """Return whether the live object under the name of the new definition ``index`` continues
+        as another definition. ``origin`` is the old statement that the new one comes from."""
         statement = self._plan.edit.new[index]
         left_alone = {i for i, bound in self._left_alone.items() if statement.name in bound}
         return statement.is_definition and has_another_heir(
@@ -131,7 +131,7 @@ class Pairing:
 
     def _bind(self, index: int, is_stranger: bool) -> None:
         """Record that the statement ``index`` binds its names. ``is_stranger``: the live objects
-        under these names do not become its definitions."""
+        that these names are bound to continue as other definitions."""
         statement = self._plan.edit.new[index]
         names: Iterable[str] = sorted(self._bound_by(index))
         if "*" in statement.binds:
@@ -175,8 +175,8 @@ def made_by(definition: Statement, module: LiveModule | None) -> Iterator[Functi
 def has_another_heir(
     edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
 ) -> bool:
-    """Return whether the live object under the name of a new definition becomes another definition,
-    as with several ``def _`` that a decorator registers.
+    """Return whether the live object under the name of a new definition continues as another
+    definition, as with several ``def _`` that a decorator registers.
 
     ``origin`` is the old statement that ``statement`` comes from. ``left_alone`` are new statements
     that may bind the name, but did not.

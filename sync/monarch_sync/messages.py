@@ -50,8 +50,8 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
-    """Entries of a first state with their contents, folders before what is in them. It is sent
-    while the author still scans the rest.
+    """A part of a first state: entries and their contents, folders before what is in them. The
+    author sends it while it still scans the rest.
 
     Both ends may do without: if a stage refers to an instalment that the host has not kept, the
     host answers with ``Need``.

@@ -98,8 +98,8 @@ class SourceOutline:
 
 @dataclass
 class MadeGraph:
-    """A graph, and its sources: the text of each module that was replaced after the graph was made,
-    as it was before."""
+    """A graph and its sources: for each module that was replaced after the graph was made, the text
+    that the module ran before."""
 
     graph: weakref.ref[Any]
     maker: str

@@ -112,8 +112,8 @@ class PastCode:
                     self.removed.pop(name, None)
 
     def undone(self, name: str, source: ModuleSource) -> None:
-        """Record that a reload was undone: ``source`` becomes an earlier version of the module, and
-        its newest earlier version, which runs again, is no longer one."""
+        """Record that a reload was undone: ``source``, which ran until now, takes the place of the
+        module's newest earlier version, which runs again."""
         if self._past.get(name):
             self._past[name].pop()
         self.replaced(name, source, "the push that was taken back")

@@ -48,9 +48,9 @@ class LivingCode:
     def take(self, pause: Callable[[], None]) -> None:
         """Find the functions, classes, caches and suspended frames.
 
-        The list of all objects is made and dropped before the first pause. While it exists, it
-        keeps alive what other threads free, such as a step's activations, so only what may be
-        wanted is kept of it.
+        The list of all objects is made and dropped before the first pause, and only objects that
+        may be wanted are kept. While it exists, the list keeps alive what other threads free, such
+        as a step's activations.
         """
         paths, modules, functions = self._paths, frozenset(self._modules), FunctionType
         candidates = [

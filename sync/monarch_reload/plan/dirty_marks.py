@@ -91,7 +91,8 @@ class ModulePlan(msgspec.Struct):
 
     @property
     def is_staged(self) -> bool:
-        """Whether code that runs in the trial must see this module otherwise than it is live."""
+        """Whether code that runs in the trial must see this module in another state than the live
+        one."""
         return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 

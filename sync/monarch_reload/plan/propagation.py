@@ -283,8 +283,8 @@ class Propagation:
         return self.marked(module, name)[0]
 
     def marked(self, module: str, name: str) -> tuple[DirtyMark | None, tuple[str, str]]:
-        """Return the mark of a name (None: not affected), and the (module, name) that the name was
-        imported from."""
+        """Return the mark of a name (None: not affected), and the (module, name) that the name
+        comes from, by imports or itself."""
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))

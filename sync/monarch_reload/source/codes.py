@@ -50,8 +50,8 @@ class Codes(Mapping[Place, CodeType]):
         self._codes = {place: (moved_code(*moved), 0) for place, moved in self._codes.items()}
 
     def has_closures(self) -> bool:
-        """Return whether one of the code objects is that of an inner function, which objects may
-        refer to without a name."""
+        """Return whether one of the code objects is that of an inner function. Objects may refer to
+        its functions although no name does."""
         return any(
             code.co_flags & inspect.CO_NESTED and name[0] != "<"
             for (name, _), (code, _) in self._codes.items()

@@ -22,7 +22,7 @@ Lookup = Callable[[Any], Any]
 
 
 class Whose(Enum):
-    """Whose code changed a container: staged code, running code, or either of them."""
+    """Which code changed a container: staged code, running code, or one of the two."""
 
     OURS = "staged code"
     OTHERS = "running code"

@@ -18,8 +18,8 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class Ahead:
-    """The instalments of one replica: content that arrives and is staged before the stage, to which
-    only the rest is left.
+    """The instalments of one replica: content that arrives and is staged before the stage, which
+    then brings only the rest.
 
     It is dropped if the stage changes or removes any of its entries.
     """

@@ -66,7 +66,8 @@ class Completion:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the work that is left for the time after a commit's answer is done."""
+        """Whether the work after the answer to a commit, such as moving replaced files to the
+        store, is done."""
         return self._unsettled is None
 
     def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
@@ -137,7 +138,7 @@ class Completion:
 
     def note_reboot(self) -> None:
         """After a reboot, or if another folder has taken the replica's place, compare all files
-        with the manifest. Files with another content no longer count as ours."""
+        with the manifest. Files with another content are removed from the manifest."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return

@@ -198,7 +198,8 @@ class Replica:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the work that is left for the time after a commit's answer is done."""
+        """Whether the work after the answer to a commit, such as moving replaced files to the
+        store, is done."""
         return self._completion.is_settled
 
     def settle(self) -> None:

@@ -78,7 +78,8 @@ class _Done(msgspec.Struct, tag="done", array_like=True):
 
 
 class _Forgotten(msgspec.Struct, tag="forgotten", array_like=True):
-    """The record of paths that no longer count as ours, because they were deleted on the host."""
+    """The record of paths that were removed from the manifest, because they were deleted on the
+    host."""
 
     generation: int
     paths: list[bytes]
@@ -132,8 +133,8 @@ class StateLog:
         self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
-        """Record that these paths no longer belong to the manifest, because they were deleted on
-        the host."""
+        """Remove these paths from the manifest, because they were deleted on the host, and record
+        that."""
         self._append(_Forgotten(self.state.generation, encode_paths(paths)))
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 

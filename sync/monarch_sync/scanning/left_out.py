@@ -76,8 +76,8 @@ class LeftOut:
             self._problems.pop(path, None)
 
     def drop_unlisted(self, entries: dict[str, Entry]) -> None:
-        """Remove folders that could not be listed and have no entries from ``entries``. If hosts
-        got the mode of such a folder, they might not be able to read it either."""
+        """Remove from ``entries`` the folders that could not be listed and have no entry in them.
+        If hosts got the mode of such a folder, they might not be able to read it either."""
         if self._unreadable:
             above = {parent_of(path) for path in entries}
             for path in self._unreadable.keys() - above:

@@ -37,7 +37,8 @@ class Looking:
         self._inner = InnerFolders()
 
     def begin(self) -> None:
-        """Begin a full scan: forget the notes about left-out paths of the scan before."""
+        """Begin a full scan: forget which paths the last one left out, and which files git
+        tracks."""
         self.left_out.clear()
         self.tracked.clear()
         self.readings.begin()

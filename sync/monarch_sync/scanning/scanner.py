@@ -142,7 +142,8 @@ class Scanner:
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
         """Return the manifest with the renamed folders under their new names, and the paths that
-        need no look for that reason; None if all touched paths must be looked at."""
+        need no look because only a folder above them was renamed; None if all touched paths must be
+        looked at."""
         assert self.manifest is not None
         if not moves or self._looking.readings.has_links:
             return None
@@ -295,7 +296,7 @@ class Scanner:
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
         """Make ``entries`` the scanner's manifest and return it. It shares the unchanged folders
-        with the one before."""
+        with the manifest of the last scan."""
         if self.manifest is None:
             self.manifest = Manifest(entries.values())
         else:
