@@ -141,9 +141,9 @@ class Scanner:
                 self._rescan_some(folder, parent, relatives, changed, removed)
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
-        """Return the manifest with the renamed folders under their new names, and the paths that
-        need no look because only a folder above them was renamed; None if all touched paths must be
-        looked at."""
+        """Return the manifest with the renamed folders under their new names, and the old and new
+        paths of these folders, which need no look then; None if all touched paths must be looked
+        at."""
         assert self.manifest is not None
         if not moves or self._looking.readings.has_links:
             return None
