@@ -62,7 +62,8 @@ class Adoption:
         self.stays: list[str] = []
 
     def adopt(self, plan: EditPlan, live: Mapping[str, LiveModule]) -> None:
-        """Make the flips of a plan. `live` are the edited modules, by name."""
+        """Collect the changes that a plan makes to live objects, without applying them. ``live``
+        has the edited modules, by name."""
         for twin, instance in self._stage.stand_ins.pairs:
             self.functions.pair(twin, instance)
         for thing in self._stage.made.values():
@@ -81,8 +82,12 @@ class Adoption:
                 self.displaced[id(value)] = value, before
 
     def before_of(self, value: Any) -> Any:
-        """Return the object that was bound to the name that ``value`` takes; MISSING if either is
-        plain data, such as a number or a text."""
+        """Return the object that a module's name was bound to before a commit binds it to
+        ``value``.
+
+        Returns MISSING if no name is bound to ``value`` anew, if the name is new, or if either
+        object is plain data, such as a number or a text.
+        """
         _, before = self.displaced.get(id(value), (value, MISSING))
         return MISSING if NameKind.DATA in (kind_of(value), kind_of(before)) else before
 
@@ -130,7 +135,8 @@ class Adoption:
     def _note_gone(
         self, edit: ModuleEdit, module: LiveModule | None, live_names: Mapping[str, Any]
     ) -> None:
-        """Add to ``gone`` the deleted definitions that had registered themselves."""
+        """Add to ``gone`` the live objects of deleted definitions that had registered themselves,
+        so that their registrations are removed."""
         for index, old in enumerate(edit.old):
             if old.name in edit.gone:
                 if registers_itself(old, live_names.get(old.name)):
@@ -215,7 +221,8 @@ class Adoption:
         return is_new and (is_a(live, FunctionType) or why_not_in_place(live, value, kind) is None)
 
     def _statement_of(self, live: type) -> Statement | None:
-        """Return the old statement that defined a class that is no longer in its module."""
+        """Return the statement of the old source that defined a class which has left its module;
+        None if there is none."""
         statements: Sequence[Statement] = ()
         if live.__module__ not in self.deleted:
             statements = self._edits[live.__module__].old
@@ -232,8 +239,11 @@ class Adoption:
         )
 
     def _rewrapped(self, live: Any, value: Any) -> Any:
-        """Return the wrapper of a function to bind: the live one if it may stay, else the new one.
-        Objects that refer to the live wrapper reach the new code in either case."""
+        """Return the wrapper of a function that the name is bound to: the live wrapper if it can
+        call the new code with the same cache, else the new wrapper.
+
+        Objects that refer to the live wrapper reach the new code in either case.
+        """
         befores = [live] if is_a(live, FunctionType) else wrapped_in(live)
         afters = [value] if is_a(value, FunctionType) else list(wrapped_in(value))
         pairs = (
@@ -260,11 +270,11 @@ class Adoption:
         return self._stage.made.get(id(value)) is value
 
     def settle(self) -> None:
-        """Make the objects that staged code made part of the live modules.
+        """Make the new objects of staged code part of the live modules.
 
-        Functions get the live module's globals, instances the live class, and references to staged
-        twins are replaced by the live objects. All these objects are new and reachable only through
-        new bindings, so nothing has to be undone.
+        Functions get the live module's globals, instances get the live class, and references in
+        these objects to staged objects become references to live ones. All of them are new and
+        reachable only through new bindings, so nothing has to be undone.
         """
         homes = {
             id(namespace): vars(sys.modules[name])
@@ -319,10 +329,8 @@ class Adoption:
         self.__dict__.pop("_made", None)
 
     def forget_twins(self) -> None:
-        """Remove staged classes from the subclass lists of their bases.
-
-        Staged functions are marked with their live ones, so that they do not count as definitions.
-        """
+        """Remove staged classes from the subclass lists of their bases, and mark staged functions
+        as wrappers of their live ones, so that neither counts as a definition of its own."""
         for staged, live in self.functions.twins.values():
             if is_a(staged, type) and staged is not live:
                 _detach(staged)
@@ -330,7 +338,8 @@ class Adoption:
                 staged.__dict__["__wrapped__"] = live
 
     def forget_all(self) -> None:
-        """Detach the staged twins and all new classes from their bases, after an abort."""
+        """After an abort, remove staged classes, and the new classes that the trial made, from the
+        subclass lists of their bases."""
         self.forget_twins()
         modules = {*self._stage.namespaces, *self._stage.imported}
         for thing in self._stage.made.values() if self._stage.made_is_exact else ():

@@ -31,9 +31,10 @@ def at_start(function: F) -> F:
 
 
 def counts_from_next_start(function: FunctionType) -> bool:
-    """Return whether an edit of a function shows only at the next start.
+    """Return whether an edit of a function shows only at the next start of the run.
 
-    True for marked functions, and for `__init__` of torch modules, which exist by now.
+    True for functions that are marked with ``at_start``, and for ``__init__`` of torch modules, as
+    the run has made its modules already.
     """
     if getattr(function, _MARK, False) is True:
         return True
@@ -55,9 +56,12 @@ def helpers_of_the_start(
     functions: Collection[tuple[str, str]],
     values: Collection[tuple[str, str]],
 ) -> Iterator[str]:
-    """Yield the given functions and values, by module and name, that only such functions use.
+    """Yield the qualified names of those given functions and values that only code at the start of
+    a run uses.
 
-    `sources` are the new sources of the workspace's modules.
+    ``functions`` and ``values`` are (module, name); ``sources`` are the new sources of the
+    workspace's modules. Yields nothing if none of these modules has a function marked with
+    ``at_start``.
     """
 
     if not any(map(_has_marked, sources)):
@@ -77,7 +81,8 @@ def helpers_of_the_start(
 
 
 def _has_marked(module: str) -> bool:
-    """Return whether a live module defines a marked function; only then is its text read."""
+    """Return whether a loaded module defines a function or method that counts only from the next
+    start."""
     for thing in list(own_names(sys.modules.get(module)).values()):
         parts = list(vars(thing).values()) if is_a(thing, type) else [thing]
         for part in parts:
@@ -87,8 +92,11 @@ def _has_marked(module: str) -> bool:
 
 
 def _is_part(name: str, ours: Collection[str]) -> bool:
-    """Return whether a module outside the workspace that marks functions mentions this name: it may
-    look the function up in a module that it is given, as recipes do."""
+    """Return whether a module outside the workspace that uses ``at_start`` may use this name: it
+    has the name itself, or mentions it in quotes, as recipes do to look a function up.
+
+    ``ours`` are the names of the workspace's modules.
+    """
     for module_name, module in list(sys.modules.items()):
         is_marking = type(module) is ModuleType and vars(module).get("at_start") is at_start
         if not is_marking or module_name in ours or module.__name__ == __name__:

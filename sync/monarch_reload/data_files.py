@@ -38,7 +38,8 @@ def named_in(text: bytes, folders: Iterable[str]) -> Iterator[str]:
 
 
 def naming(statements: Iterable[Statement], files: Collection[str]) -> frozenset[int]:
-    """Return the indexes of the statements that contain the base name of one of the files."""
+    """Return the indexes of the statements that mention one of the files, by its base name, in a
+    string."""
     last = {os.path.basename(path) for path in files}
     return frozenset(
         index

@@ -58,9 +58,8 @@ class ReloadBeforeCell:
             self._tell_old_code(changed)
 
     def _tell_old_code(self, changed: Sequence[str]) -> None:
-        """Print the old code that the reload did not reach. It searches before the cell runs,
-        because the cell would hold further objects.
-        """
+        """Print the old code that still runs after a reload. This happens before the cell runs, as
+        a running cell would itself refer to old objects."""
         audit = self.reloader.audit(changed)
         for text in audit.stale:
             print(f"old code: {text}", file=sys.stderr)  # noqa: T201

@@ -24,7 +24,8 @@ def is_a(value: object, kind: tuple[type, ...]) -> bool: ...
 
 
 def is_a(value: object, kind: Any) -> bool:
-    """Return whether a value is of a kind, by its type alone."""
+    """Return whether the type of a value is ``kind`` or a subclass of it, whatever the value's
+    ``__class__`` says."""
     return issubclass(type(value), kind)
 
 

@@ -62,7 +62,7 @@ class Pairing:
         self.undecorated: list[tuple[Any, list[Any]]] = []
 
     def pair(self) -> None:
-        """Go through all statements that ran, in their order."""
+        """Pair the definitions of all statements that ran, in their order."""
         for index in sorted(self._plan.run | self._plan.twin):
             origin = self._plan.edit.alignment.source_of(index)
             old = None if origin is None else self._plan.edit.old[origin]
@@ -97,8 +97,8 @@ class Pairing:
     def _where_held(
         self, module: LiveModule, index: int, old: Statement
     ) -> Iterator[tuple[FunctionType, FunctionType]]:
-        """Yield (live, staged) pairs of a definition's functions, and of the functions that wrap
-        them, as registries may refer to either."""
+        """Yield (live, staged) pairs of a definition's functions that registries may refer to, and
+        of the functions that wrap them."""
         new = self._plan.edit.new[index]
         place = new.name or "", new.first
         for live in module.hidden_of(old) if index in self._plan.run else module.functions_of(old):
@@ -110,7 +110,8 @@ class Pairing:
                     yield from ((wrapper, staged_wrapper) for staged_wrapper in alike)
 
     def _is_stranger(self, index: int, origin: int | None) -> bool:
-        """Return whether the live object under a definition's name continues under another name."""
+        """Return whether the live object under the name of the new definition ``index`` continues
+        as another definition. ``origin`` is the old statement that the new one comes from."""
         statement = self._plan.edit.new[index]
         left_alone = {i for i, bound in self._left_alone.items() if statement.name in bound}
         return statement.is_definition and has_another_heir(
@@ -118,8 +119,8 @@ class Pairing:
         )
 
     def _pair_by_place(self, index: int, old: Statement) -> None:
-        """Pair a function with the live function that was defined at the same place, whatever its
-        name is bound to."""
+        """Pair the new function ``index`` with the one live function that was defined where ``old``
+        is, whatever its name is bound to now."""
         if self._module is None:
             return
         assert old.name is not None
@@ -129,7 +130,8 @@ class Pairing:
             self._functions.function(functions[0], value)
 
     def _bind(self, index: int, is_stranger: bool) -> None:
-        """Note that the statement binds its names."""
+        """Record that the statement ``index`` binds its names. ``is_stranger``: the live objects
+        that these names are bound to continue as other definitions."""
         statement = self._plan.edit.new[index]
         names: Iterable[str] = sorted(self._bound_by(index))
         if "*" in statement.binds:
@@ -149,7 +151,8 @@ class Pairing:
 def _left_alone(
     edit: ModuleEdit, name: str, left_by: Mapping[tuple[str, int], set[str]]
 ) -> Mapping[int, set[str]]:
-    """Return, by statement, the names that it might bind but left to definitions above it."""
+    """Return, by statement, the names that the statement might bind, but left bound to a definition
+    above it."""
     above: set[str] = set()
     left_alone: dict[int, set[str]] = {}
     for index, statement in enumerate(edit.new):
@@ -172,10 +175,11 @@ def made_by(definition: Statement, module: LiveModule | None) -> Iterator[Functi
 def has_another_heir(
     edit: ModuleEdit, statement: Statement, origin: int | None, left_alone: Collection[int]
 ) -> bool:
-    """Return whether the live object under a definition's name continues under another definition.
+    """Return whether the live object under the name of a new definition continues as another
+    definition, as with several ``def _`` that a decorator registers.
 
-    `def _` may occur many times, each with a decorator that registers it. `left_alone` are new
-    statements that may bind the name, but did not.
+    ``origin`` is the old statement that ``statement`` comes from. ``left_alone`` are new statements
+    that may bind the name, but did not.
     """
     last = edit.last_binders.get(statement.name or "")
     if last is None or last == origin:
@@ -188,13 +192,15 @@ def has_another_heir(
 def is_decorated_anew(
     live: FunctionType, staged: FunctionType, old: Statement, new: Statement
 ) -> bool:
-    """Return whether one function has new decorators around it, before and after the edit."""
+    """Return whether ``live`` and ``staged`` are one function before and after the edit, perhaps
+    inside decorators."""
     name = old.name if old.is_function and old.name == new.name else None
     return name is not None and wraps(live, name) and wraps(staged, name)
 
 
 def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
-    """Return whether a definition is gone while others of its name remain, as with `def _`."""
+    """Return whether the old definition ``index`` was removed, and nothing but definitions bind its
+    name in the new source, as with several ``def _``."""
     others = edit.binders.get(edit.old[index].name or "", ())
     return index not in edit.alignment.inherited and all(
         edit.new[other].is_definition for other in others
@@ -202,10 +208,11 @@ def was_one_of_several(edit: ModuleEdit, index: int) -> bool:
 
 
 def registers_itself(statement: Statement, live: Any) -> bool:
-    """Return whether a definition had decorators, base classes or a metaclass of ours register it.
+    """Return whether a definition registered itself: it has decorators, or it is a class with a
+    metaclass, or a base with ``__init_subclass__``, of other modules than builtins, abc, enum and
+    typing.
 
-    Other definitions did not register themselves: if they are in a registry, other code put them
-    there.
+    Any other definition that is in a registry was put there by other code.
     """
     if statement.is_decorated:
         return True

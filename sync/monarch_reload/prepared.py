@@ -151,7 +151,8 @@ class Prepared:
         return self.report.needs_respawn
 
     def respawns(self, names: Collection[str], reason: str) -> None:
-        """Note for these modules that they need a new process; they do not change in this one."""
+        """Record that these modules can change only in a new process; they do not change in this
+        one."""
         for name in names:
             self.verdicts[name] = ModuleVerdict(
                 name, self._process.sources[name].path, "respawn", reason
@@ -160,10 +161,11 @@ class Prepared:
     def stage_changes(
         self, changed: Mapping[str, ModuleSource], data: Collection[str], is_partial: bool
     ) -> None:
-        """Plan the changes, run the new code beside the live modules, and make the flips.
+        """Plan the changes, run the new code beside the live modules, and collect the changes of
+        live objects.
 
-        `data` are config files that change; the disk may still have their old texts. `is_partial`:
-        classes that cannot change in place take at least their new methods.
+        ``data`` are config files that change; the disk may still have their old texts.
+        ``is_partial``: classes that cannot change in place get at least their new methods.
 
         Raises ReloadError for errors of the new code, OverBudget if the planning takes too long,
         and any other exception if the reloader itself fails. In all these cases the reload is
@@ -206,8 +208,8 @@ class Prepared:
         self._judge(changed)
 
     def _move_files(self, changed: Mapping[str, ModuleSource]) -> None:
-        """Give modules that move to another file their new path now: new code imports the files
-        beside it."""
+        """Set the new path of modules that move to another file, so that new code imports the files
+        beside the new one."""
         for name, source in changed.items():
             if source.path != self._process.sources[name].path:
                 self._file_moves.apply(reshaped(sys.modules[name], source.path))
@@ -246,7 +248,7 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         look_at: Callable[[str], LiveModule],
     ) -> None:
-        """Make the flips that turn live objects into the new versions that the trial made."""
+        """Collect the changes that turn live objects into the new versions that the trial made."""
         running = self._process.sources
         self._adoption.deleted = {
             name: running[name]
@@ -272,7 +274,8 @@ class Prepared:
         )
 
     def _follow(self) -> None:
-        """Make the flips of functions to which no name leads, such as closures and wrappers."""
+        """Collect the changes of functions to which no name leads, such as closures and
+        wrappers."""
         staged_ids = {id(namespace) for namespace in self._stage.namespaces.values()}
         flips = [flip for flip in self._functions.flips if isinstance(flip, Attribute)]
         makers = [(flip.owner, flip.value) for flip in flips if flip.name == "__code__"]
@@ -288,7 +291,7 @@ class Prepared:
         self._closures.count()
 
     def _switches(self) -> dict[str, Edit]:
-        """Return the edits of the modules whose sources change."""
+        """Return the edits of the modules whose sources change, by module name."""
         switches = {}
         for name, source in self._sources.items():
             edit = self._plan.modules[name].edit
@@ -329,10 +332,11 @@ class Prepared:
         changed: Mapping[str, ModuleSource],
         exports: Exports,
     ) -> Iterator[tuple[str, RemovedAssignment]]:
-        """Plan to run again the assignments of other modules' attributes that edited modules no
-        longer make.
+        """Plan to make again the attributes of other modules that removed statements of the edited
+        modules have set.
 
-        Returns the assignments that remain, with the module that made them.
+        Yields the removed assignments for which that is not possible, each with the module that
+        made it.
         """
         running = self._process.sources
         anew: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -355,8 +359,8 @@ class Prepared:
     def _rereading(
         self, edits: list[ModuleEdit], data: Collection[str], exports: Exports
     ) -> list[ModuleEdit]:
-        """Return the edits, and edits for unchanged modules whose statements name one of the config
-        files."""
+        """Return the edits, together with edits for unchanged modules that have a statement which
+        names one of the config files."""
         if not data:
             return edits
         changed = {edit.name for edit in edits}
@@ -427,8 +431,7 @@ class Prepared:
         return report
 
     def _let_go(self) -> None:
-        """Drop the parts of the trial that an undo does not need; they refer to old or dead
-        objects."""
+        """Drop the references to the trial's objects that an undo of the commit does not need."""
         self._functions.let_go()
         self._adoption.let_go()
         self._stage.let_go()

@@ -35,7 +35,7 @@ PathLike = str | os.PathLike[str]
 
 
 class _ChangedFiles(msgspec.Struct):
-    """The files of one prepare, by absolute path."""
+    """The files that one ``Reloader.prepare`` is about, by absolute path."""
 
     texts: dict[str, bytes | None]  # None for a deleted file
     arriving: Mapping[str, str]  # further new files, each with the path of its text until then
@@ -275,11 +275,13 @@ class Reloader:
         reached: Collection[str],
         changed: Mapping[str, ModuleSource],
     ) -> str:
-        """Return why a fresh process is needed, after a trial import in another process.
+        """Return why a fresh process is needed, after a trial import in another process. Raises
+        ReloadError if the code fails there too, would fail in any process, or is that of the
+        program itself (``__main__``).
 
-        The trial imports the modules that the edit has reached. If it fails in another way than
-        here, it may lack the effects of another module's import: then all modules are imported.
-        Raises ReloadError if the code itself is to blame.
+        The trial first imports only the ``reached`` modules. If that fails with another error than
+        in this process, it may lack the effects of some other module's import, so all modules are
+        imported.
         """
         message, location = f"{type(error).__name__}: {error}", ""
         if isinstance(error, ReloadError):
@@ -317,10 +319,11 @@ class Reloader:
         )
 
     def _reached(self, error: Exception, change: _ChangedFiles, state: NewState) -> set[str]:
-        """Return the modules that change, that import such modules, or in which the attempt in this
-        process failed.
+        """Return the modules that change, those that import them, and those in which the attempt in
+        this process failed.
 
-        Returns all modules if a changed file is no module: it is unknown which modules read it.
+        Returns all modules if a changed file is no Python file, as it is unknown which modules read
+        it.
         """
         texts = change.texts.items()
         same = {os.path.realpath(path) for path, text in texts if self._runs(path, text)}
@@ -356,9 +359,11 @@ class Reloader:
                         break
 
     def _compiled(self, change: _ChangedFiles, budget: Budget) -> dict[str, ModuleSource]:
-        """Return the new sources, by module, of the loaded modules that change.
+        """Return the new source of each loaded module that changes, by module name. Raises
+        ReloadError for sources that do not compile.
 
-        When the budget is used up, the rest is not compiled: a fresh process will do it.
+        When the budget is used up, the remaining sources are not compiled: a fresh process will do
+        it.
         """
         changed: dict[str, ModuleSource] = {}
         errors: list[ReloadError] = []

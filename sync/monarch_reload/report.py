@@ -23,8 +23,9 @@ _SPOKEN: Mapping[Action, str] = {
 class ModuleVerdict(msgspec.Struct, frozen=True):
     """The verdict on one module.
 
-    patch: functions and classes change in place. rerun: top-level statements run too.
-    respawn: something in it needs a new process. unloaded: nothing to do in this one.
+    patch: functions and classes change in place. rerun: top-level statements run, too. respawn: a
+    part of the change needs a new process. unloaded: only the file changes, and nothing in this
+    process.
     """
 
     module: str
@@ -104,7 +105,7 @@ class ReloadReport:
 
     @property
     def needs_respawn(self) -> bool:
-        """Whether a part of it takes effect only in a new process."""
+        """Whether a part of the change takes effect only in a new process."""
         return any(verdict.action == "respawn" for verdict in self.verdicts.values())
 
     def __str__(self) -> str:
@@ -132,7 +133,8 @@ class ReloadReport:
         return "\n".join([head, *lines, *more])
 
     def _what(self, verdict: ModuleVerdict) -> list[str]:
-        """Return the patched definitions and the statements that ran, without the module's name."""
+        """Return what the table shows of a module: the patched definitions and the statements that
+        ran, without the module's name. Empty if it was neither patched nor run."""
         if verdict.action not in ("patch", "rerun"):
             return []
         start = f"{verdict.module}."

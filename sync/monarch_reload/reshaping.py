@@ -20,7 +20,8 @@ def other_shape(path: str) -> str:
 
 
 def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
-    """Yield the paths at which a module would be found if its file did not exist."""
+    """Yield the paths at which the import system would find a module if its present file did not
+    exist."""
     yield other_shape(path)
     if name == "__main__":
         return
@@ -30,7 +31,8 @@ def other_places(name: str, path: str, folders: Iterable[str]) -> Iterator[str]:
 
 
 def reshaped(module: ModuleType, path: str) -> Iterator[Attribute]:
-    """Yield the new values of the attributes that say where a module's file and submodules are."""
+    """Yield changes that set the attributes of a module which say where its file and its submodules
+    are."""
     spec = importlib.util.spec_from_file_location(module.__name__, path)
     assert spec is not None
     folders = spec.submodule_search_locations

@@ -28,9 +28,8 @@ class RunningFiles:
         self._deleted: set[str] = set()
 
     def changed(self) -> list[str]:
-        """Return paths whose text differs from the running text, at every call; a deletion is
-        returned once.
-        """
+        """Return the paths of files whose text differs from the text that their modules run. A
+        deleted file is returned only once, the others at every call."""
         changed = []
         for path, text in {s.path: s.text for _, s in self._sources.running()}.items():
             stat = stat_of(path)

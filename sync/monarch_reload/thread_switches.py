@@ -28,8 +28,8 @@ _usual_seconds = 0.0  # the switch interval of the process, while it is lengthen
 
 @contextlib.contextmanager
 def longer_turns() -> Iterator[None]:
-    """Keep other threads waiting during this block, for at most `_UNDISTURBED_SECONDS`. Several
-    threads may do so at the same time."""
+    """Keep other threads waiting during this block, for at most ``_UNDISTURBED_SECONDS``. Several
+    threads may use this block at the same time."""
     global _num_lengthened, _usual_seconds
     with _lock:
         if _num_lengthened == 0:
@@ -46,7 +46,8 @@ def longer_turns() -> Iterator[None]:
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The state of the process at a moment, without the thread that asks."""
+    """A record by which a thread can tell later whether other threads have run since this
+    moment."""
 
     when: float
     num_switches: int  # of the thread that asks
@@ -61,8 +62,8 @@ class Turns:
         self._began = -_FRESH_SECONDS
 
     def freshen(self) -> bool:
-        """Let other threads run first, unless that was done a moment ago; return whether they may
-        have run."""
+        """Let other threads run now, unless that happened within the last ``_FRESH_SECONDS``;
+        return whether they may have run."""
         if time.perf_counter() - self._began < _FRESH_SECONDS:
             return False
         time.sleep(0)
@@ -73,9 +74,10 @@ class Turns:
         return Moment(time.perf_counter(), _num_switches(), _worked(), _places())
 
     def undisturbed_since(self, begin: Moment, seconds: float) -> bool:
-        """Return whether no other Python thread has run since ``begin``.
+        """Return whether no other Python thread has run since ``begin``; False also if that is not
+        certain.
 
-        `seconds`: how long code ran in between that may have let others run.
+        ``seconds``: for how long code ran in between during which other threads may have run.
         """
         # A virtual machine that lost its processor for a while counts no switch, but the switch
         # interval may be over.
@@ -93,8 +95,8 @@ _CAN_ASK = sys.platform == "linux"
 
 
 def _num_switches() -> int:
-    """Return how often this thread gave up its processor, for any reason; 0 if that is not
-    known."""
+    """Return how often this thread gave up its processor, for any reason; 0 if the system does not
+    tell."""
     if not _CAN_ASK:
         return 0
     usage = resource.getrusage(resource.RUSAGE_THREAD)

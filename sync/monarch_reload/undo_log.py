@@ -27,14 +27,14 @@ MISSING: Final = _Missing()
 
 
 class Flip(Protocol):
-    """A change of one live object."""
+    """A change of one live object, which a trial prepares and a commit makes."""
 
     def apply(self) -> Callable[[], None]:
         """Make the change; return a function that undoes it."""
 
 
 class Attribute(msgspec.Struct, frozen=True, eq=False):
-    """A new value of an attribute; MISSING deletes it."""
+    """A change that sets an attribute to a value; MISSING deletes it."""
 
     owner: Any
     name: str
@@ -47,7 +47,7 @@ class Attribute(msgspec.Struct, frozen=True, eq=False):
 
 
 class Item(msgspec.Struct, frozen=True, eq=False):
-    """A new value of a mapping's item; MISSING deletes it."""
+    """A change that sets a mapping's item to a value; MISSING deletes it."""
 
     mapping: MutableMapping[Any, Any]
     key: Any
@@ -60,7 +60,7 @@ class Item(msgspec.Struct, frozen=True, eq=False):
 
 
 class Cell(msgspec.Struct, frozen=True, eq=False):
-    """A new value of a closure's variable."""
+    """A change that sets a closure's variable to a value."""
 
     cell: CellType
     value: Any

@@ -20,12 +20,12 @@ from monarch_reload.undo_log import MISSING, Attribute, Flip, Item, UndoLog
 
 
 class ClassUpgrade:
-    """A prepared upgrade of `live` to `staged`; the commit changes both, and its undo restores
-    them.
+    """A prepared upgrade of the class ``live`` to ``staged``. The commit changes both classes, and
+    its undo restores both.
 
-    `adds_globals`: the module's values that the new methods read are added to the live ones. `also`
-    are further flips of the same commit. Raises NeedsRespawn if live instances cannot become new
-    ones.
+    ``adds_globals``: the module's values that the new methods read are added to the globals of the
+    live methods. ``also`` are further changes of the same commit. Raises NeedsRespawn if live
+    instances cannot become instances of the new class.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ClassUpgrade:
 
 def _rename(staged: type, live: type) -> None:
     """Give the staged class, and the functions and classes in it, the qualified names of the live
-    one, which may have been defined in another function."""
+    class, which another function may have defined."""
     prefix, _ = next(filter(None, (_place_of(f, live) for f in _functions(live))), ("", ""))
     for part in parts_of(staged, staged.__module__):
         if part is not staged and isinstance(part, (FunctionType, type)):
@@ -125,8 +125,8 @@ def _rename(staged: type, live: type) -> None:
 
 
 def _place_of(part: FunctionType | type, cls: type) -> tuple[str, str] | None:
-    """Return the qualified prefix of the class, and the name of `part` within it; None if it is not
-    in the class."""
+    """Return (qualified name of what is around the class, name of ``part`` from the class on); None
+    if ``part`` is not in the class."""
     outer, class_name, inner = part.__qualname__.rpartition(f"{cls.__name__}.")
     return (outer, class_name + inner) if class_name else None
 

@@ -37,7 +37,7 @@ def judge(
     """Fill in the report, its verdicts included, from the plan.
 
     ``refused`` has the classes of each module that cannot change in place, with the reasons;
-    ``patched`` are the functions that take new code, ``moved`` the classes that do.
+    ``patched`` are the functions that get new code, ``moved`` the names of classes that moved.
     """
     verdicts = report.verdicts
     for name, module_plan in plan.modules.items():
@@ -104,7 +104,8 @@ def _makers_that_come_or_go(plan: EditPlan, changed: Mapping[str, ModuleSource])
 def _actions_of_scripts(
     plan: EditPlan, running: RunningSources, changed: Mapping[str, ModuleSource]
 ) -> Iterator[str]:
-    """Yield the edited statements of scripts that run only once, such as a loop."""
+    """Yield the edited statements of scripts that run only once and are not run again, such as a
+    training loop."""
     for name in changed:
         edit = plan.modules[name].edit
         for index, statement in enumerate(edit.new):
@@ -164,7 +165,8 @@ def warnings_of(
 
 
 def caches_of(plan: EditPlan) -> Iterator[Callable[[], None]]:
-    """Yield the `cache_clear` of every cached function that behaves differently now."""
+    """Yield the ``cache_clear`` of each cached function that behaves differently now. A function
+    that only calls an edited one keeps its cache."""
     for name, module_plan in plan.modules.items():
         module = sys.modules[name]
         touched = {b for i in module_plan.twin for b in module_plan.edit.new[i].binds}

@@ -23,16 +23,18 @@ _MAPPING = re.compile(r"^MAPPING(?:\s*:[^=\n]*)?\s*=\s*(\{[^\n]*\})", re.MULTILI
 
 
 class Editable(NamedTuple):
-    """A package that is installed editable. ``roots``: the folders that it is imported from."""
+    """A package that is installed editable. ``roots`` are the folders from which Python imports
+    it."""
 
     name: str
     roots: tuple[Path, ...]
 
 
 def editable_folders(workspace: Workspace, path: Iterable[str] | None = None) -> list[Folder]:
-    """Return the folders of editable installs outside of ``workspace``, with where each lands.
+    """Return the folders of editable installs outside of ``workspace``, each with where it lands.
+    Packages are looked up on ``path``, or on ``sys.path``.
 
-    ``path`` replaces ``sys.path``. The list is empty if the workspace does not want them.
+    Empty if ``workspace.editable`` is off or the workspace has no folders.
     """
     if not workspace.editable or not workspace.folders:
         return []

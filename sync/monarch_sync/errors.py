@@ -48,8 +48,8 @@ class WorkspaceMissing(SyncError):
 
 @dataclass(eq=False, repr=False)
 class WorkspaceEmptied(SyncError):
-    """A workspace folder has nothing to be synced, and hosts have files of it. Nothing was changed;
-    a push with ``allow_empty`` deletes the files there."""
+    """A workspace folder has nothing to sync, while hosts have files of it. No host was changed; a
+    push with ``allow_empty`` deletes these files."""
 
     folder: str
     num_files: int
@@ -107,7 +107,7 @@ class VersionMismatch(BadMessage):
 
 @dataclass(eq=False, repr=False)
 class MovedUnderfoot(SyncError):
-    """A file's content is no longer what the scan found; scan again, then push again."""
+    """A file's content is no longer the one that the scan found. Scan again, then push again."""
 
     path: str
 

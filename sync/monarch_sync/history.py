@@ -39,9 +39,9 @@ _MAX_PATHS = 20  # named in a record
 class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
     """The record of a commit. ``paths`` are the first of the ``num_changed`` files that it changed.
 
-    ``moves_back``, ``put_back`` and ``take_away`` are the changes that lead back to the state
-    before; the first record has none. ``takes_back``: the commit undid the generation before it,
-    which a process could not switch to.
+    ``moves_back``, ``put_back`` and ``take_away`` are the changes that restore the state before the
+    commit; the first record has none. ``takes_back``: this commit took back the generation before
+    it, because a process could not switch to that one.
     """
 
     generation: int
@@ -58,7 +58,8 @@ class _Pushed(msgspec.Struct, tag="pushed", array_like=True):
 
 
 class _Lost(msgspec.Struct, tag="lost", array_like=True):
-    """The record of entries that this replica stopped owning, though no push removed them."""
+    """The record of entries that this replica stopped owning, though no push removed them, such as
+    files that were deleted on the host."""
 
     generation: int
     put_back: list[Row]

@@ -19,11 +19,11 @@ _PART_BYTES = 2 << 20
 
 
 class Instalments:
-    """Sends a first state, part by part, to hosts that have nothing, which are given by ``views``.
-    ``send`` is called with each part, of ``part_bytes`` of content, and sends it to all hosts.
+    """Sends a first state in parts, before the scan has ended, to hosts to which nothing was pushed
+    yet (``views``). ``send`` sends a part to all hosts; a part has about ``part_bytes`` of content.
 
-    Pass `add` to `Scanner.scan`, which calls it for each entry; pass the scan's manifest to `end`.
-    A `Push` to these views then sends only what has changed since.
+    Pass ``add`` to ``Scanner.scan``, which calls it for each entry; pass the scan's manifest to
+    ``end``. A ``Push`` to these views then sends only what the parts have not brought.
     """
 
     def __init__(

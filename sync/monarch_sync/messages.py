@@ -34,11 +34,12 @@ PROTOCOL_VERSION = 5
 
 
 class Blob(msgspec.Struct, array_like=True, frozen=True):
-    """One piece of content that is sent beside a message.
+    """One piece of content that is sent beside a message; ``encoding`` says what the bytes are.
 
-    ``raw``: a content. ``delta``: pieces, and ``patch``: a frame, that make it from ``base``, a
-    content that the host has. ``pack``: ``parts`` one after the other, each (digest, size);
-    ``frame``: the same, compressed. Those two have no digest of their own.
+    ``raw``: a content. ``delta`` or ``patch``: pieces or a zstd frame that make the content from
+    ``base``, a content that the host has. ``pack``: several contents one after the other, of which
+    ``parts`` has (digest, size). ``frame``: a compressed pack. A pack and a frame have no digest of
+    their own.
     """
 
     digest: bytes
@@ -49,9 +50,12 @@ class Blob(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
-    """Some entries of a first state, folders before content, with their contents, sent while the
-    author still scans the rest of it. It is optional for both ends: if a stage refers to an
-    instalment that the host has not kept, the host answers with ``Need``."""
+    """A part of a first state: entries and their contents, folders before what is in them. The
+    author sends it while it still scans the rest.
+
+    Both ends may do without: if a stage refers to an instalment that the host has not kept, the
+    host answers with ``Need``.
+    """
 
     generation: int
     author: str
@@ -60,12 +64,13 @@ class Instalment(msgspec.Struct, tag=10, array_like=True, frozen=True):
 
 
 class StageRequest(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Ask the host to prepare a state. If ``base`` is empty, ``changed`` is the whole manifest.
+    """Ask the host to prepare a state: ``changed`` and ``removed`` are applied to the state
+    ``base``. If ``base`` is empty, ``changed`` is the whole manifest.
 
     ``moves``: folders of the base that were renamed, as (old, new); the other changes apply after
-    the moves. ``takes_back``: the state restores the one before the host's present generation,
-    which a process could not switch to. ``ahead``: the digest of the entries that instalments
-    brought of this first state; ``changed`` and ``removed`` lead from there.
+    the moves. ``takes_back``: the state is the one before the host's present generation, to which a
+    process could not switch. ``ahead``: the digest of the entries that instalments have brought;
+    the changes apply to these.
     """
 
     generation: int
@@ -97,7 +102,8 @@ class Abort(msgspec.Struct, tag=3, array_like=True, frozen=True):
 
 
 class Need(msgspec.Struct, tag=4, array_like=True, frozen=True):
-    """Not ready: these contents are missing, or with ``whole`` the whole manifest."""
+    """Not ready: the host lacks the contents ``digests``. With ``whole``, it needs the whole
+    manifest, as it does not have the base."""
 
     digests: list[bytes]
     whole: bool = False
@@ -108,8 +114,8 @@ class Staged(msgspec.Struct, tag=5, array_like=True, frozen=True):
     content), with an empty path for a file that will be deleted.
 
     ``moves``: folders that are only renamed, as (old, new); their files are not in ``files``.
-    Counted separately: links that are made, changed or deleted, files and folders of which only the
-    mode changes, and empty folders that are made or deleted.
+    ``num_links``, ``num_modes`` and ``num_folders`` count links that change, files and folders of
+    which only the mode changes, and empty folders that are made or deleted.
     """
 
     generation: int
@@ -152,11 +158,12 @@ class AskHistory(msgspec.Struct, tag=40, array_like=True, frozen=True):
 
 
 class ToldGeneration(msgspec.Struct, array_like=True, frozen=True):
-    """A generation that a host had. ``age_seconds`` rather than a time, as clocks differ.
+    """A generation that a host has had, and how long ago: the clocks of hosts differ, so that no
+    time is sent.
 
-    ``paths`` are the first of ``num_changed`` files. ``is_whole`` is False if the host has lost
-    some of its contents, or the records that lead back to it. ``is_taken_back``: a process could
-    not switch to it.
+    ``paths`` are the first of the ``num_changed`` files. ``is_whole`` is False if the host has lost
+    some of its contents, or the records that lead back to it. ``is_taken_back``: it was undone, as
+    a process could not switch to it.
     """
 
     generation: int
@@ -195,7 +202,7 @@ class StateReply(msgspec.Struct, tag=43, array_like=True, frozen=True):
 
 
 class AskMissing(msgspec.Struct, tag=44, array_like=True, frozen=True):
-    """Ask which of these contents the author would have to send."""
+    """Ask which of these contents the host lacks, so that the author would have to send them."""
 
     digests: list[bytes]
 
@@ -222,8 +229,9 @@ class AskChanges(msgspec.Struct, tag=47, array_like=True, frozen=True):
 
 
 class Changes(msgspec.Struct, tag=48, array_like=True, frozen=True):
-    """The entries that differ, before and in ``generation``. ``digest`` and ``age_seconds`` are of
-    that generation."""
+    """The entries that differ between an earlier generation and ``generation``: ``before`` are
+    those of the first, ``now`` those of the second. ``digest`` and ``age_seconds`` are those of
+    ``generation``."""
 
     generation: int
     digest: bytes

@@ -20,8 +20,8 @@ _PIECE = 1 << 16
 
 
 class _MountTable:
-    """All mounts that this process sees. The kernel takes 50 us or more to list them, so the list
-    is read again only after the kernel has reported, by the open file, that mounts have changed."""
+    """All mounts that this process sees. Listing them takes the kernel 50 us or more, so they are
+    listed again only after the kernel has reported a change of them."""
 
     def __init__(self, path: str) -> None:
         # The kernel reports a change once: the thread that gets the report reads the list for all.
@@ -56,8 +56,8 @@ class _MountTable:
 
 @functools.lru_cache(maxsize=1)
 def _table_of(pid: int, path: str) -> _MountTable:
-    """Return the table that a process opened. A forked child must not use its parent's: they would
-    take the reports of changes from each other."""
+    """Return the mount table that a process has opened. Each process opens its own: if a forked
+    child shared its parent's, one would take the kernel's reports from the other."""
     return _MountTable(path)
 
 

@@ -46,7 +46,7 @@ class Progress:
 
 
 class _Counted:
-    """A file whose bytes are counted as they are read."""
+    """A file that adds the bytes read from it to the progress."""
 
     def __init__(self, file: BinaryIO, progress: Progress) -> None:
         self._file = file

@@ -70,11 +70,11 @@ class HostView:
 
 
 class _Change(NamedTuple):
-    """The changes from a host's state to the new one; for a first state, from the entries that
-    instalments brought, named by their digest.
+    """The changes from a host's state to the new one. For a first state, they are the changes from
+    the entries that instalments brought, whose digest is ``ahead``.
 
-    ``contents``: the contents of the changed files that may be sent unasked. ``unsure``: those of
-    them that the host may have at another path, so the push looks for them there. ``replaced``:
+    ``contents``: the contents of changed files that may be sent unasked. ``unsure``: those of them
+    that the host may have at another path; those that its manifest has are not sent. ``replaced``:
     contents of the old state that no file has any more.
     """
 
@@ -124,7 +124,7 @@ class Push:
 
     @property
     def base(self) -> Manifest | None:
-        """The host's state before the push, as far as it is known."""
+        """The host's state before the push; None if it is not known."""
         return self._base
 
     def first(self, *, brings_content: bool = True) -> PushMessage:
@@ -210,7 +210,8 @@ class Push:
         return out
 
     def _shared(self, key: tuple[Hashable, ...], make: Callable[[], _T]) -> _T:
-        """Return the object under ``key``; make it if no push to another host has made it yet."""
+        """Return the object that the pushes of one generation share under ``key``; the first push
+        that needs it makes it with ``make``."""
         shared = self._contents.shared
         if key not in shared:
             for other in [other for other in shared if other[0] != self.generation]:
@@ -291,8 +292,9 @@ class Push:
         return PushMessage(message, [content for _, content in blobs])
 
     def files(self) -> list[tuple[bytes, bytes]]:
-        """Return the changes of files that the host listed (`Staged.files`), and those of the files
-        in folders that were only renamed, as (path, path of its new content)."""
+        """Return the changes of files as (path, path of the new content): those that the host
+        listed (``Staged.files``), and those of files in folders that were only renamed. A deleted
+        file has an empty second path. Empty before the host has staged."""
         if self.staged is None:
             return []
         files = list(self.staged.files)

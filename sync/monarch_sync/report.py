@@ -28,10 +28,10 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True)
 class Problem:
-    """A path that could not be synced, and why. The rest of the sync goes on.
+    """A path that could not be synced, and why. The sync of all other paths goes on.
 
-    ``is_unreadable``: the path exists and could not be read. ``is_kept``: hosts keep what they have
-    of it.
+    ``is_unreadable``: the path exists and could not be read. ``is_kept``: the hosts keep what they
+    have at the path.
     """
 
     path: str
@@ -156,7 +156,8 @@ class SyncReport:
         return {name: value for name, value in vars(self).items() if name != _WAIT}
 
     def owe(self) -> None:
-        """Have the errors printed on stderr later if no program looks at this report."""
+        """If there are errors, have them printed on stderr later, unless a program looks at this
+        report before."""
         if self.errors:
             vars(self)[_OWED] = True
 
@@ -244,7 +245,8 @@ class SyncReport:
         )
 
     def _beside_files(self) -> list[tuple[str, int]]:
-        """Return how many links, modes and empty folders changed on the host where most did."""
+        """Return (noun, number) for links, modes and empty folders that changed, each with the
+        highest number on any host."""
         nouns = ("link", "mode", "folder")
         return [
             (noun, max((getattr(host, f"num_{noun}s") for host in self.hosts), default=0))
@@ -252,8 +254,8 @@ class SyncReport:
         ]
 
     def _what_follows(self, limit: int) -> list[str]:
-        """Return the parts of the line after the changes, with at most that many names in each;
-        with 0, only numbers."""
+        """Return the parts of the line that come after the number of changes. Each names at most
+        ``limit`` things, and else only their number; empty if the push failed."""
         if not self.ok:
             return []
         actors = [f"{name}×{num}" for name, num in self.actors_patched.items()]
@@ -279,8 +281,8 @@ class SyncReport:
         ]
 
     def _named(self) -> tuple[list[str], list[str], list[str]]:
-        """Return the files that the line names, if they are few: the moved, the deleted, and the
-        others. Reloaded modules are not among these, as the line names them anyway."""
+        """Return the files that the line names, as (moved, deleted, others); all empty if too many
+        files changed. Reloaded modules are left out, because the line names them anyway."""
         if not 0 < len(self.changed_files) <= _MAX_NAMED:
             return [], [], []
         deleted = [path for path in self.changed_files if path in self.deleted_files]
@@ -320,7 +322,7 @@ class SyncReport:
         return "\n".join(lines)
 
     def compile_lines(self) -> list[str]:
-        """Return a line about functions that are compiled again, if there are any."""
+        """Return a line about the functions that torch compiles again; empty if there are none."""
         again = [*map(printable, self.compiles_again)]
         return [f"compiles again: {some(again)}"] if again else []
 
@@ -329,8 +331,8 @@ class SyncReport:
         return [f"warning: {printable(text)}" for text in self.warnings]
 
     def stale_lines(self) -> list[str]:
-        """Return a line for each kind of old code that still runs, and a line about how to end
-        it."""
+        """Return a line for each kind of old code that still runs, and then a line about how to end
+        it; empty if none runs."""
         lines = [f"old code: {printable(text)}" for text in self.stale]
         if lines:
             lines.append('`sync_workspace(reload="respawn")`, or a restart of the run, ends it')
@@ -341,7 +343,8 @@ class SyncReport:
         return [f"kept: {printable(text)}" for text in self.kept]
 
     def behind_lines(self) -> list[str]:
-        """Return a line for each host that has been left behind."""
+        """Return a line for each host that could not take part in a push that succeeded
+        otherwise."""
         behind = [host for host in self.hosts if host.error and self.ok]
         return [f"left behind {printable(host.host)}: {plain(host.error)}" for host in behind]
 
@@ -356,8 +359,8 @@ def _name(path: str) -> str:
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[str]:
-    """Return a line for each problem; of many, only the first of those that hosts keep and of the
-    others."""
+    """Return a line for each problem. Of many, only the first get a line, beginning with paths that
+    hosts keep; further lines count the rest."""
     in_order = sorted(problems, key=lambda problem: not problem.is_kept)
     lines = [problem.line() for problem in in_order[:_MAX_PROBLEMS]]
     rest = [problem.is_kept for problem in in_order[_MAX_PROBLEMS:]]

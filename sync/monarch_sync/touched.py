@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class Touched(AbstractSet[Path]):
-    """Paths that were touched. Nothing but these, and the content of folders among them, has
-    changed.
+    """Paths that were touched since an earlier look. Nothing has changed besides these paths, and
+    the content of folders among them.
 
-    ``names``: the same paths as text, as they are stored: to make a ``Path`` of each takes longer
-    than to look there. ``moves``: folders among them that were only renamed, as (old, new), in
-    order. Paths in a moved folder need no look, unless they are in the set themselves. A set that
-    is made of this set and others has no moves, so all of its paths are looked at.
+    ``names``: the same paths as text. To make a ``Path`` of each takes longer than to look at it.
+    ``moves``: folders among them that were only renamed, as (old, new), in order; paths in a moved
+    folder need no look, unless they are in the set themselves. A union or another set made of this
+    one has no moves, so all of its paths are looked at.
     """
 
     __slots__ = ("moves", "names")

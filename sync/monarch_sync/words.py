@@ -79,8 +79,11 @@ def clipped(text: str, width: int, mark: str = "…") -> str:
 
 
 def clipped_around(text: str, at: int, width: int, mark: str = "…") -> tuple[str, int]:
-    """Return at most ``width`` columns of a text, around the column ``at``, and the column at which
-    that is now. The part before it stays as far as there is room; the indent always."""
+    """Return (text, column): at most ``width`` columns of a text around the column ``at``, and the
+    column in the result at which that is.
+
+    What is before ``at`` is kept so far as there is room, and the indent always.
+    """
     indent = len(text) - len(text.lstrip(" "))
     ahead = at + len(mark) + 2 - width
     if num_cells(text) <= width or ahead <= 0 or at < indent:

@@ -19,10 +19,11 @@ _IMAGE = "${img_root}"  # torchx puts the place of an image there
 
 @dataclass(frozen=True)
 class Folder:
-    """One local folder and its landing place, relative to the replica's root ("" = the root).
+    """One local folder, and where it lands: ``remote`` is a path relative to the replica's root, ""
+    for the root itself.
 
-    ``follows_git``: whether git's ignore rules apply to it; they do not apply to files that were
-    installed rather than written.
+    ``follows_git``: whether git's ignore rules apply to it. They should not for files that an
+    installer has written.
     """
 
     local: Path
@@ -136,8 +137,8 @@ class Workspace:
         return new
 
     def folders_meet(self, touched: Iterable[str]) -> bool:
-        """Return whether one folder has an entry where another lands, or had it until it was
-        touched."""
+        """Return whether one folder has an entry at the place where another lands, or had one that
+        is among the ``touched`` paths."""
         for outer in self.folders:
             for inner in self.folders:
                 inside = outer.relative_of(inner.remote)
@@ -154,9 +155,10 @@ class Workspace:
         return {folder.local: folder.remote for folder in self.folders}
 
     def merge(self, outdir: Local) -> None:
-        """Copy each folder, as a whole, to where it lands below ``outdir``; later ones win.
+        """Copy each folder, as a whole, to where it lands below ``outdir``. Of files that land at
+        one path, the last folder's is kept.
 
-        Raises `WorkspaceMissing` for a folder that is not there.
+        Raises ``WorkspaceMissing``, before anything is copied, for a folder that does not exist.
         """
         for folder in self.folders:
             folder.check()
@@ -180,7 +182,8 @@ class Workspace:
                 role.env.setdefault("CONDA_DIR", f"{_IMAGE}/conda")
 
     def locate(self, remote: str) -> Iterator[Path]:
-        """Yield the local paths that a manifest path may come from, first folder first."""
+        """Yield the local paths that a manifest path may come from, in the order of the workspace's
+        folders."""
         for folder in self.folders:
             relative = folder.relative_of(remote)
             if relative is not None:

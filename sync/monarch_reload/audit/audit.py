@@ -69,9 +69,8 @@ class Audit:
         self._snapshot = LivingCode(self._at.keys(), self._names, all_paths)
 
     def report(self, files: Iterable[str] = ()) -> AuditReport:
-        """Return what still runs old code. ``files`` have changed: modules that were loaded from
-        them unnoticed are reported too.
-        """
+        """Return what still runs old code. ``files`` are changed files: modules that were loaded
+        from them without the reloader's knowledge are reported too."""
         started = time.perf_counter()
         findings: list[AuditFinding] = []
         if self._names:
@@ -95,9 +94,10 @@ class Audit:
     # Functions and classes
 
     def _definitions(self) -> list[AuditFinding]:
-        """Find old functions and classes that are still in use.
+        """Return the old functions and classes that are still in use.
 
-        Not a generator: that would itself refer to the objects that it finds.
+        It returns a list, because a suspended generator would itself refer to the objects that it
+        found.
         """
         snapshot = self._snapshot
         functions: list[tuple[FunctionType, _Origin]] = []
@@ -129,9 +129,9 @@ class Audit:
         return findings
 
     def _defaults_of_closures(self) -> list[AuditFinding]:
-        """Find functions made by a function with a default that its source no longer has.
+        """Find inner functions that keep a default argument of an earlier version of the source.
 
-        They keep the old default, because no name leads to them.
+        A reload cannot correct it, because no name leads to these functions.
         """
         groups: defaultdict[tuple[str, str, Any, Any], list[CodeType]] = defaultdict(list)
         for function in self._snapshot.functions:
@@ -198,9 +198,9 @@ class Audit:
         return None
 
     def _shipped(self, function: FunctionType) -> Sequence[str]:
-        """Return the module of a function that was pickled by value, whose code has no file; empty
-        unless an earlier version of that module has exactly this code. Other code without a file is
-        generated."""
+        """Return the module of a function that was pickled by value, in a list. Empty unless the
+        code has no file and an earlier version of the module has exactly this code: other code
+        without a file was generated."""
         name, code = str(function.__module__), function.__code__
         if code.co_filename[:1] != "<" or name not in self._names:
             return ()
@@ -297,7 +297,7 @@ class Audit:
                 yield AuditFinding("native", name, 1, f"{text} gives {expected.value!r}")
 
     def _defaults(self) -> Iterator[AuditFinding]:
-        """Find instances that keep a default which was edited since."""
+        """Find instances with an attribute that still has an earlier default of its class."""
         owners = [changed.owner() for changed in self._expected.defaults]
         instances = objects_of([owner for owner in owners if owner is not None])
         for owner, changed in zip(owners, self._expected.defaults, strict=True):
@@ -372,10 +372,11 @@ class Audit:
     # Both
 
     def _held(self, things: list[Any], around: list[Any], ours: list[Any]) -> list[bool]:
-        """Return for each thing whether it is in use by others than the audit and the reloader.
+        """Return for each thing whether anything but the audit and the reloader refers to it.
 
-        Looks several times: a running call may end, and the objects that refer to a thing may be
-        dead themselves.
+        Asks several times, as a running call may end in between. Objects in ``around`` and
+        ``ours``, and objects that refer to a thing but are unreachable themselves, do not count as
+        users.
         """
         namespaces = {id(own_names(module)) for module in sys.modules.copy().values()}
         own_objects = [around, ours, *ours, *(pair for pairs in ours for pair in pairs)]
@@ -406,8 +407,8 @@ class Audit:
         return held
 
     def _holders(self, things: tuple[Any, ...], known_ids: set[int]) -> list[Any]:
-        """Return the objects that refer to ``things``, as the collector knows them; without those
-        whose ids are known."""
+        """Return objects that refer to ``things``, as the garbage collector knows them, without
+        frames, modules and the objects whose ids are in ``known_ids``."""
         holders: list[Any] = []
         known_ids |= {id(things), id(holders)}
         for start in range(0, len(things), _ASKED_AT_ONCE):
@@ -476,8 +477,8 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _is_defined_in(cls: type, namespace: dict[str, Any]) -> bool:
-    """Return whether functions of the class look names up in this very namespace; another module
-    may have had the same name before."""
+    """Return whether a function of the class has ``namespace`` as its globals. The name of its
+    module would not tell, as another module may have had that name before."""
     for value in vars(cls).values():
         function = value.__func__ if type(value) in (staticmethod, classmethod) else value
         if type(function) is FunctionType and function.__globals__ is namespace:

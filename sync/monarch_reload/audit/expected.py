@@ -106,7 +106,8 @@ class Expected:
 
 
 def _are_generated(fresh: Any, live: Any, paths: Collection[str]) -> bool:
-    """Return whether both are functions without a source file, whose globals are of no module."""
+    """Return whether both objects are functions, and the fresh one is generated: its file is not in
+    ``paths``, and its globals are those of no loaded module."""
     are_functions = type(fresh) is FunctionType and type(live) is FunctionType
     return (
         are_functions
@@ -140,7 +141,7 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tu
 
 
 def _native_names(metaclass: type) -> Iterator[str]:
-    """Yield the attributes that a native metaclass gives its classes, beyond those of every
+    """Yield the attributes that a metaclass written in C gives its classes, beyond those of every
     class."""
     for base in metaclass.__mro__:
         if base in (type, object):

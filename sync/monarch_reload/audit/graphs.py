@@ -98,8 +98,8 @@ class SourceOutline:
 
 @dataclass
 class MadeGraph:
-    """A graph, with the sources that modules ran when it was made, for modules that were replaced
-    since."""
+    """A graph and its sources: for each module that was replaced after the graph was made, the text
+    that the module ran before."""
 
     graph: weakref.ref[Any]
     maker: str
@@ -117,8 +117,11 @@ class MadeGraph:
 
 @dataclass(frozen=True)
 class OldGraph:
-    """A graph that is still alive; ``functions`` are the qualified names of the changed functions
-    in it, if known. ``label`` names the version of the first of them."""
+    """A graph that is still alive although code that it was made from has changed.
+
+    ``functions`` are the qualified names of the changed functions in it, empty if unknown.
+    ``label`` names the earlier version of the first changed module among its sources.
+    """
 
     maker: str
     functions: tuple[str, ...]
@@ -141,13 +144,16 @@ class OlderGraphs:
         ]
 
     def note(self, module: str, text: bytes, path: str, label: str) -> None:
-        """Note the text that a module ran until now: the graphs here were made while it did."""
+        """Record the text that a module ran until now as a source of every graph that ``look``
+        found. ``label`` names that version."""
         for made_graph in self._graphs:
             made_graph.made_on.setdefault(module, (text, path, label))
 
     def old(self, texts: Mapping[str, bytes]) -> Iterator[OldGraph]:
-        """Yield live graphs that are older than the sources ``texts`` that modules run now, by
-        name.
+        """Yield the live graphs that were made from other sources than ``texts``, which has the
+        text that each module runs now, by module name.
+
+        A graph of ``torch.jit`` is yielded only if a function in it has changed.
         """
         outlines: dict[bytes, SourceOutline] = {}
         for made_graph in self._graphs:
@@ -169,9 +175,8 @@ class OlderGraphs:
 
 
 def _graphs() -> list[Any]:
-    """Return the graphs of this process, without parts of other graphs and those of
-    `torch.compile`.
-    """
+    """Return the graphs of this process, without graphs of ``torch.compile`` and without graphs
+    that are parts of another."""
     kinds: list[type] = []
     state: Any = sys.modules.get("torch.jit._state")
     if state is not None and state._python_cu.get_functions():
@@ -195,8 +200,8 @@ def _parts_of(graph: Any) -> list[Any]:
 
 
 def _maker_of(graph: Any) -> str:
-    """Return the part of torch that made a graph; "" for a graph that torch makes again when
-    needed."""
+    """Return the part of torch that made a graph, such as ``torch.fx``; "" for a graph of
+    ``torch.compile``, which torch makes again when needed."""
     module, name = type(graph).__module__, type(graph).__name__
     if module.startswith("torch.jit"):
         return "torch.jit"

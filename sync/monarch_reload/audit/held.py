@@ -82,7 +82,9 @@ class _References:
         return is_known and id(part) not in self._namespaces
 
     def alive(self, ours: Collection[int]) -> set[int]:
-        """Return the ids of objects reached from an object with holders that are not known here."""
+        """Return the ids of the objects that are in use: those with a reference from outside this
+        set, and all that they lead to. ``ours`` are the ids of objects that do not count as
+        users."""
         num_known: dict[int, int] = {}
         for targets in self._edges.values():
             for target in targets:
@@ -102,13 +104,13 @@ class _References:
 
 
 def _is_kept(value: Any) -> bool:
-    """Return whether the object may refer to a class, and is neither a class nor a module."""
+    """Return whether an object may refer to others, and is neither a class nor a module."""
     return not issubclass(type(value), (type, ModuleType)) and gc.is_tracked(value)
 
 
 def notes() -> set[type]:
-    """Return the classes of the reloader's own notes, of which instances may not be collected
-    yet."""
+    """Return the reloader's own classes whose instances may refer to old code, and may not be
+    collected yet."""
     classes: set[type] = set()
     for name, module in sys.modules.copy().items():
         if name.startswith("monarch_reload.") and not name.startswith(_NO_NOTES):
@@ -120,8 +122,8 @@ _NO_NOTES = ("monarch_reload.source.", "monarch_reload.audit.")
 
 
 def _counts(nodes: Mapping[int, Any]) -> dict[int, int]:
-    """Return the number of references to each object, without those of the mapping and of this
-    call."""
+    """Return the number of references to each object, by its id, without the references of
+    ``nodes`` and of this call."""
     return {key: sys.getrefcount(node) - _OWN for key, node in nodes.items()}
 
 

@@ -53,7 +53,8 @@ class PastVersion:
         return literal_defaults(self._text)
 
     def has(self, code: CodeType) -> bool:
-        """Return whether the text has exactly this code object, also inside of others."""
+        """Return whether the text has exactly this code object, also if it is nested in another
+        one."""
         place = code.co_name, code.co_firstlineno
         if place in self.codes:
             return self.codes[place] == code
@@ -101,8 +102,8 @@ class PastCode:
         return None
 
     def now_on_disk(self, sources: RunningSources, texts: Mapping[str, bytes | None]) -> None:
-        """Note which modules' files were deleted, or exist again; the text of a deleted file is
-        None."""
+        """Record which modules' files were deleted, and which exist again. ``texts`` has each
+        file's text, None if it was deleted."""
         for path, text in texts.items():
             for name in sources.names_at(path):
                 if text is None:
@@ -111,8 +112,8 @@ class PastCode:
                     self.removed.pop(name, None)
 
     def undone(self, name: str, source: ModuleSource) -> None:
-        """Note that a reload was undone: the module no longer runs this source, but the one before
-        it."""
+        """Record that a reload was undone: ``source``, which ran until now, takes the place of the
+        module's newest earlier version, which runs again."""
         if self._past.get(name):
             self._past[name].pop()
         self.replaced(name, source, "the push that was taken back")
@@ -148,15 +149,15 @@ class FreshCodes:
         return code in self._by_name.get(name, ()) or code in self._compiled.get(name, ())
 
     def has_behaviour(self, code: CodeType) -> bool:
-        """Return whether a function of that name in the source does the same, perhaps on other
-        lines."""
+        """Return whether a function of that name in the source behaves like this code; the line
+        numbers may differ."""
         return any(
             same_behaviour(candidate, code) for candidate in self._compiled.get(code.co_name, ())
         )
 
     def has_name(self, name: str) -> bool:
-        """Return whether the source still has a function or class of this name. `<lambda>` is no
-        name."""
+        """Return whether the source still has a function or class of this name. Always True for
+        names such as ``<lambda>``."""
         return name.startswith("<") or name in self._compiled
 
 

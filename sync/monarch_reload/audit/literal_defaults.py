@@ -20,7 +20,7 @@ Defaults = Mapping[str, Any]  # by parameter
 def literal_defaults(text: bytes) -> Mapping[Place, Defaults]:
     """Return the literal defaults of all functions in a file, by name and line.
 
-    Leaves out two functions that share a name and a line.
+    Functions that share a name and a line are left out. Empty if the text does not parse.
     """
     defaults: dict[Place, Defaults] = {}
     twice: set[Place] = set()

@@ -33,7 +33,7 @@ class LivingCode:
         self, paths: Collection[str], modules: Collection[str], all_paths: Collection[str]
     ) -> None:
         """``paths`` are the files of the reloaded ``modules``, ``all_paths`` the files of all
-        followed modules."""
+        modules that the reloader can reload."""
         self._paths, self._modules = frozenset(paths), modules
         self._all_paths = all_paths
         self.functions: list[FunctionType] = []
@@ -46,10 +46,11 @@ class LivingCode:
         self.num_functions = self.num_classes = 0
 
     def take(self, pause: Callable[[], None]) -> None:
-        """Find the objects. The list of all objects is made and dropped before the first pause.
+        """Find the functions, classes, caches and suspended frames.
 
-        While it exists, that list keeps alive what other threads free: a step's activations, or an
-        object whose end a thread waits for. So only functions and the like are kept of it.
+        The list of all objects is made and dropped before the first pause, and only objects that
+        may be wanted are kept. While it exists, the list keeps alive what other threads free, such
+        as a step's activations.
         """
         paths, modules, functions = self._paths, frozenset(self._modules), FunctionType
         candidates = [
@@ -108,7 +109,7 @@ def running_codes() -> set[CodeType]:
 
 
 def type_module(cls: type) -> object:
-    """Return the `__module__` of a class, without asking its metaclass."""
+    """Return the ``__module__`` of a class, without asking its metaclass; None if it has none."""
     try:
         return type.__dict__["__module__"].__get__(cls)
     except AttributeError:

@@ -19,7 +19,7 @@ _BESIDE = frozenset({"ref", "metadata", "serialization", "config", "custom_init"
 
 def adapters() -> set[type]:
     """Return the classes whose instances validate data without being a model: pydantic's
-    TypeAdapter."""
+    ``TypeAdapter``; empty if it is not imported."""
     pydantic: Any = sys.modules.get("pydantic.type_adapter")
     return set() if pydantic is None else {pydantic.TypeAdapter}
 
@@ -38,8 +38,11 @@ def models() -> Iterator[type]:
 
 
 def copied_fields_that_differ(holder: Any, modules: Collection[str]) -> Iterator[type]:
-    """Yield the classes of these modules of which a validator's copy has other fields than the
-    class itself. ``holder`` is a model or an adapter with a validator."""
+    """Yield the classes of ``modules`` whose fields differ from the fields that the validator of
+    ``holder`` has copied of them.
+
+    ``holder`` is a pydantic model or a type adapter.
+    """
     if is_a(holder, type) and not is_bound_to_its_name(holder):
         return
     for cls, inside in _inside(schema_of(holder), set()):

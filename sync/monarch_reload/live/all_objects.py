@@ -65,7 +65,8 @@ def with_subclasses(cls: type) -> list[type]:
 
 
 def are_all_seen(things: Iterable[Any]) -> bool:
-    """Return whether the collector knows all of these objects, which must be different."""
+    """Return whether the garbage collector knows all of these objects. No object may occur twice in
+    ``things``."""
     wanted = frozenset(map(_address, things))
     with _no_collections():
         seen = map(_address, chain.from_iterable(_lists(None)))
@@ -74,10 +75,10 @@ def are_all_seen(things: Iterable[Any]) -> bool:
 
 
 def held_objects(generation: int | None, holders: Iterable[Any]) -> dict[int, Any]:
-    """Return the objects of a generation (``None``: all) by id; of tuples, only those that another
-    object refers to.
+    """Return, by id, the objects in a generation of the garbage collector (None: all of them); of
+    tuples, only those that another object refers to.
 
-    A tuple that neither another object nor a holder in ``holders`` refers to may still be under
+    A tuple that neither another object nor an object in ``holders`` refers to may still be under
     construction in another thread.
     """
     tuple_type = frozenset({_address(tuple)})
@@ -105,5 +106,6 @@ def _of_types(types: frozenset[int], generation: int | None, which: Any = bool) 
 
 
 def _lists(generation: int | None) -> Iterator[list[Any]]:
-    """Yield one list of all objects, which is made only when the iterator is advanced."""
+    """Yield one list, of all objects in a generation (None: of all generations). The list is made
+    only when the iterator is advanced."""
     return map(gc.get_objects, (generation,))

@@ -66,8 +66,8 @@ def _shape(cls: type) -> tuple[Any, ...]:
 
 
 def kept_names(live: type, old: Statement, new: Statement, changed: AbstractSet[str]) -> set[str]:
-    """Return the attributes that keep their live values; empty for an Enum, whose members are
-    handled apart."""
+    """Return the names of the attributes of a class that keep their live values; empty for an Enum,
+    whose members ``live_members`` chooses."""
     if is_a(live, enum.EnumMeta):
         return set()
     return {_mangled(live.__name__, name) for name in kept_class_values(old, new, changed)}
@@ -86,9 +86,9 @@ def keep_live_values(live: type, staged: type, names: Iterable[str]) -> None:
 
 
 class ClassPatch:
-    """Prepares the changes that turn live classes into their new definitions, as a list of flips.
+    """Collects the changes that turn live classes into their new definitions.
 
-    `refused` has the classes that cannot be changed in place, with the reasons.
+    ``refused`` has the classes that cannot be changed in place, with the reasons.
     """
 
     def __init__(self, functions: FunctionPatch, made_here: Callable[[Any], bool]) -> None:
@@ -226,8 +226,8 @@ class ClassPatch:
         return functions.live_of(value)
 
     def _redecorated(self, current: Any, value: Any, names: tuple[str, str]) -> None:
-        """Have a method's old wrapper call its new one, which other decorators made; some objects
-        may still refer to the old one."""
+        """Have the function in a method's old wrapper call the method's new wrapper, which other
+        decorators made. Some objects may still refer to the old wrapper."""
         if callable(value) and not any(
             is_a(attribute, _NOT_BOUND) for attribute in (current, value)
         ):
@@ -237,7 +237,8 @@ class ClassPatch:
                 self._functions.forward(before, value)
 
     def _are_alike(self, current: Any, value: Any, names: tuple[str, str]) -> bool:
-        """Return whether two functions, or two classes, come from one definition."""
+        """Return whether two functions, or two classes, are the old and the new version of one
+        definition. ``names`` are its qualified names before and after the edit."""
         same_name = moved_alike(current, value) or names == (
             current.__qualname__,
             value.__qualname__,
@@ -251,8 +252,8 @@ _NOT_BOUND = (type, staticmethod, classmethod)
 
 
 class _Named:
-    """A flip that calls a descriptor's `__set_name__` with the live class; it was called with the
-    staged class before."""
+    """A change that calls a descriptor's ``__set_name__`` with the live class. Before, it was
+    called with the staged class."""
 
     def __init__(self, descriptor: Any, owner: type, name: str) -> None:
         self._arguments = descriptor, owner, name
@@ -264,8 +265,11 @@ class _Named:
 
 
 def _filled(cls: type, name: str) -> Iterator[Item]:
-    """Yield flips that delete the cached values of a property from instances, where they would hide
-    the method of that name."""
+    """Yield changes that delete a property's cached values from the instances of a class and of its
+    subclasses.
+
+    The cached value would hide the method that has the property's name now.
+    """
     for thing in gc.get_referrers(cls):
         if type(thing) is cls and name in own_names(thing):
             yield Item(thing.__dict__, name)

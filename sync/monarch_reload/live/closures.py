@@ -55,10 +55,11 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class _LostCode(msgspec.Struct, frozen=True):
-    """Code that still runs, but is in no source. `place`: the place of its successor, which it
-    cannot run; None if there is none.
+    """Code that live functions still run, but that is in no source any more.
 
-    `path`: where in the source the code would come back.
+    ``place`` is that of its successor in the source, which such a function cannot take; None if
+    there is no successor. ``path`` are the names that lead to its old place, for a source that has
+    the code again.
     """
 
     code: weakref.ref[CodeType]
@@ -218,8 +219,8 @@ class _Trees:
         return None
 
     def shift(self, index: int) -> int | None:
-        """Return by how many lines an old statement has moved down; None if anything else of it
-        changed."""
+        """Return by how many lines an old statement has moved down; None if its text changed or it
+        was removed."""
         heir = self._heirs.get(index)
         if heir is None or self._edit.old[index].text != self._edit.new[heir].text:
             return None
@@ -243,16 +244,19 @@ class _Trees:
         return self._new[index]
 
     def heir_of(self, node: _CodeNode, index: int) -> _CodeNode | None:
-        """Return the new node of an old statement's code.
+        """Return the new node that replaces a node of the old statement ``index``; None if there is
+        none.
 
-        An edited block, such as an `if` with functions in it, counts as another statement: there
-        the names lead to the new node.
+        If the statement has no successor, as an edited ``if`` with functions in it, the new node is
+        found by its path of names.
         """
         return node.heir if index in self._heirs else self.added_nodes.get(node.path)
 
     def of_renamed_maker(self, node: _CodeNode) -> _CodeNode | None:
-        """Return the new node that is equal to the old ``node``, though the function that makes it
-        has a new name. None unless exactly one such node is gone and one is new."""
+        """Return the new node with the code of ``node``, if the function around it was renamed.
+
+        None unless exactly one node with this code was removed and one was added.
+        """
         matches = [
             candidate for candidate in self.added_nodes.values() if _are_twins(node, candidate)
         ]
@@ -268,7 +272,8 @@ class _Trees:
         return matches[0] if gone == [node] else None
 
     def code_at(self, place: Place | None) -> CodeType | None:
-        """Return the code of the new source at a place; None if there is none."""
+        """Return the code object of the new source at a place; None if there is none, or if
+        ``place`` is None."""
         for index, statement in enumerate(self._edit.new):
             if place is not None and statement.first <= place[1] <= statement.last:
                 node = self.new(index).at_place(place)
@@ -312,9 +317,10 @@ class LiveClosures:
         makers: Iterable[tuple[FunctionType, CodeType]],
         is_new: Callable[[FunctionType], bool],
     ) -> None:
-        """Find the functions of an edited file and make their flips.
+        """Find the inner functions of an edited file and collect the changes that give them new
+        code.
 
-        `makers` are functions that get new code already, each with that code. `is_new` tells
+        ``makers`` are functions that get new code already, each with that code. ``is_new`` tells
         whether the new code made a function.
         """
         makers = [pair for pair in makers if pair[0].__code__.co_filename == edit.before.path]
@@ -343,13 +349,14 @@ class LiveClosures:
             self.flips.append(Item(self._lineage, edit.before.path))
 
     def count(self) -> None:
-        """Store how many references each code object has that will be old. Call it right before the
-        switch; nothing else refers to them from then on."""
+        """Record how many references each code object has that the commit replaces. Call it right
+        before the commit: a reference that is added later is that of a closure which old code has
+        made."""
         self.__dict__.pop("_living", None)
         self._counts = {key: sys.getrefcount(code) for key, (code, _) in self._heirs.items()}
 
     def latecomers(self) -> Iterator[Attribute]:
-        """Yield flips for the closures that old code has made since `count`."""
+        """Yield changes for the closures that old code has made since ``count`` was called."""
         codes = [
             code
             for key, (code, _) in self._heirs.items()
@@ -374,8 +381,8 @@ def _hides(edit: Edit) -> bool:
 
 
 class _Successor(msgspec.Struct, frozen=True):
-    """The successor of a code object: `code`, or None if it has none; `lost` is for finding it
-    after a later edit."""
+    """The successor of a code object: ``code``, or None if there is none. ``lost`` records where
+    the source has or would have it, so that it is found again after a later edit."""
 
     code: CodeType | None
     lost: _LostCode
@@ -396,8 +403,8 @@ class _Successors:
         self._lost: dict[int, _LostCode] = {}
 
     def flip(self, function: FunctionType) -> Attribute | None:
-        """Return the flip that gives a live function its new code; None if there is no new code, or
-        if it cannot run it."""
+        """Return the change that gives a live function its new code; None if there is no new code
+        for it, or if the function cannot run the new code."""
         code = function.__code__
         successor = None if code.co_name in _COMPREHENSIONS else self._successor(code)
         if successor is None or successor.code is code:
@@ -408,9 +415,9 @@ class _Successors:
         return None
 
     def retired(self, code: CodeType, number: int) -> CodeType | None:
-        """Return the successor of code that leaves the source.
+        """Return the successor of code that is removed from the source; None if it has none.
 
-        It is remembered: running code may still make functions of it.
+        It is remembered, as running code may still make functions of the old code.
         """
         successor = self._successor(code, number)
         if successor is None or successor.code is code:
@@ -425,8 +432,8 @@ class _Successors:
         return self._lost
 
     def _successor(self, code: CodeType, number: int = 0) -> _Successor | None:
-        """Return the successor of code; ``None`` if the source does not have the code, or if a name
-        leads to the function: then it is patched elsewhere."""
+        """Return the successor of code. None if the source does not have the code, or if a name
+        leads to the function, which is then patched by that name."""
         if id(code) not in self._successors:
             self._successors[id(code)] = code, self._looked_up(code, number)
         return self._successors[id(code)][1]
@@ -484,8 +491,8 @@ def _are_twins(old_node: _CodeNode, new_node: _CodeNode) -> bool:
 
 
 def _fits(old: CodeType, new: CodeType) -> bool:
-    """Return whether functions that run the old code can run the new: it takes the same closure
-    values and arguments."""
+    """Return whether a function with the old code can run the new code: both take the same closure
+    variables and the same kinds of arguments."""
     return old.co_freevars == new.co_freevars and arguments_of(old) == arguments_of(new)
 
 

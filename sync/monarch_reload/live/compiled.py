@@ -37,9 +37,10 @@ _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
 
 @dataclass(frozen=True, eq=False)
 class Compilation:
-    """One graph: `code` is where it begins, `made` what dynamo runs in its place.
+    """One compilation by dynamo: ``code`` is the code that it began with, ``made`` the code that
+    runs in its place.
 
-    `traced` is all code of other packages than torch that it went through. `is_opaque`: it calls
+    ``traced`` is all code that it went through, without torch's own. ``is_opaque``: it calls
     functions that dynamo did not look into.
     """
 
@@ -86,7 +87,7 @@ class CompiledCode:
             self._is_watching = True
 
     def _note(self, code: CodeType, output: CodeType) -> None:
-        """Record that Dynamo compiled `code` into `output`."""
+        """Record that dynamo compiled ``code`` into ``output``, and which code it traced."""
         graph = _output_graph(sys._getframe(1))
         traced = getattr(graph, "traced_code", None)
         if traced is None:
@@ -107,8 +108,11 @@ class CompiledCode:
     def following(
         self, flips: Iterable[Flip], changes: CodeChanges, before_shift: Callable[[], None]
     ) -> Iterator[Flip]:
-        """Yield the flips, and note in ``changes`` what they change. Compiled code that only moves
-        stays the same object: `before_shift` is called before the first such move."""
+        """Yield the changes in ``flips``, and record in ``changes`` what they change.
+
+        Where compiled code only moves to other lines, it is moved in place and stays the same
+        object; ``before_shift`` is called before the first such move.
+        """
         self.watch()
         compiled = {id(code) for code in _codes_seen() if _entries(code)}
         if not compiled:
@@ -129,7 +133,8 @@ class CompiledCode:
             yield shift
 
     def forget(self, changes: CodeChanges) -> list[CodeType]:
-        """Have dynamo drop the stale graphs; return the functions that it compiles again."""
+        """Have dynamo drop the graphs that ``changes`` made stale; return the code of the functions
+        that it will compile again."""
         convert_frame = sys.modules.get(CONVERT_FRAME)
         if convert_frame is None or not changes:
             return []
@@ -175,8 +180,8 @@ def name_in(code: CodeType) -> str:
 
 
 def _shift_of(flip: Flip, compiled: Collection[int]) -> LineShift | None:
-    """Return a flip that moves the lines of the code in place, if compiled code depends on that
-    object and nothing but the lines changes; else None."""
+    """Return a change that moves the lines of a code object in place; None unless compiled code
+    depends on the object and only its line numbers change. ``compiled`` are ids of code objects."""
     if not (isinstance(flip, Attribute) and flip.name == "__code__"):
         return None
     old = flip.owner.__code__
@@ -212,8 +217,8 @@ def _note_change(flip: Flip, changes: CodeChanges) -> None:
 
 
 def _acts(value: Any) -> bool:
-    """Return whether a class attribute is a function or a descriptor. Dynamo guards plain
-    values."""
+    """Return whether a class attribute is a function or a descriptor. Compiled code checks other
+    values itself, by dynamo's guards."""
     return value is not MISSING and (callable(value) or hasattr(type(value), "__get__"))
 
 
@@ -237,7 +242,8 @@ def _codes_seen() -> list[CodeType]:
 
 
 def _entries(code: CodeType) -> list[Any]:
-    """Return the graphs that dynamo keeps of a function. They are valid until one is dropped."""
+    """Return the compiled graphs that dynamo keeps for a function's code. They are valid until one
+    is dropped."""
     return list(_eval_frame()._debug_get_cache_entry_list(code))
 
 
@@ -246,8 +252,8 @@ def _is_invalid(entry: Any) -> bool:
 
 
 def _drop(code: CodeType, stale: Collection[Any], entries: Collection[Any]) -> None:
-    """Drop these graphs of a function; all graphs if few others are left or they cannot be dropped
-    singly."""
+    """Drop the stale graphs of a function. Drop all its graphs if few others are left, or if single
+    graphs cannot be dropped."""
     guards = sys.modules.get("torch._dynamo.guards")
     deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
     gone = sum(map(_is_invalid, entries))

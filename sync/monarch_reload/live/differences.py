@@ -21,10 +21,8 @@ from monarch_reload.undo_log import MISSING
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two containers of a kind have the same objects in the same order.
-
-    Another thread hardly ever runs meanwhile: it is a chain of calls into C code.
-    """
+    """Return whether two containers of one type have the same objects in the same order. False also
+    if another thread changes one of them meanwhile."""
     try:
         if len(one) != len(other) or not all(map(operator.is_, one, other)):
             return False
@@ -34,7 +32,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 class Glance:
-    """Tells whether any of many containers has changed since the last glance.
+    """Tells whether any of many containers has changed since the last call of ``has_changed``.
 
     This is much faster than comparing each. Mapping proxies may be among them, too.
     """
@@ -91,10 +89,11 @@ def refill(container: Any, content: Any) -> None:
 
 
 class Difference(msgspec.Struct, frozen=True, eq=False):
-    """The difference between two states of a container. `gone` and `put` are of its kind, lists for
-    a deque.
+    """The difference between two states of a container: the entries that are ``gone``, and those
+    that were ``put`` in.
 
-    In lists, `put` replaces the gone entries at `start`.
+    Both are containers of the same kind, but lists for a deque. In a list, ``put`` replaces the
+    gone entries from the index ``start`` on.
     """
 
     gone: Any
@@ -134,8 +133,8 @@ class Difference(msgspec.Struct, frozen=True, eq=False):
         return replace(self, put=type(self.put)(v for v in self.put if not is_left_out(v)))
 
     def apply(self, container: Any, over_others: bool = True) -> None:
-        """Repeat the difference on a container. Without `over_others`, keys that other code has
-        changed meanwhile are left alone."""
+        """Make the same change to ``container``. With ``over_others`` False, dict keys that other
+        code has changed since the earlier state are left alone."""
         if isinstance(container, dict):
             for key, value in self.gone.items():
                 if over_others or container.get(key) is value:

@@ -10,8 +10,8 @@ from monarch_reload.undo_log import Attribute, Flip
 
 
 def keep_live_members(live: Any, staged: Any) -> None:
-    """Put the live members into the staged Enum in place of equal staged ones, because other
-    objects refer to them."""
+    """Put the live members into the staged Enum in place of equal staged members, because other
+    objects may refer to the live ones."""
     kept: dict[int, Any] = {}
     if issubclass(staged, enum.Flag) and _values(live) != _values(staged):
         return  # a live member combines only with members that its class knows
@@ -37,11 +37,11 @@ def _values(cls: Any) -> dict[str, Any]:
 
 
 def live_members(live: Any, staged: Any, flips: list[Flip]) -> dict[int, Any]:
-    """Return the member to use for each staged member, by the staged one's id: the live member as
-    long as its name exists.
+    """Return the member to use for each staged member of an Enum, by the id of the staged one, and
+    add the necessary changes of members to ``flips``.
 
-    A member of a plain Enum keeps its identity even if its value changes. A member that is an int
-    or a str cannot change its value, so it is replaced.
+    It is the live member of the same name, if that can take the new value. The live member of an
+    Enum of ints or strs cannot take another value, so the staged member is used.
     """
     chosen: dict[int, Any] = {}
     for name, member in staged._member_map_.items():

@@ -23,7 +23,8 @@ _suspects: set[int] = set()
 
 
 def watch_freezes() -> None:
-    """Note from now on what `gc.freeze` hides. Any module may have been frozen before."""
+    """From now on, remember which modules ``gc.freeze`` may hide from the garbage collector. If
+    something is frozen already, all modules imported so far count as hidden."""
     if gc.freeze is not _freeze_and_note:
         if gc.get_freeze_count():
             _note()
@@ -31,8 +32,8 @@ def watch_freezes() -> None:
 
 
 def thaw(names: Iterable[str]) -> bool:
-    """Make the objects of these modules visible to the collector; return whether `gc.unfreeze` was
-    called for it."""
+    """Make the objects of these modules visible to the garbage collector again; return whether that
+    took a call of ``gc.unfreeze``, which thaws all objects."""
     modules = map(sys.modules.get, names)
     suspects = {id(module): module for module in modules if id(module) in _suspects}
     if not suspects:

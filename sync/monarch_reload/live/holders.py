@@ -19,8 +19,8 @@ _CONTAINERS = frozenset({dict, list, tuple, set, OrderedDict, deque})
 
 
 def holders(modules: Iterable[tuple[str, ModuleType]]) -> Iterator[Any]:
-    """Yield our modules, classes and instances of ours, and functions with attributes or closure
-    values."""
+    """Yield the given modules, and what is reached from them: their classes, instances of these,
+    and functions with attributes or closure values."""
     modules = list(modules)
     ours = {name for name, _ in modules}
     pending: deque[tuple[Any, int]] = deque((module, 0) for _, module in modules)

@@ -21,7 +21,7 @@ _PROBES = 0x2BADCAFE, 0x1F00D5ED
 
 @dataclass(frozen=True, eq=False)
 class LineShift:
-    """A flip that moves `code`, and all code inside it, down by ``distance`` lines."""
+    """A change that moves ``code``, and all code inside it, down by ``distance`` lines."""
 
     code: CodeType
     distance: int
@@ -32,8 +32,8 @@ class LineShift:
 
 
 def lines_moved(old: CodeType, new: CodeType) -> int | None:
-    """Return by how many lines `new` is below `old`, if they are the same in all else; None if they
-    are not, or if lines cannot be moved in place."""
+    """Return how many lines ``new`` is below ``old``; None if they differ in anything but lines, or
+    if lines cannot be moved in place."""
     distance = new.co_firstlineno - old.co_firstlineno
     if _offset() is None or moved_code(old, distance) != new:
         return None

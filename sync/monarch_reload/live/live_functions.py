@@ -23,7 +23,8 @@ class Functions:
 
     @classmethod
     def living(cls) -> Functions:
-        """Return all functions of the process. This looks at every object."""
+        """Return all functions of the process; this looks at every object that the collector
+        knows."""
         return cls(objects_of({FunctionType}))
 
     def in_file(self, path: str) -> Iterator[FunctionType]:

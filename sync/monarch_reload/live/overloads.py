@@ -36,7 +36,8 @@ class Overloads:
 
     @contextlib.contextmanager
     def held_back(self, modules: Collection[str]) -> Iterator[None]:
-        """Remove overloads registered inside the block, and keep them for the commit."""
+        """In this block, collect the overloads that ``modules`` register; at its end, remove them
+        from ``typing``'s registry and keep them for the commit."""
         pairs = [(registry, name) for registry in _registries() for name in modules]
         before = [(registry, name, _copied(registry, name)) for registry, name in pairs]
         try:
@@ -55,7 +56,8 @@ class Overloads:
                 _put(registry, name, content)
 
     def flips(self, edits: Mapping[str, Edit], live_of: Callable[[Any], Any]) -> Iterator[Action]:
-        """Yield the changes of the registered overloads at the commit. `edits` are by module."""
+        """Yield the changes that replace the old overloads by the new ones at the commit. ``edits``
+        are by module name."""
         for registry in _registries():
             for name, edit in edits.items():
                 staged = self._made.get((id(registry), name), {})
@@ -105,7 +107,8 @@ def _after(
 def _lines(
     old: Sequence[Statement], new: Sequence[Statement], alignment: Alignment
 ) -> Iterator[tuple[int, int]]:
-    """Yield the line of each old overload that is still in the new source, with its line there."""
+    """Yield (old line, new line) of each overload in the old source that the new source still
+    has."""
     for index, statement in enumerate(new):
         origin = alignment.source_of(index)
         if origin is not None and statement.is_function and _is_overload(statement):

@@ -149,8 +149,11 @@ class FunctionPatch:
     """Patches functions; remembers which live object each staged object is the new version of."""
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]] | None = None) -> None:
-        """`namespaces` are those of staged modules, by name; without them functions keep their
-        globals."""
+        """``namespaces`` are the globals of each staged module, by module name.
+
+        They tell which new functions ``exec`` has made in a namespace of its own. None: that is not
+        checked.
+        """
         self._namespaces = namespaces
         self.twins: dict[int, tuple[Any, Any]] = {}  # id(staged) -> (staged, live)
         self.flips: list[Flip] = []
@@ -168,8 +171,8 @@ class FunctionPatch:
         return self.twins[id(value)][1] if id(value) in self.twins else value
 
     def function(self, live: FunctionType, staged: FunctionType) -> FunctionType:
-        """Return the function to bind: the live one with new code, or the staged one if their
-        closure variables differ."""
+        """Return the function to bind: the live function, which gets the new code, or the staged
+        function if the two have different closure variables."""
         if live is staged or id(staged) in self.twins:
             return self.live_of(staged)  # type: ignore[no-any-return]
         old, new = live.__code__, staged.__code__
@@ -197,8 +200,8 @@ class FunctionPatch:
         return live
 
     def _home_of(self, live: FunctionType, staged: FunctionType) -> dict[str, Any] | None:
-        """Return the namespace in which a live function must look up its globals; None if that
-        stays the same."""
+        """Return the namespace that becomes the globals of a live function; None if the function
+        keeps its present globals."""
         namespace = staged.__globals__
         name: str = namespace.get("__name__", "")
         if self._namespaces is not None and not any(
@@ -227,18 +230,17 @@ class FunctionPatch:
                 self.flips.append(Attribute(live, name, value))
 
     def _heir(self, live: Any, staged: Any) -> Any:
-        """Return the object that replaces `live` in a live function. Classes are patched
-        elsewhere.
-        """
+        """Return the object to put in place of ``live`` in a live function: the live object that
+        continues ``staged``, or ``staged`` itself. Classes are patched elsewhere."""
         if is_a(staged, FunctionType) and made_alike(live, staged):
             return self.function(live, staged)
         return self.live_of(staged)
 
     def forward(self, live: FunctionType, staged: Callable[..., Any]) -> None:
-        """Have the old function call the new one, for code that has stored the old one.
+        """Have the old function call the new one, for objects that still refer to the old one.
 
-        Python cannot give a function code with other closure variables, as when a method starts to
-        use `super()`.
+        This is needed where their closure variables differ, as when a method starts to use
+        ``super()``: Python does not let a function take such code.
         """
         self.patched.append(live)
         self.flips += [
@@ -251,13 +253,13 @@ class FunctionPatch:
 
 
 def made_alike(live: Any, staged: Any) -> bool:
-    """Return whether two functions or classes come from one definition, before and after the
-    edit."""
+    """Return whether two functions or classes have the same module and qualified name, as the old
+    and the new version of one definition have."""
     return _have_one_name(live, staged) and bool(live.__module__ == staged.__module__)
 
 
 def moved_alike(live: Any, staged: Any) -> bool:
-    """Return whether two functions or classes have one name, in different modules."""
+    """Return whether two functions or classes have the same qualified name in different modules."""
     return _have_one_name(live, staged) and bool(live.__module__ != staged.__module__)
 
 
@@ -268,7 +270,7 @@ def _have_one_name(live: Any, staged: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """A flip that gives a function another namespace for its globals."""
+    """A change that gives a function another namespace for its globals."""
 
     function: FunctionType
     namespace: dict[str, Any]

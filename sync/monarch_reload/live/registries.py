@@ -27,10 +27,11 @@ _TOO_BIG_TO_LOOK_INTO = 256
 
 
 class Registry(msgspec.Struct, frozen=True, eq=False):
-    """A container with definitions in it. `refresh` is called after every change of the container.
+    """A container with definitions in it. ``refresh`` is called after every change of the
+    container.
 
-    `outer` is the container that this one is in, as in `handlers["start"].append(f)`.
-    `is_of_others`: it belongs to an installed package, which may keep other things than definitions
+    ``outer`` is the container that contains this one, as in ``handlers["start"].append(f)``; else
+    None. ``is_of_others``: an installed package owns it, and may keep other things than definitions
     in it.
     """
 
@@ -108,8 +109,8 @@ def without(registry: Registry, ids: Collection[int]) -> Action:
 
 
 def registries(held: Iterable[Any]) -> Iterable[Registry]:
-    """Return the registries among the values that these objects hold, and in instances of other
-    classes there."""
+    """Return the registries among the values in these objects, and among the values in instances of
+    other classes that these objects refer to."""
     by_id: dict[int, Registry] = {}
     held = list(held)
     ours = set(map(id, held))

@@ -10,8 +10,10 @@ from monarch_reload.undo_log import MISSING
 
 
 class AttributeAccess(Protocol):
-    """Reads and sets attributes of modules as they will be after the commit. `assign` with MISSING
-    deletes an attribute."""
+    """Reads and sets attributes of modules as they will be after the commit.
+
+    ``assign`` with MISSING deletes an attribute.
+    """
 
     def attribute(self, module: ModuleType, name: str) -> Any: ...
 
@@ -19,7 +21,8 @@ class AttributeAccess(Protocol):
 
 
 class StagedModule(ModuleType):
-    """A module as it will be after the commit."""
+    """A view of a module as it will be after the commit. New code imports it in place of the live
+    one."""
 
     def __init__(self, module: ModuleType, attributes: AttributeAccess) -> None:
         super().__init__(own_names(module)["__name__"])

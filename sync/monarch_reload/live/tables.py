@@ -23,8 +23,11 @@ _LAMBDA = "<lambda>"
 
 
 class HeldDefinition(msgspec.Struct, frozen=True):
-    """A top-level function or class in a container. `is_instance`: the container has an instance of
-    the class; `member`: or this method of an instance."""
+    """A top-level function or class that a container refers to.
+
+    ``is_instance``: the container has an instance of the class; with ``member``, a bound method of
+    an instance. ``member`` is "" otherwise.
+    """
 
     module: str
     name: str
@@ -33,8 +36,8 @@ class HeldDefinition(msgspec.Struct, frozen=True):
 
 
 class Tables(dict[str, frozenset[HeldDefinition]]):
-    """The definitions in a module's containers, by the containers' dotted names; each is looked up
-    at the first use."""
+    """The definitions in a module's containers, by the dotted name of the container; each container
+    is looked into when it is first asked for."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         super().__init__()
@@ -105,8 +108,9 @@ def _entries(value: Any, depth: int) -> Iterator[HeldDefinition]:
 
 
 def _functions(function: FunctionType) -> Iterator[HeldDefinition]:
-    """Yield a function by its name; a function in another, or in a class, by the outer name; a
-    lambda by each name that is bound to it."""
+    """Yield the top-level definition that a function belongs to: its own name, or that of the
+    outermost function or class around it. A lambda is yielded under each name that is bound to
+    it."""
     module, name = function.__module__ or "", function.__qualname__
     if name != _LAMBDA:
         yield HeldDefinition(module, name.partition(".")[0])

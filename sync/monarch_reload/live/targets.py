@@ -91,9 +91,10 @@ class Target:
         self._after = self.read()
 
     def take_out(self) -> bool:
-        """Restore the value from before; return whether staged code had assigned another one.
+        """Restore the value from before staged code ran; return whether staged code had assigned
+        another value.
 
-        A value that running code has assigned since then stays.
+        A value that running code has assigned since then is not replaced.
         """
         if self._after is self._before:
             return False
@@ -104,7 +105,8 @@ class Target:
         return True
 
     def flip(self, live_of: Callable[[Any], Any]) -> Action:
-        """Return the action that repeats the assignment at the commit."""
+        """Return the action that makes the same assignment at the commit, with live objects in
+        place of staged ones."""
 
         def do() -> Callable[[], None]:
             # A staged twin may have been assigned to, in the place of a live object.

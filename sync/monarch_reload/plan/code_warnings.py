@@ -59,8 +59,8 @@ class CodeWarnings:
                 yield statement
 
     def _edited(self, statement: Statement) -> Iterator[Statement]:
-        """Yield the edited parts of a definition: all of it, or of a class only the functions that
-        changed."""
+        """Yield the edited parts of a definition: of a class only the functions that changed, of
+        any other definition all of it."""
         index = self._edit.new.index(statement)
         origin = self._edit.alignment.narrow.get(index)
         if origin is None:
@@ -81,8 +81,8 @@ class CodeWarnings:
                     yield from ((line, name) for line, name in unbound if line in lines)
 
     def _function(self, dotted: str, module: str | None = None) -> Function | None:
-        """Return the workspace's function that a dotted name refers to, directly or by one import;
-        None if that is not certain."""
+        """Return the function of the workspace that a dotted name refers to, in ``module`` or
+        through one of the edited module's imports; None if that is not certain."""
         module = self._edit.name if module is None else module
         source = self._sources(module)
         root, _, rest = dotted.partition(".")
@@ -103,8 +103,8 @@ class CodeWarnings:
         return None
 
     def _live(self, statement: Statement, module: str) -> Function | None:
-        """Return the function's syntax tree; None if other code has bound another object to its
-        name."""
+        """Return the syntax tree of a function definition; None if the name is bound to another
+        object in the running module."""
         assert isinstance(statement.node, FunctionNode)
         live = self._namespaces(module).get(statement.node.name)
         if live is not None and not is_a(live, FunctionType):

@@ -73,7 +73,8 @@ RUNS_AGAIN_AS_WRITTEN: Mapping[DirtyMark, Mapping[Use, When]] = {
 
 
 class ModulePlan(msgspec.Struct):
-    """The plan of one module: the indexes of its new statements, and its names."""
+    """The plan of one module: which of its new statements run, by index, and the marks of its
+    names."""
 
     edit: ModuleEdit
     #: Statements that run.
@@ -90,11 +91,13 @@ class ModulePlan(msgspec.Struct):
 
     @property
     def is_staged(self) -> bool:
-        """Whether staged code sees a different module than the live one."""
+        """Whether code that runs in the trial must see this module in another state than the live
+        one."""
         return bool(self.run or self.twin or self.shadowed or self.disguised or self.edit.gone)
 
 
 class EditPlan(msgspec.Struct, frozen=True):
-    """The plan of an edit: its modules, in the order in which their statements run."""
+    """The plan of an edit: the plan of each module by name, in the order in which their statements
+    run."""
 
     modules: dict[str, ModulePlan]

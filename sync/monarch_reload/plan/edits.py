@@ -96,8 +96,8 @@ class LiveModule:
         return () if place in self._reached else self._living().wrappers_of(function)
 
     def runs_its_source(self) -> bool:
-        """Whether the live functions match the source; False if the file was edited between the
-        import and our first look at it."""
+        """Whether the live functions match the source that the module is taken to run. False if the
+        file was edited between the import and the reloader's first look at it."""
         try:
             codes = self.source.codes
         except (SyntaxError, ValueError):
@@ -117,10 +117,10 @@ def unedited(
     exports: Exports,
     anew: Collection[tuple[str, str]] = (),
 ) -> ModuleEdit:
-    """Return the edit of a module whose source did not change, but which may have to follow an
-    edit.
+    """Return the edit of a module whose own source did not change, for a plan in which other
+    modules change.
 
-    `anew` are names to be made again, each with its class, or "" for the module.
+    ``anew`` are names that must be made again, each as (class or "" for the module itself, name).
     """
     new = executed(source.statements, vars(module))
     old = as_if(new, anew)
@@ -208,8 +208,8 @@ def _edit(
 def _origins(
     statements: Iterable[Statement], module: ModuleType
 ) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """Yield the origin of each name that a statement, such as `try`, imports from one of several
-    modules: the origin whose value the module has now."""
+    """Yield (name, origin) for each name that a compound statement, such as ``try``, imports. Of
+    several possible origins, it is the one whose value the name has now."""
     live, package = vars(module), _package(module)
     for statement in statements:
         if statement.is_import or not statement.imports:
@@ -313,8 +313,8 @@ def move_code(live: LiveModule, new: ModuleSource, plan: ModulePlan, patch: Func
     first_lines = [entry[0] for entry in starts]
 
     def distance_of(name: str, line: int) -> tuple[int, bool] | None:
-        """Return by how many lines a function moves, and whether its code may differ; None if it
-        stays as it is."""
+        """Return (number of lines by which a function moves down, whether its code may differ);
+        None if the function stays as it is. ``line`` is its old first line."""
         position = bisect_right(first_lines, line) - 1
         if position < 0:
             return None

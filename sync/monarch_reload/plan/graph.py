@@ -31,7 +31,8 @@ class NameKind(Enum):
 
 
 class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """A module, edited or not, with the values of its names in this process."""
+    """The old and the new statements of a module, edited or not, and what its names are bound to in
+    this process."""
 
     name: str
     package: str  # the package from which relative imports start
@@ -63,8 +64,8 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
         return name not in self.kinds or self.modules.get(name) == module
 
     def is_compiled(self, statement: Statement) -> bool:
-        """Return whether a compiler made the function that a statement binds. Its names then count
-        as read when the statement runs."""
+        """Return whether a compiler, such as torch's, made the function that a statement binds. The
+        names that the function reads then count as read by the statement."""
         return not statement.is_class and not statement.binds.isdisjoint(self.compiled)
 
     def never_runs(self, statement: Statement) -> bool:
@@ -75,7 +76,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def binders(self) -> Mapping[str, Sequence[int]]:
-        """The new statements that bind a name, by name."""
+        """The indexes of the new statements that bind each name."""
         binders = defaultdict(list)
         for index, statement in enumerate(self.new):
             for name in statement.binds:
@@ -109,7 +110,7 @@ class ModuleEdit(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def definitions(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The names that definitions bind, before and after the edit."""
+        """The names that ``def`` and ``class`` statements bind: (before the edit, after it)."""
         before = frozenset(name for statement in self.old for name in statement.defines)
         return before, frozenset(name for statement in self.new for name in statement.defines)
 
@@ -138,7 +139,7 @@ class ImportGraph:
     """The imports between some modules, by the names that they bind."""
 
     def __init__(self, loaded: Collection[str]) -> None:
-        """`loaded` are all loaded modules of ours, in import order."""
+        """``loaded`` are all loaded modules that can be reloaded, in import order."""
         self._import_order = {name: index for index, name in enumerate(loaded)}
         self._edits: dict[str, ModuleEdit] = {}
         self._sources: dict[str, dict[str, Origin]] = {}
@@ -152,8 +153,8 @@ class ImportGraph:
         self._whole[edit.name] = set(self._needed_whole(edit))
 
     def _needed_whole(self, edit: ModuleEdit) -> Iterator[str]:
-        """Yield modules that must have run though no name is bound to them: `import a.b` binds only
-        `a`."""
+        """Yield the modules that must have run before this one although no name is bound to them:
+        ``import a.b`` binds only ``a``."""
         for statement in edit.new:
             if isinstance(statement.node, ast.Import):
                 yield from (alias.name for alias in statement.node.names)
@@ -162,12 +163,13 @@ class ImportGraph:
                     yield self.resolve(edit.name, dotted)[0]
 
     def source(self, module: str, name: str) -> Origin | None:
-        """Return the module and name that a module last imported a name from; None if it did
-        not."""
+        """Return the (module, name) from which a module last imported this name; None if it did not
+        import it."""
         return self._sources[module].get(name)
 
     def module_of(self, module: str, name: str) -> str | None:
-        """Return the module that a name refers to, if an import bound it to a module."""
+        """Return the module that a name refers to; None unless an import bound the name to a
+        module."""
         source = self._sources.get(module, {}).get(name)
         if source is None:
             return None
@@ -177,7 +179,7 @@ class ImportGraph:
         return self._submodule(module, name, f"{owner}.{inner}")
 
     def _submodule(self, module: str, name: str, full_name: str) -> str | None:
-        """Return the submodule of that name, if a name of the module refers to it."""
+        """Return ``full_name`` if it is a loaded module and ``name`` refers to it; else None."""
         is_one = full_name in self._import_order and self._edits[module].names_module(
             name, full_name
         )
@@ -216,7 +218,7 @@ class ImportGraph:
         return ".".join(parts) in self._import_order
 
     def targets(self, module: str) -> set[str]:
-        """Return the modules that a module imports names from, or needs."""
+        """Return the modules that a module imports names from, or that must have run before it."""
         if module not in self._targets:
             targets = self._targets[module] = set(self._whole[module])
             for owner, name in self._sources[module].values():

@@ -16,8 +16,9 @@ from monarch_reload.source.statements import Statement
 
 
 class Importers:
-    """Finds the loaded modules that may import names from a module: their text mentions both, or
-    one of their containers has an object of that name."""
+    """Finds the loaded modules that may import names from a module: their text mentions the module
+    and one of the names, or one of their containers has an object that one of the names is bound
+    to."""
 
     def __init__(self, sources: RunningSources, planned: Collection[str], exports: Exports) -> None:
         self._sources = sources
@@ -56,9 +57,8 @@ class Importers:
 
 
 def handed_over(statements: Iterable[Statement]) -> set[str]:
-    """Return names whose objects other code may hold without mentioning the module, because it was
-    passed to that code.
-    """
+    """Return the names whose objects other code may hold without mentioning this module:
+    decorators, base classes or calls got the objects."""
     names: set[str] = set()
     for statement in statements:
         node = statement.node

@@ -32,8 +32,8 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Definitions:
-    """The functions and classes at the top level of a module, as far as its text alone is certain
-    about them."""
+    """The functions and classes at the top level of a module, so far as the text alone shows that a
+    name can refer to nothing else."""
 
     def __init__(self, body: Sequence[ast.stmt]) -> None:
         self._body = body
@@ -100,8 +100,8 @@ Find = Callable[[str], Function | None]
 def misfit_calls(
     definition: ast.stmt, find: Find, overridden: Callable[[str, str], bool]
 ) -> Iterator[Misfit]:
-    """Yield the misfit calls in a function or a class at the top level. `overridden(class, method)`
-    tells whether a subclass may have another method of that name."""
+    """Yield the calls in a top-level function or class that would raise TypeError.
+    ``overridden(class, method)`` tells whether a subclass may have another method of that name."""
     local = {name for node in ast.walk(definition) for name in _bound_by(node)}
     local -= {getattr(definition, "name", "")}
     skipped = set(_prepared_for_errors(definition))
@@ -119,8 +119,8 @@ def misfit_calls(
 def _of_methods(
     cls: ast.ClassDef, overridden: Callable[[str, str], bool], skipped: Collection[ast.AST]
 ) -> Iterator[Misfit]:
-    """Yield the misfit calls `self.method(...)` in the methods of a class that defines the
-    method."""
+    """Yield the calls ``self.method(...)`` in a class that would raise TypeError, of methods that
+    the class itself defines."""
     methods = [node for node in cls.body if isinstance(node, FunctionNode)]
     bound = [name for node in cls.body for part in walk_scope(node) for name in _bound_by(part)]
     assigned = {

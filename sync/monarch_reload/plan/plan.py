@@ -46,9 +46,9 @@ def make_plan(
 ) -> EditPlan:
     """Return the plan of some edits.
 
-    `importers(module, names)` returns the loaded modules that may import `names` from `module`;
-    `loaded` are all loaded modules of ours, in import order. `check` is called now and then; it
-    raises to cancel the work.
+    ``importers(module, names)`` returns the loaded modules that may import ``names`` from
+    ``module``; ``loaded`` are all loaded modules that can be reloaded, in import order. ``check``
+    is called now and then; it raises to cancel the work.
     """
     planner = _Planner(importers, ImportGraph(loaded), check)
     for edit in edits:
@@ -107,7 +107,8 @@ class _Planner:
         )
 
     def _visit(self, name: str) -> bool:
-        """Mark the module's statements and names; return whether anything about it has changed."""
+        """Mark the module's statements and names; return whether a mark, a statement to run or a
+        changed member is new."""
         self._check()
         plan, members = self.plans[name], self._reach.members
         before = dict(plan.marks), set(plan.run), {k: v for k, v in members.items() if k[0] == name}
@@ -157,8 +158,8 @@ class _Planner:
                 self._fill_again(plan, name)
 
     def _fill_again(self, plan: ModulePlan, name: str) -> None:
-        """Run all calls that fill an object again, with the statement that makes it, if any of them
-        runs: `parser.add_argument` does not take an option twice."""
+        """Run all statements that make or fill the object ``name``, if one of them runs or was
+        removed: ``parser.add_argument``, for example, does not take an option twice."""
         edit = plan.edit
         origins = {edit.alignment.source_of(index) for index in range(len(edit.new))}
         is_less = any(_fills(s, name) for i, s in enumerate(edit.old) if i not in origins)
@@ -185,7 +186,7 @@ class _Planner:
         )
 
     def _imports_anew(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether an import binds other objects than before."""
+        """Return whether the import ``index`` binds other objects now than before the edit."""
         edit, statement = plan.edit, plan.edit.new[index]
         origin = edit.alignment.source_of(index)
         if origin is not None and edit.old[origin].brought != statement.brought:
@@ -196,8 +197,8 @@ class _Planner:
         return statement.is_star and self._may_export_others(edit, statement)
 
     def _may_export_others(self, edit: ModuleEdit, statement: Statement) -> bool:
-        """Return whether a star import may bring names that were unknown when the plan was
-        new_prepared."""
+        """Return whether a star import may bring names that are not known before the exporting
+        module has run."""
         assert isinstance(statement.node, ast.ImportFrom)
         node = statement.node
         owner = self.plans.get(absolute_name(edit.package, node.module, node.level))
@@ -209,8 +210,8 @@ class _Planner:
     def _written_to(
         self, edit: ModuleEdit, statement: Statement
     ) -> Iterator[tuple[str, DirtyMark]]:
-        """Yield the names to whose values the statement assigns attributes or items, or adds
-        rows."""
+        """Yield (name, mark) for each name whose value the statement changes in place, by assigning
+        an attribute or item of it, or by adding rows to it."""
         for owner in called_on(statement.node):
             name = dotted(owner) or ""
             if edit.kinds.get(name) is NameKind.ROWS and name not in statement.binds:
@@ -228,8 +229,8 @@ class _Planner:
                 yield name, DirtyMark.VALUE if is_item else DirtyMark.INSTANCE
 
     def _mark(self, plan: ModulePlan, index: int, name: str) -> DirtyMark | None:
-        """Return the mark on a name that a statement binds, because it runs, is patched, or calls
-        code that changed."""
+        """Return the mark of a name that a statement binds, because the statement runs, is patched,
+        or calls code that changed; None if the edit does not affect the name."""
         edit, statement = plan.edit, plan.edit.new[index]
         if statement.is_import:
             source = next((s for n, s in imports_of(statement, edit.package) if n == name), None)
@@ -287,8 +288,8 @@ class _Planner:
         return max(marks)
 
     def _makes_others(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether the methods of a class that make its subclasses or instances behave
-        differently, such as `__init_subclass__`."""
+        """Return whether methods of a class that make its subclasses or instances, such as
+        ``__init_subclass__``, were edited or use edited code."""
         edit, statement = plan.edit, plan.edit.new[index]
         if not statement.is_class:
             return False
@@ -310,8 +311,8 @@ class _Planner:
     def _mark_of_holder(
         self, edit: ModuleEdit, statement: Statement, name: str
     ) -> DirtyMark | None:
-        """Return the mark of a name whose value refers to changed functions: calling it calls new
-        code."""
+        """Return the mark of a name whose value refers to functions that behave differently,
+        because calling the value calls them; None if it refers to no such function."""
         spread = [self._reach.spread(edit.name, dotted) for dotted, _ in statement.names.eager]
         num_hops = [num for mark, num in spread if mark in (DirtyMark.CALLING, DirtyMark.FLOWING)]
         if not num_hops:
@@ -320,8 +321,8 @@ class _Planner:
         return DirtyMark.CALLING
 
     def _only_decorates_anew(self, plan: ModulePlan, index: int) -> bool:
-        """Return whether a class runs only because decorators of its methods see other
-        signatures."""
+        """Return whether a class statement, of which only function bodies differ, runs again just
+        because decorators of its methods may read what has changed."""
         statement, origin = plan.edit.new[index], plan.edit.alignment.renewed.get(index)
         if origin is None or not differ_in_bodies_only(plan.edit.old[origin], statement):
             return False
@@ -336,8 +337,8 @@ class _Planner:
 
 
 class _Concern:
-    """Tells which statements of one module may lead to marks. It may name too many, never too
-    few."""
+    """Tells which statements of one module a planner has to look at, because they may get or pass
+    on a mark. It may name too many, never too few."""
 
     def __init__(self, reach: Propagation, edit: ModuleEdit) -> None:
         self._reach = reach
@@ -365,7 +366,8 @@ class _Concern:
                 yield index
 
     def look_around(self) -> None:
-        """Find the names that were affected by other modules since the last call."""
+        """Find the names in this module that edits of other modules may affect, as the plan is
+        now."""
         reach, edit = self._reach, self._edit
         self._num_members = len(reach.members)
         taken = {
@@ -379,7 +381,8 @@ class _Concern:
         self._from_others = frozenset(taken | members | instances)
 
     def _has_news(self, owner: str, inner: str | None) -> bool:
-        """Return whether an import refers to a module that the plan includes."""
+        """Return whether a name imported from ``owner`` (``inner`` in it, or the module itself)
+        comes from a module that the plan includes."""
         plans = self._reach.plans
         whole = owner if inner is None else f"{owner}.{inner}"
         return owner in plans or any(
@@ -408,7 +411,8 @@ def _bound_by_no_statement(edit: ModuleEdit) -> set[str]:
 
 
 def _fills(statement: Statement, name: str) -> bool:
-    """Return whether the statement makes the object of this name, or changes it."""
+    """Return whether the statement binds the name, or calls something with it or on it, which may
+    change the object."""
     is_call = isinstance(statement.node, ast.Expr)
     reads = {root_of(dotted) for dotted, _ in statement.names.eager}
     return name in statement.binds or (is_call and name in reads)
@@ -418,8 +422,8 @@ _MADE_BY = "torch._library.custom_ops"
 
 
 def leave_out(plan: ModulePlan, live: Mapping[str, Any]) -> dict[str, str]:
-    """Remove the statements that make torch operators from the plan, as they cannot run twice;
-    return the reason, by name."""
+    """Remove from the plan the statements that make torch operators, which cannot be made twice.
+    Return the reason for each name that they bind."""
     refused = {}
     for index in plan.run | plan.twin:
         for name in plan.edit.new[index].binds & live.keys():

@@ -30,8 +30,11 @@ called by way of everything else in the end, and each module that is looked at t
 
 
 class Propagation:
-    """Tells, for the plans so far, which marks reach which statements. `members` are the class
-    members that behave differently, by module and class."""
+    """Tells which statements the marks reach, for the plans made so far. A mark is the effect of
+    the edit on a name.
+
+    ``members`` are the class members that behave differently, by module and class.
+    """
 
     def __init__(self, graph: ImportGraph, plans: Mapping[str, ModulePlan]) -> None:
         self.graph = graph
@@ -75,15 +78,15 @@ class Propagation:
                 yield name
 
     def acts_otherwise(self, module: str, dotted: str) -> bool:
-        """Return whether the object that a name refers to was edited itself, or has another
-        value."""
+        """Return whether the function that a name refers to was patched or returns other values, or
+        whether the name has another value."""
         mark = self.mark_of(*self.graph.resolve(module, dotted)[:2])
         return mark in (DirtyMark.FUNCTION, DirtyMark.FLOWING, DirtyMark.VALUE)
 
     def _calls_edited(self, module: str, decorator: str) -> bool:
-        """Return whether a decorator calls a function that was edited itself.
+        """Return whether a decorator calls a function that was edited.
 
-        Definitions that it has registered, and calls from its registry, do not count.
+        Functions that the decorator has registered do not count, nor do calls through its registry.
         """
         owner, name = self.marked(*self.graph.resolve(module, decorator)[:2])[1]
         edit = self.plans[owner].edit
@@ -94,8 +97,8 @@ class Propagation:
         )
 
     def reads(self, module: str, statement: Statement) -> Iterator[tuple[str, Use]]:
-        """Yield the names that the statement reads when it runs, directly and through
-        containers."""
+        """Yield each name that the statement reads when it runs, also of definitions that it reads
+        through a container, with how it uses the value."""
         yield from statement.names.eager
         makes_objects = _makes_objects(self.plans[module].edit, statement)
         for container, attribute, use in statement.names.items:
@@ -111,20 +114,21 @@ class Propagation:
                     yield f"{name}.{part or '__call__'}", use
 
     def held(self, module: str, container: str) -> frozenset[HeldDefinition]:
-        """Return the definitions in a container, of modules that the plan includes."""
+        """Return the definitions in a container, without those of modules that the plan does not
+        include."""
         definitions = self.plans[module].edit.tables[container] if module in self.plans else ()
         return frozenset([held for held in definitions if held.module in self.plans])
 
     def _differs(self, held: HeldDefinition, member: str, is_called: bool) -> bool:
-        """Return whether a member of a kept instance behaves differently, or is a value that may
-        differ."""
+        """Return whether a member of an instance that stays behaves differently, or is not called
+        and may have another value."""
         mark = self.mark_of(held.module, held.name)
         is_shaped = mark in (DirtyMark.SHAPE, DirtyMark.VALUE) and not is_called
         return is_shaped or member in self.members_of(held.module, held.name)
 
     def holds_what_changed(self, module: str, container: str) -> bool:
-        """Return whether a definition in a container behaves differently. Code that calls it
-        through the container then calls new code."""
+        """Return whether a definition in a container behaves differently, so that a call through
+        the container calls new code."""
         return any(
             self.mark_of(held.module, held.name) is not None
             or self.members_of(held.module, held.name)
@@ -132,19 +136,20 @@ class Propagation:
         )
 
     def _found_by(self, edit: ModuleEdit, statement: Statement) -> set[str]:
-        """Return the module's names that exist when a statement runs, and those that are gone
-        now."""
+        """Return the names of the module that statements above this one bind, and those that no new
+        statement binds any more."""
         above = itertools.takewhile(lambda other: other is not statement, edit.new)
         return {name for other in above for name in other.binds} | edit.gone
 
     def _values(self, module: str) -> set[str]:
-        """Return the module's names that are bound to other objects now, or are gone."""
+        """Return the module's names that are bound to other objects than before the edit, or to
+        none."""
         marks = self.plans[module].marks if module in self.plans else {}
         return {name for name, mark in marks.items() if mark is DirtyMark.VALUE}
 
     def _makes_instances_of(self, module: str, statement: Statement, name: str) -> bool:
-        """Return whether a function is decorated by a class, so that its name has an instance of
-        the class."""
+        """Return whether the class ``name`` decorates the function that a statement defines, so
+        that the function's name is bound to an instance of that class."""
         types = self.plans[module].edit.types
         cls = self.marked(module, name)[1]
         return statement.is_function and all(
@@ -152,8 +157,8 @@ class Propagation:
         )
 
     def _forces(self, module: str, dotted: str, declared: Use, use: Use) -> bool:
-        """Return whether a use reads a changed member, or a module as a whole whose names
-        changed."""
+        """Return whether the use makes a statement run again because it reads a changed member, or
+        a whole module of which names have changed."""
         is_held = declared in (Use.HELD, Use.PASSED)
         owner, name, rest = self.graph.resolve(module, dotted)
         members = self.members_of(owner, name)
@@ -167,7 +172,8 @@ class Propagation:
         return name == WHOLE and bool(self._values(owner))
 
     def _is_method(self, module: str, name: str, member: str) -> bool:
-        """Return whether a member of a kept instance is a bound method, which follows by itself."""
+        """Return whether a member of an instance is a plain method of its class. A bound method of
+        it calls the new code without being made again."""
         for owner, cls in self.types(module).get(name, ()):
             edit = self.plans[owner].edit if owner in self.plans else None
             for index in edit.binders.get(cls, ()) if edit is not None else ():
@@ -191,8 +197,8 @@ class Propagation:
         return self.plans[module].edit.types if module in self.plans else {}
 
     def note_members(self, plan: ModulePlan, index: int) -> None:
-        """Note which members of a class behave differently, because of an edit here or
-        elsewhere."""
+        """Record which members of the class ``index`` behave differently, because of edits of the
+        class, its bases or what it uses."""
         edit, new = plan.edit, plan.edit.new[index]
         origin = edit.alignment.source_of(index)
         if origin is None or new.name is None:
@@ -217,8 +223,8 @@ class Propagation:
             self.members[edit.name, new.name] = changed
 
     def spread(self, module: str, dotted: str) -> tuple[DirtyMark | None, int]:
-        """Return the mark of a function that reads the name, and how many modules it has
-        crossed."""
+        """Return the mark of a function that reads ``dotted``, and over how many module borders the
+        effect came. The mark is None if the name is not affected, or from too many modules away."""
         if self._is_another(module, dotted):
             return DirtyMark.FLOWING, 0
         owner, name, rest = self.graph.resolve(module, dotted)
@@ -232,8 +238,8 @@ class Propagation:
         return (DirtyMark.CALLING if is_member else None), 0
 
     def members_of(self, module: str, name: str) -> frozenset[str]:
-        """Return the members of a class or of an instance that behave differently, through
-        imports."""
+        """Return the members that behave differently, of the class or instance that a name refers
+        to, also by imports."""
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -259,22 +265,26 @@ class Propagation:
         return self.mark_of(owner, name), use
 
     def _is_another(self, module: str, dotted: str) -> bool:
-        """Return whether the first part of a dotted name is bound to another object now."""
+        """Return whether the first part of a dotted name is bound to another object than before the
+        edit."""
         return self.plans[module].marks.get(root_of(dotted)) is DirtyMark.VALUE
 
     def mark_of_import(self, edit: ModuleEdit, name: str, source: Origin) -> DirtyMark | None:
-        """Return the mark of a name that an import brings."""
+        """Return the mark that a name gets from the name that it is imported from; None if the edit
+        does not affect that name, or if the import brings a module."""
         owner, inner = source
         if inner is None or owner not in self.plans or edit.modules.get(name) == f"{owner}.{inner}":
             return None
         return self.mark_of(owner, inner)
 
     def mark_of(self, module: str, name: str) -> DirtyMark | None:
-        """Return the mark of a name, following the imports that brought it there."""
+        """Return the mark of a name, following the imports that brought it; None if the edit does
+        not affect it."""
         return self.marked(module, name)[0]
 
     def marked(self, module: str, name: str) -> tuple[DirtyMark | None, tuple[str, str]]:
-        """Return the mark of a name, and the module and name that it comes from."""
+        """Return the mark of a name (None: not affected), and the (module, name) that the name
+        comes from, by imports or itself."""
         visited = set()
         while (module, name) not in visited and module in self.plans:
             visited.add((module, name))
@@ -297,8 +307,8 @@ class Propagation:
 
 
 def _when(mark: DirtyMark | None, use: Use, declared: Use) -> When | None:
-    """Return when a use of a marked name makes a statement run again; None if no table has an
-    entry."""
+    """Return the condition under which a use of a name with this mark makes a statement run again;
+    None if the use alone does not."""
     if mark is None:
         return None
     return RUNS_AGAIN[mark].get(use) or RUNS_AGAIN_AS_WRITTEN.get(mark, {}).get(declared)
@@ -370,8 +380,8 @@ def _users(body: Sequence[Statement], changed: Collection[str], owner: str = "")
 
 
 def _are_operators(members: Collection[str]) -> bool:
-    """Return whether Python calls one of the members without naming it, as `__add__` and
-    `__call__`."""
+    """Return whether one of the members is an operator such as ``__add__``, which Python calls
+    without its being named."""
     return any(
         name.startswith("__") and name.endswith("__") and name not in _RAN_ONCE for name in members
     )

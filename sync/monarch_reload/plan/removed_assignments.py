@@ -31,8 +31,12 @@ _CODE = (FunctionType, MethodType, type, property, classmethod, staticmethod)
 
 
 class RemovedAssignment(msgspec.Struct, frozen=True):
-    """A removed assignment. `place` says what to make again: the module, its class or "", and the
-    name in it; None if nothing can be."""
+    """An assignment to an attribute or an item that an edit has removed.
+
+    ``place``: what to make again so that the assignment's effect is gone, as (module, class or "",
+    name); None if that is not possible. ``removal``: the action that deletes the item instead; None
+    if that is not possible either.
+    """
 
     line: int
     title: str
@@ -51,8 +55,11 @@ class RemovedAssignment(msgspec.Struct, frozen=True):
 def removed_by(
     edit: ModuleEdit, sources: RunningSources, texts: Iterable[bytes]
 ) -> Iterator[RemovedAssignment]:
-    """Yield the assignments that an edit removes. `texts` are all new sources: an attribute that
-    one of them still assigns is not removed."""
+    """Yield the assignments to attributes and items that an edit removes.
+
+    ``texts`` are all new sources: an assignment to an attribute that one of them may still assign
+    is not yielded.
+    """
     namespace = vars(sys.modules[edit.name])
     whole = b"\n".join(texts).decode("utf-8", "replace")
     assigned = {ast.unparse(target) for new in edit.new for target in targets_of(new.node)}
@@ -74,7 +81,8 @@ def removed_by(
 def _followed(
     removed: RemovedAssignment, owner: Any, key: Any, is_item: bool, sources: RunningSources
 ) -> RemovedAssignment:
-    """Return the assignment, with what is known of its earlier state."""
+    """Return the assignment with the way to undo its effect, a ``place`` or a ``removal``;
+    unchanged if none is known."""
     if is_item:
         is_ours = type(owner) is dict and _is_made_without(owner, key, sources)
         removal = Action(lambda: change(Registry(owner), lambda entries: entries.pop(key, None)))
@@ -138,8 +146,8 @@ def _is_named(key: Any, target: ast.expr, text: str) -> bool:
 
 
 def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bool:
-    """Return whether the object still has the value that the statement assigned, as far as can be
-    seen."""
+    """Return whether the attribute or item has a value which, as far as can be seen, is the one
+    that the old statement assigned."""
     value = value_of(target, namespace)
     if not isinstance(old.node, ast.Assign):
         return value is not MISSING
@@ -154,7 +162,8 @@ def _is_there(target: ast.expr, old: Statement, namespace: dict[str, Any]) -> bo
 
 
 def _is_made_without(owner: dict[Any, Any], key: Any, sources: RunningSources) -> bool:
-    """Return whether a module of ours made the dict by a display that does not have the key."""
+    """Return whether a module of the workspace makes the dict by a ``{...}`` that does not contain
+    the key."""
     for name, module in sources.loaded():
         for bound, value in list(vars(module).items()):
             if value is owner:

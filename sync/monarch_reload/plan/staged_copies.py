@@ -15,8 +15,8 @@ _KEPT = (DirtyMark.KEPT, DirtyMark.INSTANCE)
 
 
 def choose_twins(reach: Propagation) -> None:
-    """Choose the functions and classes that need a staged copy, because statements of the plan call
-    them and they must already behave in the new way."""
+    """Choose the functions and classes that get a staged copy for the trial: statements of the plan
+    call them, and must already get the new behaviour."""
     pending = [
         (name, dotted)
         for name, plan in reach.plans.items()

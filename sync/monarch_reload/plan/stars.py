@@ -36,7 +36,8 @@ class Exports:
         self._after: dict[str, frozenset[str]] = {}
 
     def before(self, module: str) -> frozenset[str] | None:
-        """Return the names that a module exports before the edit; None if it is not loaded."""
+        """Return the names that a module exported before the edit; None if the module is not
+        loaded."""
         loaded = sys.modules.get(module)
         if module not in self._before and loaded is not None:
             self._before[module] = exports(_names_of(loaded))
@@ -91,10 +92,10 @@ class Exports:
         package: str,
         exported: Callable[[str], frozenset[str] | None],
     ) -> Statements:
-        """Return the statements with each star import split into one statement for each name.
+        """Return the statements with each star import split into an import for each name.
 
-        A star import inside an `if` stays with it, and so does an import of a module that is not
-        ours.
+        A star import inside an ``if``, or of a module that is not reloaded, stays one statement and
+        records the names that it brings.
         """
         parts: list[Statement] = []
         for statement in statements:
@@ -133,9 +134,8 @@ def _part(star: Statement, pair: tuple[str, str]) -> Statement:
 def bring(
     statements: Sequence[Statement], index: int, source: ModuleType, namespace: dict[str, Any]
 ) -> None:
-    """Run a part of a star import. A name that it no longer brings is removed, unless an earlier
-    statement binds it.
-    """
+    """Run the star import ``index``, or the part of one that binds a single name. A name that the
+    source does not export any more is removed, unless an earlier statement binds it."""
     exported = exports(_names_of(source))
     statement = statements[index]
     if statement.brought is None:

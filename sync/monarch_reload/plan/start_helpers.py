@@ -28,8 +28,11 @@ _SIGNS_OF_COMPUTED_NAMES = re.compile(
 
 
 class _Mention(msgspec.Struct, frozen=True):
-    """One mention of a name. `within` is the qualified name of the function whose body has it, or
-    "". `is_call`: it is called there, at once."""
+    """One mention of a name in a module.
+
+    ``within`` is the qualified name of the function whose body reads the name, or "" for any other
+    mention. ``is_call``: the name is called, not only read.
+    """
 
     within: str
     is_call: bool
@@ -67,8 +70,8 @@ class _Text:
                 self._otherwise.update(node.names)
 
     def mentions(self, name: str, *, is_home: bool) -> list[_Mention]:
-        """Return the mentions of a name. It is defined in this module (`is_home`), or elsewhere:
-        then only mentions through an import count."""
+        """Return the mentions of a name. ``is_home``: this module defines the name; otherwise only
+        mentions through an import of it count."""
         mentions: list[_Mention] = []
         is_known = is_home or not self._imported.isdisjoint((name, "*"))
         if is_known:
@@ -79,9 +82,11 @@ class _Text:
 
 
 class StartHelpers:
-    """Tells which functions and values of a workspace only the start of a run uses. `counts`
-    returns for a function, by module and qualified name, whether it is known to run only when a run
-    begins."""
+    """Tells which functions and values of a workspace are used only at the start of a run.
+
+    ``counts`` takes a module and a qualified name; it returns whether that function is known to run
+    only when a run begins.
+    """
 
     def __init__(
         self, sources: Mapping[str, ModuleSource], counts: Callable[[str, str], bool]
@@ -91,9 +96,12 @@ class StartHelpers:
         self._texts: dict[str, _Text] = {}
 
     def is_helper(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Return whether a name is a plain top-level function that only the start uses. The
-        functions in `asked` are being checked already, and are taken to be: functions may call each
-        other."""
+        """Return whether a name is a plain top-level function that is used only at the start of a
+        run.
+
+        ``asked`` are functions that are being checked already. They are taken to be such helpers,
+        as functions may call each other.
+        """
         if (me := f"{module}:{name}") in asked:
             return True
         node = self._text(module).definitions.function(name)
@@ -103,7 +111,8 @@ class StartHelpers:
         return not is_lazy and self._is_used_at_start(module, name, asked | {me}, must_call=True)
 
     def is_setting(self, module: str, name: str) -> bool:
-        """Return whether one top-level statement assigns a name, and only the start uses it."""
+        """Return whether one top-level statement assigns a name, and the value is used only at the
+        start of a run."""
         return self._text(module).definitions.is_assigned_once(name) and self._is_used_at_start(
             module, name, frozenset(), must_call=False
         )
@@ -136,8 +145,8 @@ class StartHelpers:
         return "." not in function and self.is_helper(module, function, asked)
 
     def _is_made_elsewhere(self, cls: str) -> bool:
-        """Return whether a class is called by code that may run in a step, as a loss's class may
-        be."""
+        """Return whether a class is called outside of code that runs only at the start, as the
+        class of a loss may be."""
         for module, source in self._sources.items():
             if cls.encode() not in source.text:
                 continue
@@ -159,8 +168,11 @@ class StartHelpers:
 
 
 def _with_functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
-    """Yield each node with the name of the function that directly contains it; "" for code that
-    runs when the module is imported, and for code that a function makes to be run later."""
+    """Yield each node with the qualified name of the function whose body has it.
+
+    The name is "" for code that runs when the module is imported, and for nested functions, lambdas
+    and the like, which may be called later.
+    """
     pending: list[tuple[str, str, ast.AST]] = [("", "", node) for node in tree.body]
     while pending:
         owner, within, node = pending.pop()

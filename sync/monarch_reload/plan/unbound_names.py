@@ -60,7 +60,7 @@ def unbound_names(
 
 
 def _names_in(code: CodeType, operations: Collection[str]) -> set[str]:
-    """Return the names that some kinds of instructions mention; many times faster than `dis`."""
+    """Return the names that instructions of these kinds mention; many times faster than ``dis``."""
     names: set[str] = set()
     raw, extension = code.co_code, 0
     for at in range(0, len(raw), 2):
@@ -95,7 +95,7 @@ def _line_of(instruction: dis.Instruction, before: int) -> int:
 
 
 def _has_open_star(tree: ast.Module) -> bool:
-    """Return whether there is an `import *`, whose names are not known here."""
+    """Return whether the module has an ``import *``, whose names its text does not show."""
     return any(
         isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)
     )

@@ -16,7 +16,10 @@ from monarch_reload.source.statements import Statement
 
 
 class Alignment(msgspec.Struct, frozen=True, dict=True):
-    """New statements by index, each with the index of the old statement it comes from."""
+    """The new statements by index, each with the index of the old statement that it comes from.
+
+    ``same``: nothing in it changed. ``narrow``: only function bodies changed.
+    """
 
     same: dict[int, int]
     narrow: dict[int, int]
@@ -30,7 +33,7 @@ class Alignment(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def inherited(self) -> frozenset[int]:
-        """Return the old statements that continue as new ones."""
+        """The indexes of the old statements that a new statement comes from."""
         return frozenset(
             old for pairs in (self.same, self.narrow, self.renewed) for old in pairs.values()
         )
@@ -79,8 +82,8 @@ class _Unmatched:
         self._by_likeness: dict[Callable[[Statement], Hashable], dict[Hashable, list[int]]] = {}
 
     def take(self, like: Callable[[Statement], Hashable], statement: Statement) -> int | None:
-        """Return the first old statement that is like this one, and take it; None if there is
-        none."""
+        """Return the index of the first old statement for which ``like`` gives the same as for
+        ``statement``, and remove it from the unmatched; None if there is none."""
         if like not in self._by_likeness:
             indexes: defaultdict[Hashable, list[int]] = defaultdict(list)
             for index, other in reversed(self._statements):
@@ -115,7 +118,8 @@ class _Unmatched:
 
 
 def differ_in_bodies_only(old: Statement, new: Statement) -> bool:
-    """Return whether live functions only need new code, without running the statement."""
+    """Return whether two statements differ in nothing but function bodies, so that live functions
+    can take the new code without running the statement."""
     if old.text == new.text:
         return True
     if type(old.node) is not type(new.node):
@@ -164,10 +168,11 @@ def _calls_what_changed(old: Statement, new: Statement) -> bool:
 
 
 def moved_lines(old: Statement, new: Statement) -> Iterator[tuple[range, int, str | None]]:
-    """Return how old line numbers map to new ones, for a statement that is `same` or `narrow`.
+    """Yield (old lines, distance, name) for a statement that is ``same`` or ``narrow`` in an
+    alignment: where its functions are in the new file.
 
-    Yields (old lines, distance, name): the code of function `name` that began in those lines is now
-    `distance` further down; with no name, so is the code of every function there.
+    The code of the function ``name`` that began in those lines is ``distance`` lines further down;
+    without a name, every function in them is.
     """
     if old.text == new.text or not old.is_definition:
         yield range(old.first, old.last + 1), new.first - old.first, None

@@ -10,9 +10,10 @@ Place = tuple[str, int]  # the name of a function or class, and its first line
 
 
 class Codes(Mapping[Place, CodeType]):
-    """Code objects by name and first line; two lambdas on one line have none.
+    """Code objects by name and first line. Two with the same name and line, such as lambdas, are
+    both left out.
 
-    A code object whose lines have moved is made anew for its place when it is first read.
+    A code object whose lines have moved is copied to its new lines when it is first read.
     """
 
     def __init__(self, codes: Mapping[Place, tuple[CodeType, int]]) -> None:
@@ -44,12 +45,13 @@ class Codes(Mapping[Place, CodeType]):
         return Codes(codes)
 
     def copy_codes(self) -> None:
-        """Replace the code objects by copies: those of live functions are about to move."""
+        """Replace the code objects by copies, because the lines of those that live functions run
+        are about to be changed in place."""
         self._codes = {place: (moved_code(*moved), 0) for place, moved in self._codes.items()}
 
     def has_closures(self) -> bool:
-        """Return whether one of them is a function made by another function, to which objects may
-        refer."""
+        """Return whether one of the code objects is that of an inner function. Objects may refer to
+        its functions although no name does."""
         return any(
             code.co_flags & inspect.CO_NESTED and name[0] != "<"
             for (name, _), (code, _) in self._codes.items()
@@ -73,19 +75,20 @@ class Codes(Mapping[Place, CodeType]):
 
 
 def _says_its_line(code: CodeType) -> bool:
-    """Return whether the code is the body of a class in a function that stores its line, as of
-    Python 3.13.
+    """Return whether the code is that of a class body inside a function and stores its own line, as
+    it does from Python 3.13 on.
 
-    The body of a top-level class either runs again, from its source, or never again.
+    Class bodies at the top level do not matter: they run again from their source, or never again.
     """
     return "__firstlineno__" in code.co_names and "<locals>" in qualname_of(code)
 
 
 def moved_code(code: CodeType, distance: int, path: str | None = None) -> CodeType:
-    """Return the code with its lines shifted by ``distance``, nested code objects included; with
+    """Return the code with its lines moved down by ``distance``, nested code objects included; with
     ``path``, as code of that file.
 
-    All lines of a code object count from its first line.
+    The first line of each code object is replaced. Its other lines are stored relative to the
+    first.
     """
     constants = tuple(
         moved_code(constant, distance, path) if isinstance(constant, CodeType) else constant

@@ -43,10 +43,10 @@ _FACTS = {
 def executed(
     statements: tuple[Statement, ...], namespace: Mapping[str, Any]
 ) -> tuple[Statement, ...]:
-    """Return the statements without the branches that a module with this namespace cannot have
-    taken.
+    """Return the statements without the branches that the module cannot have taken, as their
+    conditions have fixed values in this process.
 
-    A program (`__main__`) keeps all branches: its guard has run, and its names are in use.
+    A program (``__main__``) keeps all branches: its main guard has run, and its names are in use.
     """
     if namespace.get("__name__") == "__main__":
         return statements
@@ -67,7 +67,7 @@ _WITH_BODIES = (ast.If, ast.Try, ast.With, ast.For, ast.While)
 
 
 class _Taken(ast.NodeTransformer):
-    """Empties the branches that are not taken; line numbers stay the same."""
+    """Empties the branches that their conditions rule out; line numbers stay the same."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
@@ -117,7 +117,8 @@ class _Taken(ast.NodeTransformer):
         return slice(*(part and self._value(part) for part in (node.lower, node.upper, node.step)))
 
     def _any_or_all(self, nodes: Iterable[ast.expr], is_or: bool) -> bool:
-        """Evaluate `or` or `and`: one part may decide, though others are unknown."""
+        """Return the value of an ``or`` or ``and`` with these parts. One known part may decide;
+        otherwise an unknown part raises its error."""
         unknown: Exception | None = None
         for node in nodes:
             try:

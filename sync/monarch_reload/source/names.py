@@ -30,7 +30,7 @@ Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Use(Enum):
-    """How an eager read depends on the value of the name."""
+    """How a read that happens when a statement runs depends on the value of the name."""
 
     HELD = "held"  # kept or compared: follows by identity
     WITHIN = "within"  # read in a lambda, which may be called at once
@@ -43,7 +43,11 @@ class Use(Enum):
 
 
 class Names(msgspec.Struct, frozen=True, dict=True):
-    """The names that a statement binds and reads, each read with how it uses the value."""
+    """The names that a statement binds and reads.
+
+    ``eager`` are read when it runs, each with how the value is used; ``deferred`` are read when
+    functions in it are called.
+    """
 
     binds: frozenset[str]
     eager: frozenset[tuple[str, Use]]
@@ -57,7 +61,8 @@ class Names(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def roots(self) -> frozenset[str]:
-        """The names that it reads or binds, without attributes."""
+        """The names that the statement reads or binds, each without attributes: ``a`` for
+        ``a.b``."""
         return frozenset(map(root_of, self.all)) | self.binds
 
     @cached_property
@@ -66,8 +71,8 @@ class Names(msgspec.Struct, frozen=True, dict=True):
 
 
 def names_of(node: ast.stmt, deferred: Mapping[ast.AST, frozenset[str]] | None = None) -> Names:
-    """Return the names of a statement. `deferred` has, for functions in it whose bodies are known,
-    the names that they take from outside."""
+    """Return the names of a statement. ``deferred`` has, for functions in it that were analysed
+    already, the names that their bodies read from outside."""
     reader = _Reader(Use.HELD if isinstance(node, ast.Expr) else Use.PASSED, deferred or {})
     reader.statement(node)
     reader.note_entries(reader.eager)
@@ -230,8 +235,8 @@ class _Reader:
         self.items |= {item for item in inner.items if root_of(item[0]) not in local}
 
     def _call_entries(self, node: ast.Call, use: Use) -> None:
-        """Note that a call may call entries of containers: `TABLE["a"]()`, `dispatch(x)`,
-        `table.get()`, `run(STEPS)`."""
+        """Record that a call may call the entries of a container: ``TABLE["a"]()``,
+        ``dispatch(x)``, ``table.get()``, ``run(STEPS)``."""
         name = dotted(node.func)
         if name is None:
             inner = Use.USED if use is Use.USED else Use.CALLED
@@ -298,7 +303,8 @@ _RUN_TEXT = ("exec", "eval")
 
 
 def _reads_all(node: ast.Call) -> bool:
-    """Return whether a call may read every name of its own module, as `globals()`."""
+    """Return whether a call may read every name of its own module, as ``globals()`` and
+    ``exec(text)`` do."""
     function, num = dotted(node.func), len(node.args)
     return (num == 0 and function in _READ_ALL) or (num == 1 and function in _RUN_TEXT)
 

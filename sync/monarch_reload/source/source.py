@@ -35,8 +35,8 @@ ENCODING_COMMENT = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*([-\w.
 
 
 class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """One version of one file. `witnessed`: the import hook saw the text; it was not read
-    afterwards."""
+    """One version of one file. ``witnessed``: the text was seen when the module was imported, not
+    read from the file afterwards."""
 
     path: str  # as the module's code objects spell it
     text: bytes
@@ -72,8 +72,8 @@ class ModuleSource(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Codes.inside(self.code)
 
     def copy_codes(self) -> None:
-        """Replace the code objects by copies, because those that live functions run are about to
-        move."""
+        """Replace the code objects by copies, because the lines of those that live functions run
+        are about to be changed in place."""
         computed = vars(self)
         if "codes" in computed:
             computed["codes"].copy_codes()
@@ -159,8 +159,8 @@ class RunningSources:
                 self.record(name, ModuleSource(path, text, witnessed=False))
 
     def witness(self, path: str) -> None:
-        """Remember the text of an imported file outside of all roots: its folder may become a root,
-        and the file may have changed by then."""
+        """Remember the text of an imported file that is in no root. Its folder may become a root
+        later, when the file may have changed."""
         with contextlib.suppress(OSError):
             self._elsewhere_texts[path] = read_text(path)
 
@@ -197,7 +197,8 @@ class RunningSources:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Measure an import, without the imports of our modules that it causes."""
+        """Measure the processor time that the import of a module takes in this block, without the
+        imports of reloadable modules inside it."""
         outside = getattr(self._inside, "seconds", 0.0)
         self._inside.seconds, started = 0.0, time.thread_time()
         try:
@@ -208,7 +209,8 @@ class RunningSources:
             self._inside.seconds = outside + seconds
 
     def import_seconds(self) -> float:
-        """Return the processor time that importing all loaded modules takes, in seconds."""
+        """Return the processor time that importing all loaded modules takes, in seconds; estimated
+        by size for modules whose import was not seen."""
         return sum(
             self._seconds.get(name, len(source.text) * _SECONDS_A_BYTE)
             for name, source in self.running()
@@ -225,7 +227,8 @@ class RunningSources:
         return [n for n in self._names.get(os.path.realpath(path), ()) if n in sys.modules]
 
     def loaded(self) -> Iterator[tuple[str, ModuleType]]:
-        """Yield every loaded module of ours, in the order of import."""
+        """Yield (name, module) of every loaded module that can be reloaded, in the order of
+        import."""
         for name in list(self._sources):
             module = sys.modules.get(name)
             # Some modules put another object in their place.
@@ -240,11 +243,13 @@ class RunningSources:
 
 
 class ImportHook:
-    """A finder in front of all others: it lets them find modules, and remembers what is loaded.
+    """A finder in front of all others: it lets the others find a module, and records the text that
+    is loaded.
 
-    `pending` are new texts that a prepare got and that are not on disk yet; `arriving` are the
-    paths of others' texts. New code may import both. `on_loaded` are functions to call when these
-    modules, of other packages, have been loaded.
+    ``pending`` are the texts of files that a prepare changes, which are not on disk yet;
+    ``arriving`` are further new files, each with the path of its text until then. New code may
+    import both. ``on_loaded`` are functions to call when other packages' modules, by name, have
+    been loaded.
     """
 
     def __init__(
@@ -301,8 +306,8 @@ class ImportHook:
         return None
 
     def _pending_folder(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """Return a namespace package for a folder that does not exist yet; None if no new file is
-        in it."""
+        """Return the spec of a namespace package, for a folder that does not exist yet; None if no
+        new file is in such a folder."""
         files = (*self.pending, *self.arriving)
         folders = [
             base
@@ -323,7 +328,8 @@ class ImportHook:
                 yield os.path.join(os.path.realpath(folder or os.getcwd()), last)
 
     def text_of(self, path: str) -> bytes | None:
-        """Return the content that a file will have; None if it is no new file."""
+        """Return the content that a new or changed file will have; None if the prepare does not
+        bring the file."""
         real = os.path.realpath(path)
         if real in self.arriving:
             return Path(self.arriving[real]).read_bytes()
@@ -331,8 +337,8 @@ class ImportHook:
 
 
 def _is_found_from_here(path: str) -> bool:
-    """Return whether an entry of `sys.path` that depends on the working directory leads to a
-    file."""
+    """Return whether a relative entry of ``sys.path`` leads to a Python file from the working
+    directory. False for installed packages."""
     entries = [entry for entry in sys.path if not os.path.isabs(entry)]
     folders = (os.path.join(os.path.abspath(entry), "") for entry in entries)
     is_there = path.endswith(".py") and any(path.startswith(folder) for folder in folders)
@@ -340,7 +346,8 @@ def _is_found_from_here(path: str) -> bool:
 
 
 class _RecordingLoader(SourceFileLoader):
-    """Loads a module of ours, and records the text that it runs and how long its import takes."""
+    """Loads a module that can be reloaded, and records the text that it runs and how long its
+    import takes."""
 
     def __init__(self, fullname: str, path: str, hook: ImportHook, sources: RunningSources) -> None:
         super().__init__(fullname, path)
@@ -385,7 +392,8 @@ class _NotifyingLoader(SourceFileLoader):
 
 
 def forget_bytecode(paths: Iterable[str]) -> None:
-    """Remove cached bytecode that a later process could take for the new file's."""
+    """Remove the cached bytecode of these source files, which a later process could take for that
+    of the new sources."""
     for path in paths:
         folder, name = os.path.split(path)
         with contextlib.suppress(OSError):  # read-only, or another process of this host was faster
@@ -395,7 +403,8 @@ def forget_bytecode(paths: Iterable[str]) -> None:
 
 
 def real_path(path: str) -> str:
-    """Return the real path of a file that is no link itself; fast for many files of few folders."""
+    """Return the real path of a file. The file itself must be no link, only its folder is resolved;
+    this is fast for many files of few folders."""
     folder, name = os.path.split(path)
     return os.path.join(_real_folder(folder), name)
 

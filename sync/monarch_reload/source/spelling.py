@@ -57,8 +57,8 @@ _IMPORTERS = ("importlib.import_module", "import_module", "__import__")
 
 
 def of_imported(node: ast.Attribute) -> str | None:
-    """Return `>m.C` for `import_module("m").C`, in whichever way the module is imported; else
-    None."""
+    """Return ``>m.C`` for ``import_module("m").C``, or for ``__import__`` and the like; None for
+    any other node."""
     parts = [node.attr]
     inner = node.value
     while isinstance(inner, ast.Attribute):
@@ -96,6 +96,7 @@ def imported_by(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def from_import(name: str, imported: Mapping[str, str]) -> str:
-    """Return the dotted name relative to its module, if its first part was imported."""
+    """Return a dotted name with its first part replaced by what an import bound it to; unchanged if
+    no import did."""
     root = root_of(name)
     return imported[root] + name.removeprefix(root) if root in imported else name

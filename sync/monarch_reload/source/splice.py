@@ -62,10 +62,11 @@ def spliced(before: ModuleSource, text: bytes) -> ModuleSource | None:
 
 
 def as_imported(names: Iterable[str]) -> list[ast.stmt]:
-    """Return statements that do nothing when they run, but have other code compiled as if its
-    module imported these names.
+    """Return statements that do nothing, but have code that follows them compiled as if its module
+    imported these names.
 
-    Which instructions call `os.read` depends on whether `os` was imported.
+    The instructions for a call of ``os.read`` depend on whether ``os`` was imported. Empty if there
+    are no names.
     """
     aliases = [ast.alias(name) for name in sorted(names)]
     if not aliases:
@@ -75,7 +76,7 @@ def as_imported(names: Iterable[str]) -> list[ast.stmt]:
 
 
 def names_imported(statements: Iterable[Statement]) -> set[str]:
-    """Return the names that imports of the module itself bind."""
+    """Return the names that the imports at the top level of the module bind."""
     nodes = (node for s in statements if s.imports for node in _of_module(s.node))
     return {name for node in nodes for name in imported_names(node)} - {"*"}
 
@@ -91,8 +92,8 @@ def _of_module(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 def _window(
     old: Sequence[Statement], before: Sequence[str], after: Sequence[str]
 ) -> tuple[int, int, int] | None:
-    """Return how many statements stay above the edit, the index of the first that stays below, and
-    how many lines that has moved."""
+    """Return (number of unchanged statements above the edit, index of the first unchanged statement
+    below it, lines by which the latter has moved); None if the text cannot be spliced."""
     num_lines = min(len(before), len(after))
     num_above = next((n for n in range(num_lines) if before[n] != after[n]), num_lines)
     most = num_lines - num_above
@@ -110,8 +111,8 @@ def _window(
 
 
 def _between(statements: Sequence[Statement], index: int, step: int) -> int:
-    """Return the next index at which a statement begins on another line than the one above ends
-    on."""
+    """Return the next index, in steps of ``step``, at which a statement does not begin on the line
+    on which the statement above it ends."""
     while 0 < index < len(statements) and statements[index].first <= statements[index - 1].last:
         index += step
     return index

@@ -59,13 +59,14 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def placed(self) -> ast.stmt:
-        """Return its node with the line numbers that it has now."""
+        """Return the statement's node with the line numbers of this version of the file."""
         if not self.moved_by:
             return self.node
         return ast.increment_lineno(copy.deepcopy(self.node), self.moved_by)
 
     def take_analysis(self, other: Statement) -> None:
-        """Take over the analysis of another statement with the same text."""
+        """Take over the analysis of another statement with the same text, unless this one has its
+        own."""
         if self.brought == other.brought and "names" not in vars(self):
             other.names  # noqa: B018  found out once: it is asked of both
             analysis = vars(other)
@@ -92,7 +93,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def frame(self) -> str:
-        """The statement without the bodies of its lambdas, to compare; empty if there are none."""
+        """The statement without the bodies of its lambdas, as text to compare; "" if it is a
+        definition or has no lambdas."""
         if self.is_definition or "lambda" not in self.text:
             return ""
         return ast.dump(_WithoutLambdaBodies().visit(copy.deepcopy(self.node)))
@@ -134,9 +136,10 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def may_affect_others(self) -> bool:
-        """Whether other statements may not compile, or not to the same code, because of it.
+        """Whether this statement may change how other statements of the module compile.
 
-        A `global` at module level is an error below a use; `super` may be a name of the module.
+        A ``global`` at module level is an error below a use of the name, and a module may define
+        its own ``super``.
         """
         if not self.is_definition and "lobal" in self.text:  # in its source, or in its dump
             return True
@@ -169,7 +172,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_main_guard(self) -> bool:
-        """Whether this is `if __name__ == "__main__":`, the start of a script and no definition."""
+        """Whether this is the main guard, ``if __name__ == "__main__":``."""
         return isinstance(self.node, ast.If) and "'__main__'" in ast.dump(self.node.test)
 
     @cached_property
@@ -198,7 +201,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_computed_whole(self) -> bool:
-        """Whether the bound value is computed at once: `[f(x) for x in xs]`, `sorted(...)`."""
+        """Whether the bound value is a container that is filled when the statement runs: ``[f(x)
+        for x in xs]``, ``sorted(...)``."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)):
             return False
         value = self.node.value
@@ -208,8 +212,8 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def is_holder(self) -> bool:
-        """Whether the bound value refers to the values read: a tuple, a `partial` or a decorated
-        function."""
+        """Whether the bound value refers to the values that the statement reads, as a tuple, a
+        ``partial`` or a decorated function does."""
         if not isinstance(self.node, (ast.Assign, ast.AnnAssign)) or not self.names.eager:
             return False
         value = self.node.value
@@ -241,7 +245,7 @@ class Statement(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def title(self) -> str:
-        """The first line, for reports."""
+        """The first line of the statement, as reports show it."""
         return ast.unparse(self.node).partition("\n")[0]
 
 
@@ -274,9 +278,11 @@ class _WithoutLambdaBodies(ast.NodeTransformer):
 def split(
     nodes: Sequence[ast.stmt], lines: Sequence[str], moved_by: int = 0, *, is_head: bool = True
 ) -> tuple[Statement, ...]:
-    """Return the statements of a body. `lines` are those of the whole file; the nodes may have been
-    parsed when they were ``moved_by`` lines higher. `is_head`: the nodes begin the body, so that
-    the first may be its docstring."""
+    """Return the statements of a body.
+
+    ``lines`` are those of the whole file; the nodes may come from an earlier parse, ``moved_by``
+    lines higher. ``is_head``: the nodes begin the body, so the first may be a docstring.
+    """
     statements: list[Statement] = []
     end_before = 0
     for index, node in enumerate(nodes):
@@ -306,7 +312,8 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:
-    """Split `from m import a, b` into two statements, so that adding `b` leaves `a` alone."""
+    """Return an import of several names as one import for each name, so that a change of one leaves
+    the others alone. Any other node is returned as it is, in a list."""
     if not isinstance(node, (ast.Import, ast.ImportFrom)):
         return [node]
     if len(node.names) == 1:

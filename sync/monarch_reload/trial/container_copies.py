@@ -28,11 +28,11 @@ Namespaces = Mapping[str, dict[str, Any]]
 
 
 class ContainerCopies:
-    """Shows copies of containers to staged code. `names` are the names of containers, by module;
-    `read_late` the names that functions read.
+    """Shows copies of containers to staged code, in which staged definitions replace live ones.
 
-    `twins` are the staged definitions, by the ids of the live ones. `as_one_of` returns an instance
-    as an instance of a staged class, or unchanged.
+    ``names`` are the names of containers, by module; ``read_late`` the names that functions read
+    when they are called. ``twins`` are the staged definitions, by the ids of the live ones.
+    ``as_one_of`` returns an instance as an instance of a staged class, or unchanged.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ContainerCopies:
     def _copy(self, value: Any, depth: int = 0) -> Any:
         """Return a copy of the value in which staged definitions replace live ones.
 
-        Returns the value itself if it contains none that is replaced.
+        Returns the value itself if nothing in it is replaced.
         """
         kind = type(value)
         if id(value) in self.twins:

@@ -21,8 +21,8 @@ Lookup = Callable[[Any], Any]
 
 
 def may_be_set(owner: Any) -> bool:
-    """Return whether attributes of an object are watched. There are many classes, so only classes
-    with a metaclass or a classmethod are watched."""
+    """Return whether the attributes of an object are watched. Of classes, only those with a
+    metaclass or a classmethod are, because there are many."""
     if not is_a(owner, type):
         return True
     return type(owner) is not type or any(
@@ -31,8 +31,8 @@ def may_be_set(owner: Any) -> bool:
 
 
 class ObjectAttributes:
-    """The attributes of one live object before staged code runs, and which code sets them
-    meanwhile."""
+    """The attributes of one live object before staged code runs, and the code, staged or running,
+    that has set them since."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

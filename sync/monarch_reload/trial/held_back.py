@@ -22,7 +22,7 @@ Lookup = Callable[[Any], Any]
 
 
 class Whose(Enum):
-    """Which code changed a container while a statement ran, or between two statements."""
+    """Which code changed a container: staged code, running code, or one of the two."""
 
     OURS = "staged code"
     OTHERS = "running code"
@@ -39,8 +39,8 @@ class WatchedObject(Protocol):
 
 
 class Snapshot:
-    """A container before staged code runs, and the changes that running code makes to it
-    meanwhile."""
+    """A container as it was before staged code ran, and the changes that running code has made to
+    it since."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -75,7 +75,8 @@ class Snapshot:
             self._by_others.append((difference, whose))
 
     def withdraw(self, ids: Collection[int]) -> Withdrawn | None:
-        """Remove the entries of definitions (by their ids) for a while; None if there are none."""
+        """Remove the entries of definitions (by their ids) from the registry for a while. Return
+        the removed entries; None if it has no entry of them."""
         if not self._registry.names(ids):
             return None
         before = self._registry.container.copy()
@@ -116,7 +117,7 @@ class Withdrawn:
         take_out(self._rest, ids)
 
     def put_back(self) -> None:
-        """Put the entries back, unless new ones took their place."""
+        """Put the entries back, unless new entries have taken their places."""
         container, before = self._registry.container, self._before
         if len(container) == len(self._rest):
             if (back := Difference.between(self._rest, before)) is not None:
@@ -129,7 +130,8 @@ class Withdrawn:
 
 
 class HeldBack:
-    """The change that staged code made to a live container."""
+    """The change that staged code made to a live container. It was undone, and is repeated at the
+    commit."""
 
     def __init__(self, registry: Registry, difference: Difference) -> None:
         self.registry, self._difference = registry, difference
@@ -140,21 +142,21 @@ class HeldBack:
         self._inner = [part for value in values if type(value) in (list, set) for part in value]
 
     def renewed(self, live_of: Lookup) -> set[int]:
-        """Return the ids of the live definitions that were registered again, here or in an inner
-        container."""
+        """Return the ids of the live definitions that staged code registered again, in this
+        container or in one inside it."""
         renewed = {id(live_of(part)) for part in self._inner if live_of(part) is not part}
         return renewed.union(*(self._renewed(value, live_of) for value, _ in self._parts.values()))
 
     def _renewed(self, value: Any, live_of: Lookup) -> set[int]:
-        """Return the ids of the live definitions that the value registers again."""
+        """Return the ids of the live definitions that an entry of the container registers again."""
         live = [(part, live_of(part)) for part in self._parts[id(value)][1]]
         return {id(after) for part, after in live if after is not part}
 
     def flip(self, live_of: Lookup, before_of: Lookup) -> Action:
-        """Return an action that repeats the change, with live objects instead of their staged
-        twins.
+        """Return an action that repeats the change, with live objects in place of staged ones.
 
-        An object that takes the name of a registered one also takes its place in the container.
+        If a new object takes the name of an object in the container, it also takes the place of
+        that object in the container.
         """
         kind = type(self.registry.container)
         is_dict, is_set = issubclass(kind, dict), issubclass(kind, set)
@@ -221,7 +223,8 @@ class HeldBack:
 
 
 def _places_of_parts(entries: Iterable[tuple[Any, Any]]) -> Mapping[int, Sequence[Any]]:
-    """Return the places in a container at which an object occurs, by the object's id."""
+    """Return the places in a container at which each object occurs, by the object's id. Parts of a
+    tuple count as objects."""
     places = defaultdict(list)
     for place, entry in entries:
         for part in parts_of_entry(entry):
@@ -250,8 +253,8 @@ def _is_made_again(value: Any, existing: Any) -> bool:
 def left_behind(
     candidates: Iterable[Registry], held_back: Collection[HeldBack], live_of: Lookup
 ) -> Iterator[Action]:
-    """Yield the removal of entries that were registered again in another part of a registry, as
-    after an edit of `@on("end")` to `@on("start")`."""
+    """Yield actions that remove a definition's entry from one part of a registry after it was
+    registered again in another, as when ``@on("end")`` is edited to ``@on("start")``."""
     renewed: dict[int, set[int]] = {}
     by_container: dict[int, set[int]] = {}
     for held in held_back:

@@ -26,8 +26,8 @@ from monarch_reload.trial.held_back import HeldBack, Snapshot, WatchedObject, Wh
 
 
 class SideEffects:
-    """Watches live objects while a plan runs. ``loggers`` fills up as staged code touches
-    loggers."""
+    """Watches live objects while a plan runs. ``loggers`` gets each logger that staged code
+    changes."""
 
     def __init__(
         self, ours: Iterable[tuple[str, ModuleType]], loggers: Mapping[Any, Snapshot]
@@ -45,7 +45,8 @@ class SideEffects:
 
     @contextlib.contextmanager
     def looking(self, targets: Iterable[Target]) -> Iterator[None]:
-        """Watch while a statement runs, which may assign to these targets."""
+        """Watch for changes of live objects while a statement runs in this block. ``targets`` are
+        the attributes and items that it may assign to."""
         if self._turns.freshen() or not self._is_undisturbed(0):
             self._looked = self._turns.moment()
             for thing in self._changed():
@@ -72,8 +73,8 @@ class SideEffects:
                 yield self._targets.setdefault(target.place, target)
 
     def no_more_statements(self) -> None:
-        """Drop the references to other threads' frames, so that they do not count as made by staged
-        code."""
+        """Drop the references to other threads' frames after the last statement, so that they do
+        not count as objects that staged code made."""
         self._looked = None
 
     def withdraw(self, ids: Collection[int]) -> list[Withdrawn]:
@@ -87,7 +88,8 @@ class SideEffects:
 
     @cached_property
     def _holding(self) -> Mapping[int, Sequence[Snapshot]]:
-        """The registries, as they were before, by the ids of the objects in their entries."""
+        """The registries as they were before staged code ran, by the ids of the objects in their
+        entries."""
         by_part = defaultdict(list)
         for snapshot in self._snapshots:
             for part in snapshot.parts():
@@ -118,7 +120,8 @@ class SideEffects:
         return self._looked is not None and self._turns.undisturbed_since(self._looked, seconds)
 
     def _changed(self) -> Sequence[WatchedObject]:
-        """Return the watched objects among which a quick look found a change."""
+        """Return the watched objects that may have changed: all objects of each group in which a
+        quick look found a change."""
         return [thing for glance, part in self._glances if glance.has_changed() for thing in part]
 
 

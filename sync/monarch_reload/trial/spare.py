@@ -22,10 +22,10 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spare_import
 
 
 class NewState(msgspec.Struct, frozen=True):
-    """A new state: files by real path, each with its text, the path of its text, or None if
-    deleted.
+    """The state that a new process would find: files by real path, each with its text, the path of
+    its text, or None if it is deleted.
 
-    `modules` will be imported in that order, each with its file; `path` is `sys.path` by then.
+    ``modules`` are imported in that order, each with its file; ``path`` is ``sys.path``.
     """
 
     files: Mapping[str, bytes | str | None]

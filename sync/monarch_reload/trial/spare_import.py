@@ -16,7 +16,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 
 class NewText(SourceFileLoader):
-    """Loads a module whose text is at another path until the switch."""
+    """Loads a module whose text is at another path than its file, until the commit puts it in
+    place."""
 
     def __init__(self, name, path, text_path):
         super().__init__(name, path)
@@ -31,8 +32,8 @@ class NewText(SourceFileLoader):
 
 
 class NewStateFinder:
-    """A finder for files by real path, each with the path of its text, or None for a deleted
-    file."""
+    """A finder of the new state's files. ``files`` has, by real path, the path of each file's text,
+    or None for a deleted file."""
 
     def __init__(self, files):
         self.files = files
@@ -77,7 +78,8 @@ def above(path):
 
 
 def place_of(error, files):
-    """Return the file and line of an error, in the code on trial if that is in the traceback."""
+    """Return (file, line, column) of an error, in a file of ``files`` if one is in the traceback;
+    all None if the error has no place. The column is known only for a SyntaxError."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno, error.offset
     frames = [

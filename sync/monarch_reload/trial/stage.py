@@ -223,8 +223,8 @@ class TrialStage:
         )
 
     def _take(self, names: Mapping[str, Origin | None], namespace: dict[str, Any]) -> None:
-        """Import the names that an `if` or `try` imported before, without running the rest of
-        it."""
+        """Import the names that an ``if`` or ``try`` statement imports, without running the rest of
+        the statement."""
         for name, origin in names.items():
             if origin is not None and origin[1] is not None:
                 owner = self._import(origin[0], namespace, None, (origin[1],))
@@ -240,9 +240,9 @@ class TrialStage:
     ) -> None:
         """Run a statement, which may define a live object again.
 
-        A registry may refuse to take a name twice. Then the statement runs once more while the live
-        object, and objects that have left their modules, are out of the registry: an import may
-        bring those from elsewhere.
+        A registry may refuse a name that it already has. Then the statement runs once more while
+        the entries of that live object are out of the registries, and so are those of definitions
+        that have left their modules: an import may register them from elsewhere.
         """
         try:
             with self._budget.not_counting():
@@ -258,15 +258,16 @@ class TrialStage:
                 withdrawn.put_back()
 
     def _gone(self) -> Iterator[tuple[Any, str]]:
-        """Yield the live definitions that are no longer in their modules, with the modules."""
+        """Yield the live definitions that the edit removes from their modules, each with the name
+        of its module."""
         for name, plan in self._plan.modules.items():
             live = vars(sys.modules[name])
             before, after = plan.edit.definitions
             yield from ((live.get(gone), name) for gone in before - after)
 
     def _is_definition(self, entry: Any) -> bool:
-        """Return whether an entry is, or contains, a callable or an instance of a class made
-        here."""
+        """Return whether an entry is, or contains, a callable that was made in the trial, or an
+        instance of a class that was."""
         inside = entry if type(entry) in (list, set, tuple) else (entry,)
         return any(
             id(type(part)) in self.made or (id(part) in self.made and callable(part))
@@ -281,8 +282,8 @@ class TrialStage:
         return StagedModule(module, self)
 
     def _import(self, name: str, *arguments: Any, **keywords: Any) -> ModuleType:
-        """Import a module for staged code, which gets a view of it; the arguments are those of
-        `__import__`."""
+        """Import a module for staged code; return the staged view of it. The arguments are those of
+        ``__import__``."""
         return self._view(builtins.__import__(name, *arguments, **keywords))
 
     def _import_module(self, real: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
@@ -335,8 +336,8 @@ class TrialStage:
         self._plan = EditPlan({})
 
     def close(self, keep_imported: bool) -> None:
-        """End the trial: views show the live modules from now on; without ``keep_imported`` the
-        modules that were imported for it are removed."""
+        """End the trial: views show the live modules from now on. Without ``keep_imported``, the
+        modules that staged code imported for the first time are unloaded."""
         self._is_open = False
         for name in self.imported:
             module = sys.modules.get(name)
@@ -354,8 +355,8 @@ class TrialStage:
 def _take_later(
     namespace: dict[str, Any], statements: Sequence[Statement], index: int
 ) -> dict[str, Any]:
-    """Remove and return the names that only this or later statements bind, so that a statement that
-    reads all names does not find them."""
+    """Remove and return the names that are bound only by this statement or later ones, so that a
+    statement which reads all names does not find them yet."""
     so_far = {name for statement in statements[:index] for name in statement.binds}
     below = {name for statement in statements[index:] for name in statement.binds} - so_far
     return {name: namespace.pop(name) for name in below & namespace.keys()}

@@ -22,10 +22,11 @@ _NAMED = (FunctionType, type)
 
 
 class StandIns:
-    """The stand-ins of a trial. `pairs` are stand-ins, each with its live object.
+    """Instances of staged classes that pass for live instances during a trial. ``pairs`` are
+    (stand-in, live instance).
 
-    `namespaces` are those of staged code, by module; `kept` the (module, name) of instances that
-    stay and whose class is staged.
+    ``namespaces`` are those of staged code, by module; ``kept`` the (module, name) of live
+    instances whose class is staged.
     """
 
     def __init__(self, namespaces: Mapping[str, dict[str, Any]]) -> None:
@@ -45,10 +46,10 @@ class StandIns:
         self._live.clear()
 
     def take_over(self, plan: ModulePlan, index: int, live: Any, staged: Any) -> None:
-        """Give `staged`, which a statement has just defined, the state of the live object.
+        """Give ``staged``, which a statement has just defined, the state of the live object.
 
-        Defaults and class values are shared, so staged code that changes them changes the live
-        ones.
+        Defaults and class values are shared, not copied: if staged code changes one, the live
+        object changes too.
         """
         statement = plan.edit.new[index]
         if type(staged) is FunctionType and type(live) is FunctionType:
@@ -71,8 +72,8 @@ class StandIns:
                 keep_live_values(live, staged, kept_names(live, old, statement, changed))
 
     def _pass_for(self, live: type, staged: type) -> None:
-        """Have a live class count as the staged one, and show kept instances as instances of the
-        staged class to code that reads them here."""
+        """Have ``isinstance`` count objects of a live class as objects of the staged class, and put
+        stand-ins for kept instances of it into the staged namespaces."""
         self._live[id(staged)] = live
         for name, key in self.kept:
             namespace = self._namespaces[name]
@@ -80,8 +81,8 @@ class StandIns:
                 namespace[key] = self.of(namespace[key], staged)
 
     def of(self, instance: Any, staged: type) -> Any:
-        """Return a stand-in for a kept instance, of the staged class; the instance itself if none
-        can be made."""
+        """Return an instance of ``staged`` that stands in for a live instance; the live instance
+        itself if none can be made."""
         if hasattr(staged, "__del__"):
             return instance  # the stand-in would close a resource that the instance still uses
         try:
@@ -92,8 +93,8 @@ class StandIns:
         return twin
 
     def _check(self, check: Callable[[Any, Any], bool], thing: Any, kind: Any) -> bool:
-        """Answer `isinstance` or `issubclass` for staged code: objects of a live class also count
-        as objects of its staged twin."""
+        """Return the answer of ``isinstance`` or ``issubclass`` (``check``) for staged code:
+        objects of a live class also count as objects of the staged class."""
         if check(thing, kind):
             return True
         kinds = kind if type(kind) is tuple else (kind,)
@@ -106,8 +107,8 @@ class StandIns:
 
 
 def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
-    """Return the staged twins by the ids of live objects: of the definition, and of the functions
-    that its decorators got, as a container may refer to either."""
+    """Return the staged versions of a definition and of the functions that its decorators wrap, by
+    the ids of the live ones. A container may refer to any of these."""
     before, after = (
         {part.__qualname__: part for part in parts_of(definition, module) if is_a(part, _NAMED)}
         for definition in (live, staged)
@@ -123,7 +124,8 @@ def twins_of(module: str, live: Any, staged: Any) -> dict[int, Any]:
 
 
 def _copied(value: Any, cls: type) -> Any:
-    """Return an instance of another class with the very attributes of this one."""
+    """Return an instance of ``cls`` with the same value as this one; its attributes are shared, not
+    copied, unless it is a plain value such as a number."""
     plain: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
     if plain in BY_VALUE:
         same = plain.__new__(cls, value)

@@ -28,8 +28,8 @@ _ANCHOR = 32
 
 
 class ContentChunk(NamedTuple):
-    """One piece of a content. `anchor`: its first bytes, which `cut` searches for if the piece has
-    shifted."""
+    """One piece of a content. ``anchor``: its first bytes. ``cut`` searches for them in a later
+    version of the content, where the piece may be at another offset."""
 
     size: int
     digest: bytes
@@ -37,8 +37,8 @@ class ContentChunk(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """All pieces of one content, in order. ``blocks``: from these, the next `cut` sees which parts
-    of the file have changed."""
+    """All pieces of one content, in order. ``blocks`` are hashes of the content's blocks, by which
+    the next ``cut`` finds the blocks that have changed."""
 
     chunks: list[ContentChunk]
     blocks: QuickBlocks = QuickBlocks()
@@ -78,7 +78,8 @@ class _Tape:
         return memoryview(self._buffer)[self._at : self._at + size]
 
     def find(self, anchor: bytes) -> int:
-        """Return the distance in bytes to `anchor`, within the window; -1 if it is not there."""
+        """Return the distance from the position to the next ``anchor``, in bytes; -1 if it does not
+        begin within ``_WINDOW`` bytes."""
         self.ahead(_WINDOW)
         index = self._buffer.find(anchor, self._at, self._at + _WINDOW)
         return index - self._at if index >= 0 else -1
@@ -87,8 +88,8 @@ class _Tape:
         self._at += size
 
     def blocks_ahead(self) -> bytearray:
-        """Return the digests of the next blocks that are in the buffer; empty if the position is
-        inside a block."""
+        """Return the digests of the whole blocks in the buffer from the position on; empty if the
+        position is not at the start of a block."""
         index, inside = divmod(self.size - len(self._buffer) + self._at, BLOCK_BYTES)
         return bytearray() if inside else self._hasher.blocks[index * DIGEST_BYTES :]
 
@@ -106,8 +107,11 @@ class _Tape:
 
 
 def cut(stream: BinaryIO, old: Chunks | None) -> tuple[bytes, int, Chunks]:
-    """Cut the rest of `stream` into chunks, at the places of the ``old`` chunks if they are still
-    there; return its digest, its size in bytes and its chunks."""
+    """Cut the rest of ``stream`` into chunks, and return (digest of the content, size in bytes,
+    chunks).
+
+    The chunks are cut where the ``old`` ones are, so far as the content still has these.
+    """
     tape = _Tape(stream, old.blocks if old else QuickBlocks())
     chunks = list(_follow(tape, old.chunks if old else []))
     digest = tape.digest()
@@ -170,16 +174,15 @@ def _next_if(tape: _Tape, chunk: ContentChunk) -> ContentChunk | None:
 
 
 def _is_overwritten(tape: _Tape, chunk: ContentChunk, following: ContentChunk) -> bool:
-    """Return whether only this chunk changed: ``following`` is still at its old offset."""
+    """Return whether only this chunk was overwritten: the chunk ``following`` is still right behind
+    it in the stream."""
     ahead = tape.ahead(chunk.size + following.size)[chunk.size :]
     return len(ahead) == following.size and digest_bytes(ahead) == following.digest
 
 
 def _find_again(tape: _Tape, old: list[ContentChunk], at: int) -> tuple[int, int]:
-    """Return (distance in bytes, index) of the nearest old chunk that the stream still contains.
-
-    Tries a few of the chunks after ``at``. The distance is -1 if none is found.
-    """
+    """Return (distance in bytes, index) of the old chunk that comes next in the stream, of a few
+    from the index ``at`` on. The distance is -1 if the stream has none of them nearby."""
     best = (-1, at)
     for index in (at + step for step in _STEPS if at + step < len(old)):
         distance = tape.find(old[index].anchor)

@@ -135,7 +135,7 @@ def between_chunks(old: Chunks, new: Chunks, read: Reader) -> list[Piece]:
 
 
 def _same_ends(old: Chunks, new: Chunks) -> tuple[int, int]:
-    """Count the chunks that two contents have in common at the start, and at the end."""
+    """Return how many chunks two contents have in common at the start, and how many at the end."""
     num_shared = min(len(old.chunks), len(new.chunks))
     first = last = 0
     while first < num_shared and old.chunks[first] is new.chunks[first]:

@@ -50,7 +50,8 @@ def digest_of_blocks(blocks: bytes | bytearray) -> bytes:
 
 
 class QuickBlocks(NamedTuple):
-    """The quick hash and the digest of each block of a large content."""
+    """A fast hash (``quick``) and the digest of each block of a large content; both are empty if
+    they were not computed."""
 
     quick: bytes = b""
     digests: bytes = b""

@@ -37,8 +37,8 @@ class Disk:
         self._can_exchange = can_exchange
 
     def write(self, path: Path, content: Content, mode: int = 0o600) -> None:
-        """Write a new file, whole or not at all: it is written beside its place and then
-        renamed."""
+        """Write a file as a whole or not at all, in place of one that exists: it is written beside
+        its place, and then renamed."""
         beside = path.with_name(f"{path.name}.part")
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
@@ -49,8 +49,8 @@ class Disk:
         os.replace(beside, path)
 
     def put(self, path: AnyPath, content: Content, mode: int, mtime: int | None = None) -> None:
-        """Write a file with this content; long runs of zeros become holes. `mtime`, in seconds: the
-        file's time, if not the present."""
+        """Write a file with this content; long runs of zeros become holes. ``mtime`` is the file's
+        time, in seconds; None: the present."""
         fd = _create(path, mode)
         try:
             if len(content) >= _BLOCK or os.write(fd, content) < len(content):
@@ -98,7 +98,7 @@ class Disk:
             os.close(fd)
 
     def append(self, path: Path, offset: int, content: bytes) -> None:
-        """Write `content` at `offset`, and truncate the file behind it."""
+        """Write ``content`` at ``offset``, in place of all that the file has from there on."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(fd).st_size > offset:  # truncating takes 50 us even if nothing is cut off
@@ -152,8 +152,8 @@ class Disk:
             self.chmod(target, mode)
 
     def exchange(self, first: AnyPath, second: AnyPath) -> None:
-        """Exchange two files in one step. Where the file system cannot do that, the second file
-        gets another name beside the first before, so that there is always a file at `second`."""
+        """Exchange two files in one step, or in several where the file system cannot: then there is
+        still always a file at ``second``."""
         if self._can_exchange and _exchange(first, second):
             return
         beside = f"{os.fspath(first)}{_BESIDE}"

@@ -20,9 +20,11 @@ _MAX_DEPTH = 10  # of files that include each other, as in git
 
 
 def config_files(repository: str | None) -> list[str]:
-    """Return git's configuration files, each after the files that it includes; a later file
-    overrides an earlier one. ``repository``: its git directory, if there is one; for a second work
-    tree, that of the first."""
+    """Return git's configuration files, whether or not they exist. A later file overrides an
+    earlier one, so a file comes after the files that it includes.
+
+    ``repository``: the git directory, if there is one; for a second work tree, that of the first.
+    """
     return [file for top in _top_files(repository) for file, _ in _read(top)]
 
 
@@ -52,8 +54,9 @@ def _top_files(repository: str | None) -> list[str]:
 
 
 def _read(config: str, depth: int = 0) -> list[tuple[str, str | None]]:
-    """Return the files that a configuration file includes, and then the file itself; each with the
-    setting's value at its end."""
+    """Return (path, excludes file) of the files that a configuration file includes, and of the file
+    itself as the last. The second is what ``core.excludesFile`` is at the end of that file; None if
+    it is not set."""
     lines: list[str] = []
     with contextlib.suppress(OSError), open(config, "rb") as file:
         lines = os.fsdecode(file.read()).split("\n")

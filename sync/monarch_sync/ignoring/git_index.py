@@ -32,8 +32,8 @@ def find_git_dir(folder: str) -> tuple[str, str] | None:
 
 
 def git_dir_of(work_tree: str) -> str | None:
-    """Return the git directory of a work tree root; None if the folder is none. Follows a `gitdir:`
-    file."""
+    """Return the git directory of a work tree's root; None if the folder is not such a root.
+    Follows a ``.git`` file with a ``gitdir:`` line."""
     dot_git = os.path.join(work_tree, ".git")
     try:
         if stat.S_ISDIR(os.stat(dot_git).st_mode):
@@ -48,8 +48,8 @@ def git_dir_of(work_tree: str) -> str | None:
 
 
 def common_dir(git_dir: str) -> str:
-    """Return the folder of a repository's rules and configuration; a second work tree shares that
-    of the first."""
+    """Return the git directory that has a repository's rules and configuration. For a second work
+    tree, it is that of the first."""
     try:
         with open(f"{git_dir}/commondir", encoding="utf-8", errors="surrogateescape") as file:
             return os.path.join(git_dir, file.read().strip())
@@ -77,7 +77,8 @@ def tracked_paths(git_dir: str) -> frozenset[str]:
 
 
 def paths_below(folder: Path, work_tree: str, paths: Iterable[str]) -> list[str]:
-    """Return those paths of a work tree that are in a folder of it, relative to the folder."""
+    """Return those of ``paths``, relative to ``work_tree``, that are in ``folder``, now relative to
+    it."""
     prefix = "" if work_tree == str(folder) else f"{folder.relative_to(work_tree)}/"
     return [path[len(prefix) :] for path in paths if path.startswith(prefix)]
 

@@ -55,8 +55,8 @@ class _IgnoreRule:
 
     @property
     def is_quick(self) -> bool:
-        """Whether one regular expression matches it fast enough, though it may try many ways to fit
-        the stars."""
+        """Whether one regular expression matches the pattern fast enough, although it tries many
+        ways in which the stars may fit."""
         return len(_STARS.findall(self.text)) <= self.max_stars and len(self.text) <= _MAX_QUICK
 
     @functools.cached_property
@@ -72,8 +72,8 @@ class _IgnoreRule:
 
 
 class _Wild:
-    """Patterns with wildcards. `candidates` rules out quickly most names, which match none of
-    them."""
+    """Patterns with wildcards. ``candidates`` quickly excludes most of those that do not match a
+    name."""
 
     def __init__(self, rules: Sequence[tuple[int, _IgnoreRule]]) -> None:
         self._all = [number for number, _ in rules]
@@ -101,8 +101,7 @@ class _Wild:
 
 class RuleFile:
     """The patterns of a rule file, in order. A pattern with more than ``max_stars`` groups of stars
-    is matched
-    without retries."""
+    is matched without retries."""
 
     def __init__(self, raw: bytes, max_stars: int = _MAX_STARS) -> None:
         text = raw.removeprefix(b"\xef\xbb\xbf").decode("latin-1")

@@ -30,8 +30,8 @@ _NO_RULES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)  # no file,
 
 
 class _Level(NamedTuple):
-    """The rules of one folder. Its rules match the part of an absolute path from the offset
-    ``start`` on."""
+    """The rules of one folder. They match an absolute path without its first ``start`` characters,
+    which are the folder."""
 
     start: int
     own: RuleFile | None
@@ -41,7 +41,8 @@ class _Level(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """The rules that apply to a whole workspace folder, in addition to the rules of its levels."""
+    """The rules that apply everywhere in a workspace's folder, besides those of its inner
+    folders."""
 
     never: RuleFile | None
     personal: RuleFile | None
@@ -108,9 +109,8 @@ def walk_kinds(
     on_environment: Callable[[str], None] | None = None,
     uses_git: bool = True,
 ) -> Iterator[tuple[str, bool]]:
-    """Walk as `walk` does; yield each path with whether it is a folder. ``on_environment`` is
-    called with each virtual environment, which is left out although it looks like an ordinary
-    folder."""
+    """Walk as ``walk`` does, but yield (path, whether it is a folder). ``on_environment`` is called
+    with each virtual environment; it is left out even if no rule names it."""
     root = str(folder).rstrip("/")
     top = f"{root}/{below}" if below else root
     repository = find_git_dir(root)
@@ -178,8 +178,8 @@ def judges_alike(
 
 
 def _level(folder: str, names: Container[str] | None = None) -> _Level:
-    """Read the rules that are right in a folder. ``names``: the names in the folder, if known; then
-    it raises ``OSError`` if there are rules that cannot be read."""
+    """Return the rules in the rule files right in a folder. ``names`` are the names in the folder;
+    if they are given, an unreadable rule file raises ``OSError``."""
     is_there = names is not None
     own = git = None
     if names is None or IGNORE_FILE in names:
@@ -230,9 +230,11 @@ def _personal(git_dir: str | None) -> RuleFile | None:
 
 
 def other_rule_files(git_dir: str | None) -> list[str]:
-    """Return the files outside of a folder, and of the folders above it, that have rules for it or
-    name rule files, whether or not they exist. ``git_dir``: of the repository that the folder is
-    in."""
+    """Return the rule files that apply to a folder but are neither in it nor above it, and git's
+    configuration files, which may name further ones. They may not exist.
+
+    ``git_dir``: the git directory of the repository that the folder is in; None if it is in none.
+    """
     repository = common_dir(git_dir) if git_dir is not None else None
     exclude = [exclude_file(git_dir)] if git_dir is not None else []
     return [*exclude, *config_files(repository), personal_rule_file(repository)]

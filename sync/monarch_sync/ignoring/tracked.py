@@ -17,10 +17,10 @@ from monarch_sync.workspace import Folder
 
 
 class Tracked:
-    """The files of one folder that git tracks and `walk` has not ``listed``. Paths are relative to
-    the folder.
+    """The files of one folder that git tracks and that ``walk`` has not yielded; ``listed`` are
+    those that it has. Paths are relative to the folder.
 
-    ``parents`` are all folders above these paths. Raises ``OSError`` if the git index cannot be
+    ``parents`` are all folders above these files. Raises ``OSError`` if the git index cannot be
     read.
     """
 
@@ -37,7 +37,8 @@ class Tracked:
         self.parents = frozenset(above for path in names for above in folders_above(path))
 
     def below(self, relative: str) -> list[str]:
-        """Return the tracked paths at or in a folder, whether or not they exist."""
+        """Return the tracked paths that are ``relative`` or inside it, whether or not they exist;
+        all for ""."""
         paths = self._paths
         if not relative:
             return paths
@@ -60,7 +61,8 @@ class Tracked:
         return list(paths)
 
     def folders(self, relative: str = "") -> list[str]:
-        """Return the existing folders, at or in a folder, in which a tracked path may appear."""
+        """Return the existing folders that are ``relative`` or inside it and in which a tracked
+        path may appear."""
         wanted: dict[str, frozenset[str]] = {}
         parents = {above for path in self.below(relative) for above in folders_above(path)}
         inside = (parent for parent in sorted(parents) if _is_in(parent, relative))

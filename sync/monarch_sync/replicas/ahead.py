@@ -18,8 +18,11 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class Ahead:
-    """The instalments of one replica: content that arrives before the stage and is staged at once,
-    so that only the rest is left for the stage. It is dropped if some of it has changed by then."""
+    """The instalments of one replica: content that arrives and is staged before the stage, which
+    then brings only the rest.
+
+    It is dropped if the stage changes or removes any of its entries.
+    """
 
     def __init__(self, on_disk: OnDisk, staging: Staging) -> None:
         self._on_disk = on_disk
@@ -37,8 +40,8 @@ class Ahead:
         self._is_unchanged = False
 
     def take(self, instalment: Instalment, blobs: Sequence[Content], old: Manifest) -> bool:
-        """Stage an instalment. Return False, and stage nothing, if a folder of an entry is missing
-        or an entry came twice. Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
+        """Stage an instalment. Return False, and stage nothing, if the folder of an entry has not
+        come or an entry has come before. Raises ``BadManifest``, ``BadMessage`` and ``OSError``."""
         entries: dict[str, Entry] = {}
         for row in instalment.rows:
             entry = Entry.from_row(row)
@@ -64,7 +67,7 @@ class Ahead:
 
     def complete(self, stage: StageRequest) -> tuple[StageRequest, Manifest] | None:
         """Return the stage with the entries of the instalments added, and its manifest; None if the
-        stage builds on other instalments than those here. Raises ``BadManifest``."""
+        stage builds on other instalments than those that came here. Raises ``BadManifest``."""
         sent = Manifest(self._entries.values())
         if self.generation != stage.generation or sent.digest != stage.ahead:
             return None
@@ -75,8 +78,8 @@ class Ahead:
         return msgspec.structs.replace(stage, changed=rows, removed=[], ahead=b""), manifest
 
     def rest_of(self, plan: SyncPlan) -> SyncPlan:
-        """Return the part of a plan that the instalments have not staged. If an entry has changed
-        since, drop what is staged and return the whole plan."""
+        """Return the part of a plan that the instalments have not staged. If the stage changed one
+        of their entries, drop what is staged and return the whole plan."""
         sent = self._entries
         if sent and not self._is_unchanged:
             self._staging.drop()

@@ -27,8 +27,8 @@ _NOTHING = ReadyContent("")
 
 
 class Committer:
-    """Carries out one plan; ``old`` is the state that the plan starts from. ``is_repeated``: an
-    earlier try may have carried out a part of it."""
+    """Carries out one plan, which starts from the state ``old``. ``is_repeated``: an earlier
+    attempt was interrupted and may have carried out a part of the plan."""
 
     def __init__(
         self,
@@ -104,9 +104,11 @@ class Committer:
         return self._conflicts.kept
 
     def _opened(self, new: Manifest) -> list[str]:
-        """Return the folders that were closed to writing and that this commit opened. In a repeated
-        plan, the first try may have opened any of them, so all folders whose mode is closed are
-        returned."""
+        """Return the folders that were closed to writing and that this commit opened.
+
+        If the plan is repeated, returns all folders whose mode is closed besides, as the
+        interrupted attempt may have opened any of them.
+        """
         opened = self._parents.opened
         if not self._is_repeated:
             return opened
@@ -161,8 +163,8 @@ class Committer:
             self._parents.opened.append(new_path)
 
     def _has_moved(self, old_path: str, new_path: str) -> bool:
-        """Return whether a folder has been moved already: the new name has our folder, or the old
-        name has not."""
+        """Return whether a folder has been moved already: it is at the new path with the names that
+        the old state has in it, or it is not at the old path with these names."""
         node = self._old.folder(old_path)
         return self._folders.holds(new_path, node) or not self._folders.holds(old_path, node)
 
@@ -197,7 +199,8 @@ class Committer:
             self._disk.unlink(path)
 
     def _remove_folder(self, path: str) -> None:
-        """Delete a folder, unless it contains files of the host's own."""
+        """Delete a folder, with an empty ``__pycache__`` in it. It stays if it has anything else in
+        it, or is a mount point."""
         with contextlib.suppress(OSError):
             self._disk.remove_folder(f"{path}/__pycache__")  # empty once our bytecode is gone
         try:
@@ -210,7 +213,7 @@ class Committer:
                 raise
 
     def _drop_bytecode(self, path: str) -> None:
-        """Delete the bytecode that Python compiled from a file of ours."""
+        """Delete the bytecode that Python has compiled from a file of the workspace."""
         folder, _, name = path.rpartition("/")
         stem, extension = os.path.splitext(name)
         if extension != ".py":
@@ -225,8 +228,8 @@ class Committer:
                     self._disk.unlink(f"{folder}/__pycache__/{compiled}")
 
     def _swap(self, swap: Swap) -> bool:
-        """Exchange a staged file with the file that it replaces; return False, without a change, if
-        that file has changed since we looked at it."""
+        """Exchange a staged file with the file that it replaces. Return False, without a change, if
+        that file has changed since the stage looked at it."""
         if swap.folder not in self._parents.sound:
             self._parents.make_sound(swap.folder)
         if not _is_unchanged(swap.status, lstat(swap.path)):
@@ -282,8 +285,8 @@ class Committer:
         self._put.append((path, entry.digest, mtime_ns))
 
     def _look_at_linked(self, entry: Entry) -> None:
-        """Check a file that came with its whole new folder and is a second name of an old file.
-        Drop it if a program has changed it by its old name."""
+        """Check a file that came with its new folder and shares its content with an old file, as a
+        hard link. Drop it if a program has changed the content through the old file's name."""
         path = f"{self._root}/{entry.path}"
         status, ready = os.lstat(path), self._staging.ready[entry.path]
         if _is_meddled_with(path, status, ready, entry):
@@ -328,8 +331,8 @@ class Committer:
 
 
 class ParentFolders:
-    """The parent folders of the files that one commit writes: it makes sure that they are real
-    folders to which we may write."""
+    """Makes sure, for one commit, that the parent folders of the files that it writes are real
+    folders and open to writing."""
 
     def __init__(self, on_disk: OnDisk, conflicts: ConflictCopies) -> None:
         self._root = on_disk.root
@@ -369,13 +372,14 @@ class ParentFolders:
         self._writable.add(folder)
 
     def leads_astray(self, name: str) -> bool:
-        """Return whether a folder above ``name`` is a link, so that the path leads outside of our
-        folder."""
+        """Return whether a folder above ``name`` is a link, so that the path may lead outside of
+        the replica's folder."""
         return any(os.path.islink(f"{self._root}/{folder}") for folder in folders_above(name))
 
 
 def _is_meddled_with(path: str, status: os.stat_result, ready: ReadyContent, entry: Entry) -> bool:
-    """Return whether a program has written to a staged file, by its other name, since we looked."""
+    """Return whether a program has written to a staged file since it was staged, by its second
+    name."""
     return status.st_mtime_ns != ready.mtime_ns and digest_of(path) != entry.digest
 
 

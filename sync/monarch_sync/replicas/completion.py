@@ -66,7 +66,8 @@ class Completion:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the work that follows the answer to a commit is done."""
+        """Whether the work after the answer to a commit, such as moving replaced files to the
+        store, is done."""
         return self._unsettled is None
 
     def carry_out(self, new: Manifest, plan: SyncPlan, *, is_repeated: bool = False) -> list[str]:
@@ -103,8 +104,8 @@ class Completion:
             self._log.compact()
 
     def _note(self, planned: Manifest, lost: list[str]) -> None:
-        """Record a commit in the history, then in the log that it is complete. In that order, so
-        that a crash between the two loses nothing."""
+        """Record a commit in the history, and after that its completion in the log. If the process
+        ends in between, the log shows an incomplete commit, and nothing is lost."""
         if self._unnoted is not None:
             journal, old, new = self._unnoted
             self._history.add(
@@ -136,8 +137,8 @@ class Completion:
         self.settle()
 
     def note_reboot(self) -> None:
-        """After a reboot, or if the folder was replaced by another, read all files; changed files
-        no longer count as ours."""
+        """After a reboot, or if another folder has taken the replica's place, compare all files
+        with the manifest. Files with another content are removed from the manifest."""
         state = self._log.state
         if state.boot == self.boot or not state.generation:
             return
@@ -151,7 +152,8 @@ class Completion:
                 self._log.rewrite(self._log.state)
 
     def forget_missing(self) -> None:
-        """Forget the files that were deleted here, so that the next push brings them again."""
+        """Forget the manifest's entries that were deleted on the host, so that the next push brings
+        them again."""
         manifest = self._log.state.manifest
         paths = (entry.path for entry in manifest)
         missing = [path for path in paths if not os.path.lexists(f"{self._root}/{path}")]

@@ -21,7 +21,8 @@ _Rename = Callable[[str, str], None]
 
 
 class ConflictCopies:
-    """The conflict copies of one commit. ``old`` is the state before it; ``kept`` their names."""
+    """The conflict copies of one commit. ``old`` is the state before it; ``kept`` are the names of
+    the copies."""
 
     def __init__(self, on_disk: OnDisk, old: Manifest) -> None:
         self._root = on_disk.root
@@ -32,8 +33,9 @@ class ConflictCopies:
         self.kept: list[str] = []
 
     def give_way(self, name: str, status: os.stat_result, digest: bytes | None) -> None:
-        """Make sure that the file here may be overwritten by a rename: a file that is not ours gets
-        a second name first, and stays visible under the first until then."""
+        """Make sure that a rename may overwrite the entry ``name``. An entry that is not as the old
+        state has it gets another name; a file keeps its own besides, where possible, until the
+        rename."""
         if stat.S_ISREG(status.st_mode):
             try:
                 self._set_aside(name, status, digest, self._disk.link)
@@ -43,7 +45,8 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def clear(self, name: str, status: os.stat_result) -> None:
-        """Save the entry at a path, and free the path."""
+        """Free a path. An entry that is as the old state has it goes to the store or is deleted;
+        any other gets another name."""
         if stat.S_ISREG(status.st_mode):
             digest = self._stamps.digest_of(f"{self._root}/{name}", status)
             self._set_aside(name, status, digest)
@@ -53,7 +56,8 @@ class ConflictCopies:
             self.keep(name, None, self._disk.move)
 
     def keep(self, name: str, digest: bytes | None, rename: _Rename) -> None:
-        """Give the entry at a path another name."""
+        """Give the entry at a path the name of a conflict copy, by ``rename``, which may link or
+        move it."""
         kept = kept_name(self._root, name, short(digest) if digest else NO_DIGEST)
         rename(f"{self._root}/{name}", f"{self._root}/{kept}")
         self.kept.append(kept)
@@ -61,8 +65,9 @@ class ConflictCopies:
     def _set_aside(
         self, name: str, status: os.stat_result, digest: bytes | None, rename: _Rename | None = None
     ) -> None:
-        """Save a regular file: in the store if it is as we left it, else under another name.
-        Without ``rename`` the file is moved, which frees its path."""
+        """Give a regular file another name, if it is not as the old state has it. Without
+        ``rename``, the file leaves its path in any case: a file that is as the old state has it
+        goes to the store."""
         path = f"{self._root}/{name}"
         old_entry = self._old.get(name)
         if old_entry is None or digest is None or old_entry.digest != digest:
@@ -84,10 +89,10 @@ _MAX_NAME_BYTES = 255
 
 
 def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
-    """Return `NAME.host-MARK`, a path below ``root`` as ``name`` is.
+    """Return the path of a conflict copy of ``name``, in the same folder: ``NAME.host-MARK``.
 
-    NAME is cut if the result would be too long. If there is another file of that name, which may
-    not be replaced, the name is `NAME.host-MARK-2`, and so on.
+    NAME is cut if the result would be too long. If an entry with another content has that path, the
+    name is ``NAME.host-MARK-2``, and so on.
     """
     folder, slash, base = name.rpartition("/")
     for number in itertools.count(1):
@@ -101,10 +106,8 @@ def kept_name(root: str, name: str, mark: str = NO_DIGEST) -> str:
 
 
 def _may_be_at(path: str, kept: str) -> bool:
-    """Return whether the file at ``path`` may be kept at ``kept``.
-
-    It may if nothing is there, or if that is the same file.
-    """
+    """Return whether a conflict copy of ``path`` may have the path ``kept``: nothing is there, or
+    an entry with the same content."""
     try:
         kept_status = os.lstat(kept)
     except FileNotFoundError:

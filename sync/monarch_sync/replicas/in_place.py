@@ -17,8 +17,8 @@ _SPARE_BYTES = 1 << 20
 
 
 class InPlace:
-    """Prepares patches from an author's delta, from the store, or from an interrupted commit.
-    ``new_place`` returns a free path in the staging folder."""
+    """Prepares changes of large files in place, from the author's delta, from the store, or from an
+    interrupted commit. ``new_place`` returns a free path in the staging folder."""
 
     def __init__(self, on_disk: OnDisk, new_place: Callable[[], str]) -> None:
         self._new_place = new_place
@@ -34,15 +34,16 @@ class InPlace:
         self._interrupted = {}
 
     def salvage(self, path: str) -> bool:
-        """Take over a file that an interrupted commit left behind, if it is the note of a patch;
-        return whether it is."""
+        """Take over a file that an interrupted commit left in the staging folder, if it is a saved
+        patch; return whether it is."""
         patch = Patch.read(path) if path.endswith(NOTE) else None
         if patch is not None:
             self._interrupted[patch.digest] = path, patch
         return patch is not None
 
     def return_old(self) -> None:
-        """After an interrupted commit: keep the undo patches of changed files in the store."""
+        """After an interrupted commit: move its saved patches to the store, which can then undo
+        them."""
         for path, patch in self._interrupted.values():
             if lstat(path) is not None:
                 self._store.take_patch(path, patch)
@@ -55,10 +56,12 @@ class InPlace:
         base: bytes,
         writes: list[Write],
     ) -> ReadyContent | None:
-        """Save the patch that turns the existing file into ``entry``, and return it as ready.
+        """Save the patch that turns an existing file into ``entry``, and return it as ready
+        content.
 
         ``status`` is the status of the file, ``base`` the digest of its content. Returns None if
-        the file may not be patched: it must have the content of ``old_entry``, and one name only.
+        the file may not be patched in place: it must have the content of ``old_entry`` and one name
+        only, and be no program.
         """
         if old_entry is None or old_entry.digest != base or status.st_nlink > 1:
             return None
@@ -87,10 +90,10 @@ class InPlace:
     def fetch(
         self, entry: Entry, old_entry: Entry | None, status: os.stat_result, digest: bytes | None
     ) -> ReadyContent | None:
-        """Prepare the change from the file's present content to its new content, by an interrupted
-        commit's patch or by one from the store; return None if there is no patch.
+        """Return a patch from the file's present content to the content of ``entry``, as ready
+        content: that of an interrupted commit, or one from the store. None if neither fits.
 
-        After an interrupted commit, the file may be anything between the old and the new content.
+        After an interrupted commit, the file's content may be a mixture of the old and the new.
         """
         if entry.size < LARGE_BYTES or digest is None:
             return None
@@ -107,8 +110,8 @@ class InPlace:
 
 
 def _is_program(entry: Entry, status: os.stat_result) -> bool:
-    """Return whether a file may be running, or be mapped as code. To write to it in place would end
-    the programs that run it, if the system allows it at all."""
+    """Return whether a file may be running, or be mapped as code. Writing to it in place would
+    crash the programs that run it, where the system allows it at all."""
     name = entry.path.rpartition("/")[2]
     return bool((entry.mode | status.st_mode) & 0o111) or ".so" in name
 

@@ -39,7 +39,7 @@ class OnDisk:
         self._foreign: set[str] = set()
 
     def forget(self) -> None:
-        """Look at all folders again the next time."""
+        """Forget which paths are real folders, so that each is looked at again."""
         self._real = {"": True}
         self._foreign.clear()
 
@@ -67,9 +67,9 @@ class OnDisk:
         return True
 
     def check_open(self, plan: SyncPlan) -> None:
-        """Raise ``PermissionError`` if a plan would write to a closed folder of another user. Call
-        it before the commit, which could not be completed. A closed folder of our own can be
-        opened."""
+        """Raise ``PermissionError`` if a plan would write to a folder of another user that is
+        closed to us. Call it before the commit, which could not be completed otherwise. Closed
+        folders of our own user are opened."""
         paths = [path for pair in plan.folders_moved for path in (*pair, f"{pair[0]}/..")]
         if plan.links or plan.removes:
             paths += [entry.path for part in (plan.links, plan.removes) for entry in part]
@@ -86,7 +86,7 @@ class OnDisk:
 
     def check_short(self, plan: SyncPlan, new: Manifest) -> None:
         """Raise ``OSError`` if a plan makes a path that is too long for this file system. A whole
-        new folder could still be moved there, but its files could never be deleted."""
+        new folder could still be moved to such a path, but its files could never be deleted."""
         for part in (plan.folders, plan.files, plan.links):
             for entry in part:
                 self._check_path(entry.path)
@@ -106,8 +106,9 @@ class OnDisk:
             raise OSError(errno.ENAMETOOLONG, reason, f"{self.root}/{path}")
 
     def check_unmounted(self, plan: SyncPlan) -> None:
-        """Raise ``OSError`` if a plan would replace or delete a mount, which is impossible. Call it
-        before the commit, too. A folder that is a mount point may stay."""
+        """Raise ``OSError`` if a plan would replace or delete a mount point, which is impossible.
+        Call it before the commit, which could not be completed otherwise. A folder that is a mount
+        point may stay a folder."""
         mounts = mounted_inside(self.root)
         if not mounts:
             return

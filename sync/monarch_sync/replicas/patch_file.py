@@ -98,7 +98,8 @@ def writes_of(pieces: Sequence[Piece]) -> list[Write] | None:
 
 
 class Blocks:
-    """The digests of some large files' blocks, by the digest of the content."""
+    """Computes the digests of large files after a patch from the digests of their blocks, which it
+    remembers for a few files."""
 
     def __init__(self) -> None:
         self._blocks_by_digest: OrderedDict[bytes, bytes] = OrderedDict()
@@ -148,7 +149,8 @@ def _read_blocks(fd: int) -> bytes:
 
 
 def _patched(fd: int, old: bytes, size: int, writes: Sequence[Write]) -> bytearray:
-    """Return the digests of the blocks as they are after the writes."""
+    """Return the joined digests of a file's blocks as they would be after the writes, at the length
+    ``size``; ``old`` are the present ones."""
     old_size = os.fstat(fd).st_size
     touched = {
         index

@@ -16,8 +16,10 @@ from monarch_sync.tree.manifest import Manifest, encode_pairs
 @dataclass
 class Pending:
     """The change from ``old``, which the folder shows, to ``new``. ``is_complete``: the stage lists
-    every step of the change. ``journal``, which the commit writes to the log, is set once all
-    content is there."""
+    every step of the change, so that the journal can copy them.
+
+    ``journal``, which the commit writes to the log, is None until all content is there.
+    """
 
     stage: StageRequest
     old: Manifest
@@ -27,8 +29,8 @@ class Pending:
     journal: Journal | None = None
 
     def make_journal(self, boot: str) -> None:
-        """Make the journal of this commit. ``boot`` identifies the last start of the machine, and
-        the folder."""
+        """Make the journal of this commit. ``boot`` identifies the replica's folder, and the start
+        of the machine."""
         stage, old, new = self.stage, self.old, self.new
         if self.is_complete and (stage.base or not len(old)):
             journal = Journal(
@@ -67,8 +69,8 @@ class Pending:
         )
 
     def _beside_files(self) -> tuple[int, int, int]:
-        """Count the links, modes and empty folders that change. Folders with content are not
-        counted, as the count of their content shows them."""
+        """Return the numbers of links, of modes and of empty folders that change. A folder with
+        content does not count, as its files do."""
         plan, old, new = self.plan, self.old, self.new
         num_links, num_folders = len(plan.links), 0
         for entry in plan.folders:

@@ -13,13 +13,13 @@ SECOND_NS = 1_000_000_000
 
 
 class ReadyContent(NamedTuple):
-    """How a file gets its content. ``source``: the path of the content; "" if the file has it
-    already.
+    """The way in which a file gets its content. ``source`` is the path of the content; "" if the
+    file has it already.
 
-    ``status`` and ``digest``: those of the file at its own path, when we looked; None if there was
-    no file. ``is_stored``: the source is in the store. ``is_linked``: the source is a second name
-    of a visible file. ``patch``: the file must be changed in place, by the patch that the source
-    contains. ``mtime_ns``: the time of the source, by which a change by another program shows; 0
+    ``status`` and ``digest`` are those of the file at its own path when it was staged; None if
+    there was none. ``is_stored``: the source is in the store. ``is_linked``: the source is a second
+    name of a visible file. ``patch``: the file is changed in place, by this patch, which is also in
+    the source. ``mtime_ns``: the time of the source, by which a change by another program shows; 0
     for a file that is new.
     """
 
@@ -33,9 +33,10 @@ class ReadyContent(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A file of ours that the commit only has to exchange with its new content, at ``source``.
+    """A file of the workspace that the commit only has to exchange with its new content, at
+    ``source``.
 
-    ``status``: that of the present file, which has the content ``old``.
+    ``status`` is that of the present file, ``old`` and ``new`` are the digests of the two contents.
     """
 
     folder: str
@@ -49,11 +50,11 @@ class Swap(NamedTuple):
 
 
 def time_after(status: os.stat_result | None) -> int | None:
-    """Return the mtime, in seconds, for a file that replaces the file with this status; None if
-    there is no such file.
+    """Return the mtime, in whole seconds, for a file that replaces the file with this status; None
+    if there is no such file.
 
-    It is not the present time, so that a change by another program shows. Nor is it the second of
-    the old file: Python takes bytecode for fresh if the source's size and its mtime in whole
+    It differs from the present time, so that a change by another program shows, and from the second
+    of the old file: Python takes bytecode for fresh if the source's size and its mtime in whole
     seconds match.
     """
     if status is None or not stat.S_ISREG(status.st_mode):

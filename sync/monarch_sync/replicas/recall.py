@@ -32,7 +32,8 @@ _MAX_PIECE_BYTES = 8 << 20
 
 
 class Recall:
-    """The states that one replica has had, and the contents of them that are still on the host."""
+    """Answers questions about the states that one replica has had, and their contents so far as the
+    host still has these."""
 
     def __init__(self, log: StateLog, history: History, on_disk: OnDisk) -> None:
         self._log = log
@@ -91,8 +92,8 @@ class Recall:
         return StateReply(generation, manifest.digest_name, manifest.digest, rows, missing)
 
     def _answer_missing(self, digests: Sequence[bytes]) -> Need:
-        """Return the contents that are not on this host, as far as is known without reading
-        files."""
+        """Return a ``Need`` of the digests that are neither in the present state nor in the store;
+        no file is read to check."""
         shown, is_stored = self._log.state.manifest.paths_of(digests), self._on_disk.store.has
         return Need([digest for digest in digests if digest not in shown and not is_stored(digest)])
 

@@ -133,7 +133,7 @@ class Replica:
 
     @property
     def generation(self) -> int:
-        """The number of the folder's state; 0 before the first push."""
+        """The generation that the folder shows; 0 before the first push."""
         return self._log.state.generation
 
     @property
@@ -198,7 +198,8 @@ class Replica:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the work that follows the answer to a commit is done."""
+        """Whether the work after the answer to a commit, such as moving replaced files to the
+        store, is done."""
         return self._completion.is_settled
 
     def settle(self) -> None:
@@ -228,8 +229,8 @@ class Replica:
         return Refused("disk", reason, path, self.generation)
 
     def _make_room(self, message: Message, blobs: Sequence[Content]) -> bool:
-        """On a full disk, drop the contents of earlier states; return whether the new state may fit
-        then."""
+        """On a full disk, drop all stored contents of earlier states if the new state may fit then;
+        return whether they were dropped, so that the message can be tried again."""
         is_staging = isinstance(message, StageRequest | Supply) and self._pending is None
         num_stored = self._store.num_bytes
         is_done = self._completion.is_settled and not self._completion.is_interrupted
@@ -290,7 +291,8 @@ class Replica:
         return self._go_on(self._pending, stage.blobs, blobs)
 
     def _ensure_folder(self) -> None:
-        """Make the replica's folder if it was deleted; then no file in it counts as ours."""
+        """Make the replica's folder if it was deleted, and forget all of its entries, so that a
+        push brings them again."""
         if not self._on_disk.is_there():
             self.root.mkdir(parents=True)
             self._completion.forget_missing()
@@ -314,8 +316,8 @@ class Replica:
         return plan if self._can_move(plan) else diff(old, new, ())
 
     def _can_move(self, plan: SyncPlan) -> bool:
-        """Return whether each folder that the plan moves contains only files of ours and can be
-        renamed."""
+        """Return whether each folder that the plan moves has exactly the names that the manifest
+        says, is no mount point, and can be renamed."""
         if not plan.folders_moved:
             return True
         can_move, manifest = self._folders.can_move, self.manifest
@@ -338,12 +340,14 @@ class Replica:
         return pending.staged(self._source_of)
 
     def _source_of(self, path: str) -> str:
-        """Return the path at which a file's new content is now, or will be once it is patched."""
+        """Return the path at which a file's new content is until the commit; for a file that is
+        patched in place or has its content already, its own path."""
         ready = self._staging.ready[path]
         return ready.source if ready.source and ready.patch is None else f"{self.root}/{path}"
 
     def commit(self, generation: int) -> Message:
-        """Show the staged state. If its answer was lost, a second call gives the same answer."""
+        """Show the staged state. If the answer is lost, a second call confirms the commit, without
+        the names of kept files."""
         if generation == self.generation:
             return Committed(generation, [])
         pending = self._pending
@@ -358,8 +362,8 @@ class Replica:
         return Committed(generation, [to_wire(name) for name in kept])
 
     def _file_by_file(self, pending: Pending) -> Pending:
-        """Plan and stage the same change without moving folders, because another program has put a
-        file into one of them meanwhile, and that file must stay where it is."""
+        """Plan and stage the same change without moving whole folders, because another program has
+        put a file into one of them since the stage. That file must stay where it is."""
         plan = diff(self.manifest, pending.new, ())
         self._staging.salvage(plan, self.manifest)
         self._staging.gather(plan, pending.new)

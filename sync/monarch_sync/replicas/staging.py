@@ -30,7 +30,7 @@ from monarch_sync.tree.manifest import Manifest
 
 
 class Staging:
-    """The preparations for the next commit, in a ``folder`` beside the replica's."""
+    """The prepared content for the next commit, in a ``folder`` beside the replica's folder."""
 
     def __init__(self, folder: str, on_disk: OnDisk) -> None:
         self.folder = folder
@@ -169,7 +169,8 @@ class Staging:
             os.unlink(staged)
 
     def _path_of_base(self, blob: Blob) -> str | None:
-        """Return the path of a file on this host that has the base of a delta."""
+        """Return the path of a file on this host that has the content ``blob.base``; None if there
+        is none."""
         for entry in self._expected.get(blob.digest, ()):
             path = f"{self._root}/{entry.path}"
             if self._on_disk.look(entry.path)[1] == blob.base:
@@ -181,7 +182,7 @@ class Staging:
         """Return the content of an entry that the push left out, from this host: from the file
         itself, the file ``source`` of the old state, or the store. None if the host lacks it.
 
-        ``is_removed``: the commit deletes the source, so a second name of it is enough.
+        ``is_removed``: the commit deletes ``source``, so the new file may be a hard link to it.
         """
         above = self.folders.get(parent_of(entry.path))
         is_stored = entry.digest in self._salvaged or self._store.has(entry.digest)
@@ -263,7 +264,8 @@ class Staging:
         return status.st_mtime_ns
 
     def find_swaps(self, files: Iterable[Entry]) -> None:
-        """Find the swaps among ``files`` once all content is ready, so that the commit is short."""
+        """Find the files that the commit only has to exchange with their new content. It is called
+        once all content is ready, so that the commit is short."""
         for entry in files:
             path = entry.path
             source, status, digest, is_stored, is_linked, patch, mtime_ns = self.ready[path]
@@ -283,9 +285,11 @@ class Staging:
                 )
 
     def salvage(self, plan: SyncPlan, old: Manifest) -> None:
-        """After an interrupted commit: find the staged content that is still in the folder.
+        """After an interrupted commit: find the content that it staged and that is still in the
+        staging folder.
 
-        Some staged files may have been exchanged already with the files that they replace.
+        Some of the files there may be those that the commit has replaced, as it exchanges them with
+        the staged ones.
         """
         self.forget()
         self.begin(SyncPlan(files=plan.files, removes=plan.removes, replaced=plan.replaced), old)

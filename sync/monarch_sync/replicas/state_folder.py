@@ -64,9 +64,10 @@ def make_state_folder(root: str | os.PathLike[str]) -> Path:
 
 
 def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -> None:
-    """Remove a folder of a replica's own, with all that is in it, as far as the system lets us.
+    """Remove a folder that a replica has made, with all that is in it. What the system does not let
+    us remove stays.
 
-    Raises ``PermissionError`` for a link, and for a folder that is not right inside ``below``.
+    Raises ``PermissionError`` if it is a link, and if its parent is not the folder ``below``.
     """
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or os.path.dirname(folder) != os.fspath(below):
@@ -75,8 +76,8 @@ def remove_part(folder: str | os.PathLike[str], below: str | os.PathLike[str]) -
 
 
 def _check_parts(folder: Path) -> None:
-    """Raise ``PermissionError`` if the folder contains a link, which we never make there: the files
-    behind it would be removed and replaced like our own."""
+    """Raise ``PermissionError`` if the state folder contains a link. A replica makes none; what the
+    link leads to would be changed like its own files."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink():
@@ -102,7 +103,7 @@ def _candidates(root: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this is a folder that belongs to our user."""
+    """Return whether this is a folder, not a link, that belongs to the user of this process."""
     try:
         status = os.lstat(folder)
     except OSError:

@@ -23,7 +23,8 @@ MIN_LOG_BYTES = 256 << 10
 
 
 class LoggedState(NamedTuple):
-    """The state of a replica. `boot`: the start of the machine in which it was noted."""
+    """The state of a replica, as its log has it. ``boot`` identifies the start of the machine, and
+    the folder, when it was recorded; a manifest from another one is checked first."""
 
     generation: int = 0
     author: str = ""
@@ -32,8 +33,8 @@ class LoggedState(NamedTuple):
 
 
 class Journal(msgspec.Struct, tag="commit", array_like=True):
-    """The steps of a commit that is about to happen: enough to do it again from the state before
-    it.
+    """The steps of a commit that is about to happen, enough to carry it out again from the state
+    before the commit.
 
     ``moves`` and ``takes_back``: as in ``StageRequest``. ``folder_moves``: the folders that are
     renamed whole on the disk. ``seconds``: the time of the commit, since the epoch.
@@ -69,14 +70,16 @@ class Journal(msgspec.Struct, tag="commit", array_like=True):
 
 
 class _Done(msgspec.Struct, tag="done", array_like=True):
-    """The commit of this generation is complete; `lost` are paths that it could not write."""
+    """The record that the commit of a generation is complete. ``lost`` are paths that it could not
+    write."""
 
     generation: int
     lost: list[bytes]
 
 
 class _Forgotten(msgspec.Struct, tag="forgotten", array_like=True):
-    """Paths that are no longer ours, because they were deleted on the host."""
+    """The record of paths that were removed from the manifest, because they were deleted on the
+    host."""
 
     generation: int
     paths: list[bytes]
@@ -94,8 +97,11 @@ _decoder: msgspec.msgpack.Decoder[_Record] = msgspec.msgpack.Decoder(_Record)
 
 
 class StateLog:
-    """The two files in a replica's state folder. A log of less than ``min_bytes`` is not replaced
-    by a new `current`."""
+    """The log of a replica's state: a file ``current`` with a whole state, and a file with the
+    records since.
+
+    A log of less than ``min_bytes`` is not replaced by a new ``current``.
+    """
 
     def __init__(self, folder: Path, disk: Disk, min_bytes: int = MIN_LOG_BYTES) -> None:
         self._current = folder / "current.2"
@@ -127,7 +133,8 @@ class StateLog:
         self._append(_Done(self.state.generation, encode_paths(lost)))
 
     def forget(self, paths: list[str]) -> None:
-        """Record that these paths no longer count as ours."""
+        """Remove these paths from the manifest, because they were deleted on the host, and record
+        that."""
         self._append(_Forgotten(self.state.generation, encode_paths(paths)))
         self.state = self.state._replace(manifest=self.state.manifest.replace(removed=paths))
 

@@ -16,22 +16,22 @@ _MAX_STATES = 8
 
 
 class States:
-    """The recent states of one replica. Manifests share equal folders, so a few more take
+    """The recent states of one replica, by digest. Manifests share equal folders, so they take
     little memory."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[bytes, Manifest] = OrderedDict()
 
     def note(self, manifest: Manifest) -> None:
-        """Remember a state that is here."""
+        """Remember a state that the replica has now, and drop the oldest beyond ``_MAX_STATES``."""
         self._recent[manifest.digest] = manifest
         self._recent.move_to_end(manifest.digest)
         if len(self._recent) > _MAX_STATES:
             self._recent.popitem(last=False)
 
     def find(self, stage: StageRequest) -> Manifest | None:
-        """Return the state that a stage leads to, if it was here lately; else None. Also None for a
-        stage with moved folders: its state has to be computed."""
+        """Return the state that a stage leads to, if it is one of the recent ones; else None. Also
+        None if the stage moves folders, as its state has to be computed then."""
         return self._recent.get(stage.digest) if not stage.moves else None
 
 

@@ -62,14 +62,16 @@ class ContentStore:
         return path, status
 
     def has(self, digest: bytes) -> bool:
-        """Return whether a content is listed here; whether the file still has it is not checked."""
+        """Return whether the store lists a content, or a patch that makes it; the file itself is
+        not checked."""
         if not self._sizes:
             return False
         name = digest.hex()
         return name in self._sizes or f"{name}{_PATCH}" in self._sizes
 
     def take(self, path: str, digest: bytes, status: os.stat_result) -> None:
-        """Move a file into the store. It had this content when it had this status."""
+        """Move a file into the store. ``digest`` is that of its content at the time of ``status``.
+        A file that the store cannot use is deleted."""
         size = status.st_size
         if size > self._max_bytes:
             self._disk.unlink(path)  # It would displace all others, and then be dropped itself.
@@ -90,7 +92,7 @@ class ContentStore:
             self._stamps.note(stored_status, digest, status.st_mtime_ns)
 
     def take_patch(self, path: str, patch: Patch) -> None:
-        """Store the undo of a patch, which restores the content before it."""
+        """Store a patch that was applied. The content before it can be restored from it."""
         name = f"{patch.base.hex()}{_PATCH}"
         size = sum(len(data) for _, data in (*patch.writes, *patch.undo))
         self._disk.rename(path, f"{self._folder}/{name}")
@@ -98,8 +100,8 @@ class ContentStore:
         self._sizes[name] = size
 
     def find_patch(self, digest: bytes, base: bytes) -> Patch | None:
-        """Return the patch that makes one content of another, in one or more steps; None if there
-        is none."""
+        """Return the patch from the content ``base`` to the content ``digest``, joined from the
+        stored patches; None if these do not lead there in ``_MAX_STEPS`` steps."""
         patch: Patch | None = None
         for _ in range(_MAX_STEPS):
             name = f"{digest.hex()}{_PATCH}"
@@ -118,10 +120,11 @@ class ContentStore:
         self._num_bytes -= self._sizes.pop(digest.hex(), 0)
 
     def rename_exchanged(self, digests: Iterable[bytes]) -> None:
-        """After an interrupted commit: rename the stored files that have another content.
+        """After an interrupted commit: rename the stored files that have another content than their
+        name says.
 
-        A commit exchanges a stored file with the file that it replaces, so a stored file may have
-        the replaced content by now.
+        A commit exchanges a stored file with the file that it replaces, so the stored file may have
+        the replaced content.
         """
         self._disk.finish_exchanges(self._folder)
         for digest in digests:

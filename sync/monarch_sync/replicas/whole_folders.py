@@ -20,8 +20,8 @@ _Inner = list[tuple[str, "TreeNode | None"]]
 
 
 class _FolderLook(NamedTuple):
-    """A folder was found to have the content ``node`` (None: Python's bytecode) when it had these
-    times. ``inner``: its inner folders."""
+    """The result of a look into a folder: it had the content ``node`` (None: only Python's
+    bytecode) when its status had these times. ``inner`` are its inner folders."""
 
     mtime_ns: int
     ctime_ns: int
@@ -29,15 +29,18 @@ class _FolderLook(NamedTuple):
     inner: _Inner
 
     def is_of(self, node: TreeNode | None, status: os.stat_result) -> bool:
-        """Return whether the folder still has this content, going by its status."""
+        """Return whether the folder, with this status now, still has the content ``node`` that was
+        found."""
         times = status.st_mtime_ns, status.st_ctime_ns
         return node is self.node and times == (self.mtime_ns, self.ctime_ns)
 
 
 class WholeFolders:
-    """Checks whether folders may be moved whole; remembers each check until an entry of the folder
-    comes or goes. ``full``: a folder on the same file system that is never empty.
-    ``tick_ns``: as in `Stamps`."""
+    """Checks whether folders may be moved whole. Remembers each check until an entry of the folder
+    comes or goes.
+
+    ``full`` is a folder on the same file system that is never empty. ``tick_ns``: as in ``Stamps``.
+    """
 
     def __init__(self, root: str, full: str, tick_ns: int = TICK_NS) -> None:
         self._root = root
@@ -46,9 +49,12 @@ class WholeFolders:
         self._looks: dict[tuple[int, int], _FolderLook] = {}
 
     def can_move(self, folder: str, old: Manifest) -> bool:
-        """Return whether a folder has exactly the names that the manifest says, so that it may be
-        moved whole. Python's bytecode moves along, and so do other programs' changes to files of
-        ours: they are overwritten no more than they would be at the old path."""
+        """Return whether a folder has exactly the names that the manifest says, and can be renamed,
+        so that it may be moved whole.
+
+        Its files may have been changed by other programs: the changes move along, as Python's
+        bytecode does.
+        """
         return self.is_free(folder) and self.holds(folder, old.folder(folder))
 
     def is_free(self, folder: str) -> bool:
@@ -89,8 +95,8 @@ class WholeFolders:
     def _folders_in(
         self, path: str, node: TreeNode | None, status: os.stat_result
     ) -> _Inner | None:
-        """Return the inner folders of a folder that has the names of ``node``; None if it has
-        not."""
+        """Return the inner folders of a folder that has exactly the names of ``node`` (None: of
+        Python's bytecode); None if it has other names."""
         if not stat.S_ISDIR(status.st_mode):
             return None
         looked_ns = time.time_ns()

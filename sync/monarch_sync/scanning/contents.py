@@ -39,8 +39,8 @@ _MIN_FRAME_BYTES = 256  # less is not worth compressing
 
 
 class Contents:
-    """The contents of one workspace, of which small ones take ``max_bytes`` of memory. Not for
-    several threads at once."""
+    """The contents of one workspace, as the author remembers or reads them. Small contents take at
+    most ``max_bytes`` of memory. Not for several threads at once."""
 
     def __init__(self, workspace: Workspace, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self.author = author_name()
@@ -71,7 +71,8 @@ class Contents:
             self._num_bytes -= len(oldest)
 
     def remember_chunks(self, digest: bytes, chunks: Chunks) -> None:
-        """Keep the chunks of a large content."""
+        """Keep the chunks of a large content, and drop the oldest beyond ``_MAX_LARGE``
+        contents."""
         self._large[digest] = chunks
         if len(self._large) > _MAX_LARGE:
             self._large.popitem(last=False)
@@ -170,8 +171,8 @@ def _pieces_of(path: str | os.PathLike[str], old: Chunks, new: Chunks) -> list[P
 
 
 def _is_like(old: bytes, new: bytes) -> bool:
-    """Return whether the new content seems to share lines with the old. Comparing some lines costs
-    less than computing a patch in vain."""
+    """Return whether the new content seems to share lines with the old. A look at some lines costs
+    less than a patch that turns out to be useless."""
     lines = new.split(b"\n")
     if len(lines) < _NUM_SAMPLES:
         return True

@@ -16,7 +16,7 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 def bare_folders(workspace: Workspace, manifest: Manifest) -> list[Folder]:
-    """Return the folders of a workspace of which the manifest has no file."""
+    """Return the folders of a workspace from which the manifest has no file."""
     return [
         folder
         for folder in workspace.folders

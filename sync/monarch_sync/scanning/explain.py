@@ -29,7 +29,7 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Rule(NamedTuple):
-    """A line of an ignore file, or a pattern from elsewhere (then ``line`` is 0)."""
+    """A line of an ignore file, or a pattern that is not from a file; ``line`` is 0 then."""
 
     file: str
     line: int

@@ -22,14 +22,14 @@ _UNMOUNTED = (
 
 
 class Identities:
-    """The disks of a workspace's folders at the last check."""
+    """Remembers on which disk each folder of a workspace was at the last check."""
 
     def __init__(self) -> None:
         self._disks: dict[Folder, int] = {}
 
     def check(self, folder: Folder) -> None:
-        """Check a folder as `Folder.check` does. Raise `WorkspaceMissing` also if an empty folder
-        on another disk has taken its place."""
+        """Check a folder as ``Folder.check`` does. Raise ``WorkspaceMissing`` also if the folder is
+        empty and on another disk than at the last check, because then it was probably unmounted."""
         folder.check()
         try:
             disk = _disk_of(folder.local)
@@ -42,15 +42,15 @@ class Identities:
 
 
 class InnerFolders:
-    """The disks of inner folders, by manifest paths, from one full scan to the next."""
+    """Remembers the disks of inner folders, by manifest path, from one full scan to the next."""
 
     def __init__(self) -> None:
         self._disks: dict[str, int] = {}
         self._old_disks: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a full scan. A folder that it does not meet is forgotten when the next one
-        begins."""
+        """Begin a full scan. A folder that is not checked during this scan is forgotten when the
+        next one begins."""
         self._old_disks, self._disks = self._disks, {}
 
     def check(self, path: str, local: str, disk: int) -> None:

@@ -10,8 +10,8 @@ from monarch_sync.tree.entry import Entry, folders_above, parent_of
 
 
 class LeftOut:
-    """The paths that a scanner leaves out, as manifest paths, with the reasons. Kept between
-    scans."""
+    """The paths that a scanner could not take into the manifest, as manifest paths with the
+    reasons. They are kept from one scan to the next."""
 
     def __init__(self) -> None:
         self._problems: dict[str, Problem] = {}
@@ -29,7 +29,7 @@ class LeftOut:
         return [*self._problems.values(), *self._unreadable.values()]
 
     def has_inside(self, path: str) -> bool:
-        """Return whether a path is left out; also true if anything in it may be."""
+        """Return whether a path is left out, or may have a path inside it that is."""
         return any(path in paths for paths in (self._problems, self._unreadable, self._parents))
 
     def clear(self) -> None:
@@ -61,7 +61,8 @@ class LeftOut:
             self._note_unreadable(path or ROOT, listing_fault(error))
 
     def note_untracked(self, path: str, error: OSError) -> None:
-        """Note that it is unknown which files of a folder git tracks."""
+        """Record that it is unknown which files in a folder git tracks, unless the folder is
+        unreadable already."""
         if (path or ROOT) not in self._unreadable:
             self._note_unreadable(path or ROOT, tracking_fault(error))
 
@@ -75,8 +76,8 @@ class LeftOut:
             self._problems.pop(path, None)
 
     def drop_unlisted(self, entries: dict[str, Entry]) -> None:
-        """Remove folders that could not be listed from ``entries``: pushing their mode may lock us
-        out on the hosts, too."""
+        """Remove from ``entries`` the folders that could not be listed and have no entry in them.
+        If hosts got the mode of such a folder, they might not be able to read it either."""
         if self._unreadable:
             above = {parent_of(path) for path in entries}
             for path in self._unreadable.keys() - above:

@@ -20,10 +20,10 @@ from monarch_sync.workspace import Folder, Workspace
 
 
 class Looking:
-    """Looks at the disk for one scanner; kept between scans. ``last_entry`` gives the entry that
-    the last scan found at a path.
+    """Looks at the disk for one scanner, and remembers what it has read from one scan to the next.
 
-    ``tracked`` has, for each folder, the files that git tracks though rules leave them out.
+    ``last_entry`` returns the entry that the last scan found at a path. ``tracked`` has, by folder,
+    the files that git tracks though rules leave them out.
     """
 
     def __init__(
@@ -37,14 +37,15 @@ class Looking:
         self._inner = InnerFolders()
 
     def begin(self) -> None:
-        """Begin a full scan: forget what the last one noted."""
+        """Begin a full scan: forget which paths the last one left out, and which files git
+        tracks."""
         self.left_out.clear()
         self.tracked.clear()
         self.readings.begin()
         self._inner.begin()
 
     def add_landing(self, folder: Folder, entries: dict[str, Entry]) -> None:
-        """Add the entry of the folder that a workspace's folder lands in."""
+        """Add an entry for the path in the replica at which a workspace's folder lands."""
         if folder.remote:
             mode = stat.S_IMODE(folder.local.stat().st_mode) & 0o777
             entries[folder.remote] = Entry(folder.remote, EntryKind.DIR, mode)
@@ -54,7 +55,8 @@ class Looking:
         status: os.stat_result | None = None,
     ) -> Entry | None:  # fmt: skip
         """Look at a path and add its entry to ``entries``, if it can be synced; return the entry.
-        Else note why not, and return None. ``status`` as for `entry`."""
+        Returns None if the path has an entry already, is gone, or cannot be synced; the reason for
+        the last is noted."""
         path = folder.remote_of(relative)
         if path in entries:
             return None
@@ -103,22 +105,24 @@ class Looking:
         return walk(folder.local, patterns, below, depth, on_error=note, uses_git=uses_git)
 
     def find_tracked(self, folder: Folder, listed: Container[str]) -> None:
-        """Find the files that rules leave out and git tracks."""
+        """Find the files that git tracks though rules leave them out. ``listed`` are the paths that
+        ``walk`` has yielded."""
         try:
             self.tracked[folder] = Tracked(folder, self._patterns, listed)
         except OSError as error:
             self.left_out.note_untracked(folder.remote, error)
 
     def tracked_in(self, folder: Folder, relative: str = "") -> list[str]:
-        """Return the paths in a folder that are synced only because git tracks them; some may be
-        listed as well."""
+        """Return the paths in a folder that git tracks though rules leave them out, with the
+        folders above them; some may be listed as well."""
         tracked = self.tracked.get(folder)
         return tracked.there(relative) if tracked is not None else []
 
 
 def drop_orphans(entries: dict[str, Entry], above: str = "") -> None:
-    """Remove the entries of a folder that was deleted or replaced during the scan; the next scan
-    reads what is there. ``above``: the folder that contains all entries."""
+    """Remove the entries in a folder that has itself no entry, as it was deleted or replaced during
+    the scan. The next scan finds what is at its path. ``above``: the folder that contains all
+    entries."""
     folders = {path for path, entry in entries.items() if entry.is_dir}
     missing = {parent_of(path) for path in entries} - folders - {above}
     lost = tuple(f"{path}/" for path in missing)

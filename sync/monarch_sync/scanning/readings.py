@@ -31,7 +31,8 @@ _Key = tuple[int, int]
 
 
 class Reading(NamedTuple):
-    """A file as it was when it was last read, when that was, and the name it was read by."""
+    """The digest of a file's content, with the file's size and times when it was read, the time of
+    the read, and the path by which it was read."""
 
     size: int
     mtime_ns: int
@@ -41,7 +42,8 @@ class Reading(NamedTuple):
     local: str
 
     def is_still(self, status: os.stat_result) -> bool:
-        """Return whether a file with this status certainly has the same content."""
+        """Return whether a file with this status certainly has the same content as when it was
+        read."""
         size, mtime_ns, ctime_ns, _, read_ns, _ = self
         return (
             mtime_ns == status.st_mtime_ns
@@ -53,8 +55,8 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """The readings of one workspace, by inode, so that a folder that was renamed is not read
-    again."""
+    """The readings of one workspace, by inode: a file keeps its inode if it is renamed, and is not
+    read again."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -75,18 +77,19 @@ class Readings:
         self._shared.clear()
 
     def end(self) -> None:
-        """End a full scan."""
+        """End a full scan: forget the files that it did not meet."""
         self._old_readings = {}
         self._stale.clear()
 
     def stale_names(self) -> set[str]:
-        """Return the names by which changed files were looked at before. Each is returned once."""
+        """Return the names of files with several names that were found changed, and forget them, so
+        that each is returned once."""
         stale, self._stale = self._stale, set()
         return stale
 
     def look(self, local: str, status: os.stat_result, last: Entry | None) -> Reading:
-        """Return the reading of a regular file, and read it if needed; ``last`` is the entry that
-        its path had. Raises ``OSError``."""
+        """Return the reading of a regular file. Read it if it may have changed since the last
+        reading; ``last`` is the entry that the last scan found at its path. Raises ``OSError``."""
         key = (status.st_dev, status.st_ino)
         reading = self._readings.get(key) or self._old_readings.get(key)
         if status.st_nlink > 1:
@@ -109,10 +112,11 @@ class Readings:
         return bool(self._names)
 
     def same_files(self, paths: set[str]) -> set[str] | None:
-        """Return the other names of these files, and all names of files that may change without an
-        event.
+        """Return the other names of the files at ``paths``, and all names of the files that may
+        change without an event.
 
-        None if a file was given a new name and no longer has the name that we know.
+        Returns None if that is not known, because a file got another name and no longer has the
+        name that it was read by.
         """
         keys: set[_Key] = set()
         for local in paths:
@@ -143,7 +147,7 @@ class Readings:
 
 
 def _moves_with(paths: set[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a path is one of these, or inside one of them."""
+    """Return a function that tells whether a path is in ``paths``, or inside a path that is."""
 
     def moves(path: str) -> bool:
         while path:
@@ -192,8 +196,8 @@ def _read(local: str, status: os.stat_result, contents: Contents, last: Entry | 
 
 
 def _filled(fd: int, status: os.stat_result) -> os.stat_result:
-    """Wait until a file is not empty or no program writes it, with a deadline; return its
-    status."""
+    """Wait while a file is empty and a program has it open to write, at most until a deadline;
+    return its status."""
     deadline = time.monotonic() + _EMPTY_SECONDS
     while not status.st_size and is_being_written(fd) and time.monotonic() < deadline:
         time.sleep(_STEP_SECONDS)

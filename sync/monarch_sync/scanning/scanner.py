@@ -36,14 +36,14 @@ class Scan(NamedTuple):
         return not any(problem.is_unreadable for problem in self.problems)
 
     def over(self, base: Manifest) -> Scan:
-        """Return this scan with the unreadable paths as the manifest ``base`` has them, which is a
-        host's: without them, a push would delete them there."""
+        """Return this scan with the entries of ``base``, a host's manifest, at paths that could not
+        be read. Without them, a push would delete these paths on the host."""
         return self if self.is_whole else Scan(*filled(self.manifest, self.problems, base))
 
 
 class Scanner:
-    """Scans one workspace again and again. Keep the object: later scans cost only a stat for each
-    file."""
+    """Scans one workspace again and again. Use one scanner for all scans: each after the first
+    reads only files that have changed, and takes only a stat of the others."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -86,10 +86,10 @@ class Scanner:
         return Scan(self._update(entries), self._looking.left_out.problems())
 
     def rescan(self, paths: Iterable[str | os.PathLike[str]]) -> Scan:
-        """Scan these (absolute) paths, and all content of those that are folders.
+        """Scan these absolute paths, and all content of those that are folders.
 
-        Scans everything if it must: at the first call, when rules have changed, and if one folder
-        lands inside another. Folders that the watcher reports as only renamed are not looked at.
+        Scans everything at the first call, after a change of rules, and if one folder lands inside
+        another. Folders that ``paths`` (a ``Touched``) reports as only renamed are not looked at.
         """
         is_vouched = isinstance(paths, Touched)
         names = paths.names if isinstance(paths, Touched) else (os.fspath(path) for path in paths)
@@ -141,8 +141,9 @@ class Scanner:
                 self._rescan_some(folder, parent, relatives, changed, removed)
 
     def _with_moves(self, moves: Sequence[tuple[str, str]]) -> tuple[Manifest, set[str]] | None:
-        """Return the manifest with the renamed folders under their new names, and the paths that
-        need no look any more; None if all of them have to be looked at."""
+        """Return the manifest with the renamed folders under their new names, and the old and new
+        paths of these folders, which need no look then; None if all touched paths must be looked
+        at."""
         assert self.manifest is not None
         if not moves or self._looking.readings.has_links:
             return None
@@ -176,10 +177,11 @@ class Scanner:
         return manifest, missing | {new for _, new in moves}
 
     def _by_parent(self, folder: Folder, inside: Iterable[str]) -> dict[str, list[str]]:
-        """Return the paths to look at, by their parent folder, which is known and still exists.
+        """Return the paths to look at, by parent folder. Each parent is in the manifest and still
+        exists.
 
-        A change in a folder that is new, gone, replaced, or itself touched shows when that folder
-        is looked at.
+        A change in a folder that is new, gone, replaced, or itself touched is left out: the look at
+        that folder shows it.
         """
         assert self.manifest is not None
         inside = sorted(inside)
@@ -209,7 +211,8 @@ class Scanner:
         changed: dict[str, Entry],
         removed: set[str],
     ) -> None:
-        """Look at some of the entries right inside a folder."""
+        """Look at some entries right inside ``parent``. Add what has changed to ``changed``, and
+        what is gone to ``removed``."""
         assert self.manifest is not None
         unsure = [
             relative
@@ -248,10 +251,11 @@ class Scanner:
     def _restat(
         self, folder: Folder, relative: str, changed: dict[str, Entry], removed: set[str]
     ) -> bool:
-        """Look at a known path that is a file or gone, and note what changed; return False for any
-        other path, which needs a look at its folder.
+        """Look at a path that the manifest has as a file or a link, and add it to ``changed`` or
+        ``removed`` if it differs. Return False if the path is new or a folder, so that the folder
+        around it must be looked at.
 
-        Known paths are not hidden by any rule; a change of rules brings a whole scan.
+        No rule can leave a known path out: a change of rules brings a full scan.
         """
         assert self.manifest is not None
         path = folder.remote_of(relative)
@@ -273,8 +277,8 @@ class Scanner:
         return True
 
     def _drop_empty_folders(self, changed: dict[str, Entry], removed: set[str]) -> None:
-        """Remove folders that rules leave out, once the last file that git tracks in them is
-        gone."""
+        """Remove folders that rules leave out and that are synced only for files that git tracks in
+        them, once the last of these files is gone."""
         assert self.manifest is not None
         for path in [path for path in removed if parent_of(path) in self._hidden]:
             for folder in folders_above(path):
@@ -291,7 +295,8 @@ class Scanner:
         return self.manifest.get(path) if self.manifest is not None else None
 
     def _update(self, entries: dict[str, Entry]) -> Manifest:
-        """Update the manifest to these entries, so that it shares what is unchanged; return it."""
+        """Make ``entries`` the scanner's manifest and return it. It shares the unchanged folders
+        with the manifest of the last scan."""
         if self.manifest is None:
             self.manifest = Manifest(entries.values())
         else:
@@ -328,7 +333,7 @@ _MODE = 0o755  # of folders above a landing, which the author does not have
 
 
 def add_way(landing: str, entries: dict[str, Entry]) -> None:
-    """Add to ``entries`` the folders above a landing that it lacks."""
+    """Add to ``entries`` those folders above a landing, a manifest path, that have no entry yet."""
     for folder in folders_above(landing):
         entries.setdefault(folder, Entry(folder, EntryKind.DIR, _MODE))
 

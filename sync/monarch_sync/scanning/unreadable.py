@@ -27,10 +27,11 @@ _RULES = (".gitignore", ".monarchignore")
 def filled(
     manifest: Manifest, problems: Sequence[Problem], base: Manifest
 ) -> tuple[Manifest, list[Problem]]:
-    """Return ``manifest`` with the entries of ``base`` at paths that could not be read; and the
-    problems, which now say for which paths that was done.
+    """Return ``manifest`` with the entries of ``base`` at paths that could not be read, and the
+    problems; ``is_kept`` of each now says whether that was done for its path.
 
-    No other entry is replaced: another folder of the workspace may land inside.
+    No entry of ``manifest`` is replaced, as another folder of the workspace may land inside an
+    unreadable one.
     """
     kept: dict[str, Entry] = {}
     marked: list[Problem] = []
@@ -66,8 +67,9 @@ def tracking_fault(error: OSError) -> str:
 
 
 def _moved(path: str, manifest: Manifest, base: Manifest, closed: set[str]) -> list[Entry]:
-    """Return ``base``'s entries at a path and below it, found by the old name of a renamed folder
-    above."""
+    """Return the entries that ``base`` has at a path and below it, if a folder above was renamed
+    since: they are found by its old name and get its new one. Empty if there is no certain old
+    name."""
     for above in reversed(list(folders_above(path))):
         if above in base or above not in manifest:
             continue
@@ -102,7 +104,8 @@ def _old_name_of(
 
 
 def _is_fit(entry: Entry) -> bool:
-    """Return whether an entry is valid at its path: a link may lead outside from its new place."""
+    """Return whether an entry is valid at its path. An entry that was moved may have too long a
+    path, or be a link that leads outside now."""
     if path_fault(entry.path):
         return False
     return not entry.is_link or not target_fault(entry.path, entry.target)

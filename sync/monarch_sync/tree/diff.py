@@ -22,12 +22,11 @@ _Key = tuple[int, bytes]
 class SyncPlan:
     """The steps from one manifest to another, by manifest path.
 
-    ``removes`` are entries to delete or to replace by another kind, deepest first; ``folders``,
-    ``files``, ``links`` must be made or replaced; ``modes`` only change their permission bits.
-    ``moved`` maps a new file whose content the old state had to that content's old path;
-    ``replaced`` maps the path of a file that replaces another to the old entry. ``folders_moved``
-    are whole folders that are only renamed, as (old, new); their content is in none of the others,
-    and they come first.
+    ``folders_moved`` come first: folders that are only renamed, as (old, new), with content that is
+    in none of the other steps. ``removes`` are entries to delete or to replace by another kind,
+    deepest first; ``folders``, ``files`` and ``links`` are made or replaced; of ``modes``, only the
+    permission bits change. ``moved`` has, for new files whose content the old state had, its old
+    path; ``replaced`` the old entry of each file that another replaces.
     """
 
     folders_moved: list[tuple[str, str]] = field(default_factory=list)
@@ -57,9 +56,12 @@ def diff(
     folders_moved: Sequence[tuple[str, str]] | None = None,
     is_here: Callable[[bytes], bool] = lambda digest: False,
 ) -> SyncPlan:
-    """Return the plan that turns ``old`` into ``new``. ``folders_moved``: the folders to move
-    whole, if the plan should not find them itself. ``is_here`` tells which contents need not be
-    searched for."""
+    """Return the plan that turns ``old`` into ``new``.
+
+    ``folders_moved`` are the folders to move whole; None: they are searched for. ``is_here`` tells
+    whether a content is at hand in any case, so that no file of ``old`` with this content is
+    searched for.
+    """
     if folders_moved is None:
         folders_moved = find_moved_folders(old, new)
     plan = SyncPlan(folders_moved=list(folders_moved))
@@ -130,8 +132,8 @@ def find_moved_folders(old: Manifest, new: Manifest) -> list[tuple[str, str]]:
 def _gone_and_new_folders(
     old: Manifest, new: Manifest
 ) -> tuple[dict[_Key, str], list[tuple[str, Child]]]:
-    """Return the gone folders of `old` at any depth, by mode and content; and the highest of the
-    new folders."""
+    """Return the path of each folder that only ``old`` has, by mode and content, and the highest of
+    the folders that only ``new`` has."""
     gone: dict[_Key, str] = {}
     fresh: list[tuple[str, Child]] = []
     pending = [("", old.root, new.root)]

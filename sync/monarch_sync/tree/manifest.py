@@ -37,15 +37,16 @@ class _Encoded(msgspec.Struct, array_like=True):
 
 
 class _Lineage(NamedTuple):
-    """The manifest that another was made from (its digest), and the paths that were touched, each
-    with its entry before and now. The two entries may be equal."""
+    """From which manifest another was made, by its digest, and which paths were touched for it,
+    each with its entry before and now. The two entries may be equal."""
 
     base: bytes
     touched: dict[str, tuple[Entry | None, Entry | None]]
 
 
 class EntryChange(NamedTuple):
-    """The entries at a path where two manifests differ, before and now."""
+    """A path at which two manifests differ, with its entry before and now; None where a manifest
+    has no entry."""
 
     path: str
     before: Entry | None
@@ -176,9 +177,9 @@ class Manifest:
         removed: Iterable[str] = (),
         moves: Iterable[tuple[str, str]] = (),
     ) -> Manifest:
-        """Return this manifest with some folders renamed, as (old, new), and then with some paths
-        removed and some entries added or changed. Raises `BadManifest` for a folder that cannot
-        move."""
+        """Return this manifest after three steps: some folders are renamed, as (old, new), then
+        paths are removed, then entries are added or replaced. Raises ``BadManifest`` for a folder
+        that cannot be renamed."""
         editor = Editor(self.root)
         put = editor.put
         has_moved = False
@@ -211,7 +212,8 @@ class Manifest:
                 _check(path, child)
 
     def _unsure(self, base: Manifest | None) -> Iterator[tuple[str, Child | None]]:
-        """Yield the paths that `check` must look at, each with its entry."""
+        """Yield the paths that ``check`` must look at, each with its child in the tree; None if the
+        path is gone."""
         if base is None or not len(base):
             for folder, node in self.root.walk():
                 is_deep = is_too_deep(f"{folder}/x")
@@ -258,8 +260,8 @@ class Manifest:
 
     @classmethod
     def decode(cls, raw: bytes) -> Manifest:
-        """Return the manifest in `raw`. Raises `BadManifest` if it is none, if an entry breaks a
-        rule, or if its digests are of another kind than ours."""
+        """Return the manifest in ``raw``. Raises ``BadManifest`` if it cannot be decoded, if an
+        entry breaks a rule, or if its digests were made by another algorithm than ours."""
         try:
             encoded = msgspec.msgpack.decode(raw, type=_Encoded)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -18,9 +18,12 @@ from monarch_sync.tree.entry import Entry
 
 
 class Child(msgspec.Struct, frozen=True, gc=False):
-    """One name in a folder. ``node``: its content, if it is a folder that is not empty. If there is
-    a node, but ``entry`` is missing or is no folder, the manifest is invalid. ``fold``: the
-    digest."""
+    """One name in a folder. ``node`` is its content, if it is a folder that is not empty; else
+    None.
+
+    If there is a node, but ``entry`` is None or no folder, the manifest is invalid. ``fold`` is the
+    digest of name, entry and node.
+    """
 
     entry: Entry | None
     node: TreeNode | None
@@ -33,9 +36,9 @@ _COUNTS = ("num_entries", "num_files", "num_folders")
 class TreeNode:
     """A folder's content. It never changes once it is part of a manifest.
 
-    ``num_folders`` counts the inner folders that are not empty; like the other numbers, at any
-    depth. ``folds``: the digests of its children, sorted and joined; ``digest``: the digest of
-    these.
+    ``num_entries``, ``num_files`` and ``num_folders`` count at any depth; the last counts inner
+    folders that are not empty. ``folds`` are the digests of the children, sorted and joined;
+    ``digest`` is the digest of ``folds``.
     """
 
     __slots__ = ("_by_digest", "children", "digest", "folds", *_COUNTS)
@@ -57,7 +60,7 @@ class TreeNode:
 
     @property
     def by_digest(self) -> dict[bytes, str]:
-        """The names of the files right in this folder, by content."""
+        """The names of the files right in this folder, by the digest of their content."""
         if self._by_digest is None:
             entries = ((name, child.entry) for name, child in self.children.items())
             self._by_digest = {e.digest: name for name, e in entries if e is not None and e.digest}

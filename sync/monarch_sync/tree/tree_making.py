@@ -29,8 +29,8 @@ def _fold(name: str, entry: Entry | None, node: TreeNode | None) -> bytes:
 
 
 def build(entries: Iterable[Entry]) -> TreeNode:
-    """Make a tree from entries. It shares nothing, and is faster to make than to edit a tree. Of
-    several entries with one path, the last one counts."""
+    """Make a tree from entries; this is faster than adding them to a tree one by one. Of several
+    entries with one path, the last one counts."""
     folders: dict[str, dict[str, Entry | None]] = {"": {}}
     for entry in entries:
         folder, name = split(entry.path)
@@ -51,8 +51,8 @@ def build(entries: Iterable[Entry]) -> TreeNode:
 def _add_folder(
     folders: dict[str, dict[str, Entry | None]], folder: str
 ) -> dict[str, Entry | None]:
-    """Add a folder, and those above it that are new, without entries; return the new folder's
-    names."""
+    """Add a folder without an entry, and those above it that are missing; return the names in the
+    new folder, which is empty."""
     names = folders[folder] = {}
     while folder:
         folder, name = split(folder)
@@ -127,7 +127,7 @@ class Editor:
         return old_child is None
 
     def _open(self, folder: str) -> TreeNode:
-        """Return a folder's node as a copy that may be changed."""
+        """Return the node of a folder as a copy that may be changed, made once for each folder."""
         missing = []
         at = folder
         while at not in self._nodes:
@@ -155,7 +155,7 @@ class Editor:
         return self._nodes[""]
 
     def _count(self, folder: str) -> None:
-        """Update a folder's numbers and digest to its changed children."""
+        """Correct a folder's numbers and digest for the children that were changed."""
         node, touched = self._nodes[folder], self._touched[folder]
         old_folds, new_folds = [], []
         for name, old_child in touched.items():
@@ -192,7 +192,8 @@ def _add_counts(node: TreeNode, child: Child, sign: int) -> None:
 
 
 def _with(folds: bytes, removed: Iterable[bytes], added: Iterable[bytes]) -> bytes:
-    """Return the sorted folds without those in ``removed``, and with those in ``added``."""
+    """Return ``folds`` (sorted digests, joined) without those in ``removed``, and with those in
+    ``added``."""
     result = bytearray(folds)
     for fold in removed:
         at = _offset_of(result, fold)
@@ -204,7 +205,8 @@ def _with(folds: bytes, removed: Iterable[bytes], added: Iterable[bytes]) -> byt
 
 
 def _offset_of(folds: bytearray, fold: bytes) -> int:
-    """Return the offset of a fold among sorted folds, or the offset at which it belongs."""
+    """Return the offset in bytes of ``fold`` among sorted folds; if it is not one of them, the
+    offset at which it would be inserted."""
     size = DIGEST_BYTES
     indices = range(len(folds) // size)
     return size * bisect_left(indices, fold, key=lambda i: bytes(folds[i * size : i * size + size]))

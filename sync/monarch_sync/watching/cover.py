@@ -39,8 +39,9 @@ class CannotWatch(Exception):
 
 
 class Cover:
-    """Watches one folder of a workspace, using the watches in ``watched``. Raises ``OSError``,
-    ``CannotWatch``."""
+    """Watches one folder of a workspace, and the folders inside that belong to the workspace, with
+    watches in ``watched``. Raises ``OSError``, and ``CannotWatch`` if the file system does not
+    report every change."""
 
     def __init__(self, folder: Folder, patterns: Sequence[str], watched: WatchedFolders) -> None:
         self.root = str(folder.local)
@@ -64,12 +65,14 @@ class Cover:
 
     @property
     def is_same(self) -> bool:
-        """Whether the folder is still the same, with the same disks mounted inside."""
+        """Whether the folder, and the disks mounted inside it, are the same as when the watch
+        began."""
         return _identity(self.root) == self._identity and mounted_inside(self.root) == self._mounted
 
     @property
     def is_open_now(self) -> bool:
-        """Whether a folder can be opened now that could not be before; that may raise no event."""
+        """Whether a folder that could not be listed before can be opened now. No event may report
+        that."""
         return any(map(self._is_open, self._closed))
 
     def begin(self) -> None:
@@ -99,7 +102,8 @@ class Cover:
                     pass
 
     def is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, as before."""
+        """Return whether the rules treat a renamed folder, and all its content, under its new name
+        as under its old."""
         tracked = self._tracked
         if tracked is not None and (tracked.below(old) or tracked.below(new)):
             return False  # Some of its folders may not be watched.
@@ -109,7 +113,8 @@ class Cover:
         return judges_alike(self._folder.local, self._patterns, old, new, uses_git=uses_git)
 
     def _cover(self, below: str) -> None:
-        """Watch the folders inside, again until a listing finds no new folder."""
+        """Watch the folder ``below`` and the folders inside it. List them again until a listing
+        finds no new one."""
         while True:
             began_ns = time.time_ns() - _TICK_NS
             youngest_ns, is_new = 0, False

@@ -16,10 +16,13 @@ _STEP_SECONDS = 0.002
 
 
 class GitLocks:
-    """The lock files of git in one workspace. Waiting ends when ``is_closed`` is set. The paths of
-    the locks are looked up each time, unless a watch reports new repositories (`rely`). A lock is
-    not waited for any more once no file has changed for ``idle_seconds``: a program left it behind,
-    or waits for a person."""
+    """Waits for the lock files of git in one workspace. A wait ends early when ``is_closed`` is
+    set.
+
+    A lock is given up once no file has changed for ``idle_seconds``: a program left it behind, or
+    waits for a person. The paths of the locks are looked up at each wait, unless a watch reports
+    new repositories (``rely``).
+    """
 
     def __init__(self, workspace: Workspace, is_closed: Event, idle_seconds: float = 10.0) -> None:
         self._folders = [str(f.local) for f in workspace.folders if f.follows_git]
@@ -33,8 +36,8 @@ class GitLocks:
     def wait(self, look: Callable[[], int] = lambda: 0) -> bool:
         """Wait until git has finished its work; return whether there was a lock to wait for.
 
-        While ``look`` returns more each time, git is checking out a large tree, and the wait is
-        prolonged.
+        ``look`` returns how many paths have been touched so far. While that number grows, git is
+        checking out a large tree, and the wait is prolonged.
         """
         has_waited = False
         for lock in self._find() if self._locks is None else self._locks:
@@ -46,7 +49,8 @@ class GitLocks:
         self._locks = self._find()
 
     def doubt(self) -> None:
-        """Look the locks up again each time: no watch reports new repositories any more."""
+        """From now on, look the locks up at each wait, because no watch reports new repositories
+        any more."""
         self._locks = None
 
     def _find(self) -> list[str]:

@@ -69,12 +69,13 @@ class LiveWatch:
         self.folders.take(self._queue.read(), time.monotonic())
 
     def look(self) -> int:
-        """Take in the waiting events; return how many paths have been touched so far."""
+        """Take in the waiting events; return how many touched paths have gathered."""
         self.read()
         return len(self.folders.touched)
 
     def catch_up(self) -> bool:
-        """Take in the events of all changes before this call; return whether none is missing."""
+        """Take in the events of all changes before this call; return whether certainly none is
+        missing."""
         try:
             return self._read_to_cookie() and self.is_sound()
         except OSError:
@@ -127,7 +128,8 @@ class LiveWatch:
                     cover.take_in(parent[at:], [path[at:] for path in paths])
 
     def _is_plain(self, old: str, new: str) -> bool:
-        """Return whether the rules treat a renamed folder, and all its content, as before."""
+        """Return whether the rules treat a renamed folder, and all its content, under its new name
+        as under its old."""
         return all(
             cover.is_plain(old[len(cover.root) + 1 :], new[len(cover.root) + 1 :])
             for cover in self._covers
@@ -135,7 +137,8 @@ class LiveWatch:
         )
 
     def _read_to_cookie(self) -> bool:
-        """Write the cookie, and take in events until its event; return whether that came."""
+        """Write to the cookie file, and take in events until that write's event arrives, so that
+        all earlier events have been taken in too. Return False if it does not arrive in time."""
         if self._cookie < 0:
             self._cookie = _open_cookie(self._covers[0].root if self._covers else "")
             self._cookie_watch = self._queue.watch_file(f"/proc/self/fd/{self._cookie}")
@@ -156,10 +159,10 @@ class LiveWatch:
 
 
 def _open_cookie(folder: str) -> int:
-    """Open a file for writing that no other program ever sees: it has no name, and ends with this
-    process.
+    """Open a new file for writing that no other program ever sees: it has no name, and is gone when
+    this process ends.
 
-    It lies outside the workspace if possible: an open file would keep that file system from being
+    It lies outside the workspace if possible, because a file system with an open file cannot be
     unmounted.
     """
     try:

@@ -23,7 +23,8 @@ _Stamp = tuple[int, int, int] | None
 
 
 class _OuterFolder:
-    """A folder at or above a workspace folder, and which of some file names exist in it."""
+    """A folder at or above a workspace folder. ``names`` are those of some rule files, and
+    ``.git``, that exist in it."""
 
     def __init__(self, folder: str, names: Sequence[str], tick_ns: int) -> None:
         self.folder = folder
@@ -58,8 +59,11 @@ class _OuterFolder:
 
 
 class OuterRules:
-    """The outer rules of one workspace folder, as they were at the last look. ``tick_ns``: a
-    folder that changed within this time is looked into again."""
+    """The rules from outside of one workspace folder, as they were at the last look.
+
+    A folder whose last change was less than ``tick_ns`` before the look is looked into again, as
+    its next change may get the same time.
+    """
 
     def __init__(self, folder: Path, patterns: Sequence[str], tick_ns: int = _TICK_NS) -> None:
         self._folder = folder
@@ -120,8 +124,8 @@ class OuterRules:
             level.look()
 
     def _find_git_dir(self) -> tuple[str, str]:
-        """Find the git directory as `find_git_dir` does, from what the last look saw; ("", "") if
-        there is none."""
+        """Return (folder, git directory) of the repository that contains the workspace folder, from
+        what the last look saw; ("", "") if there is none."""
         for level in self._folders:
             if _DOT_GIT in level.names and (git_dir := git_dir_of(level.folder)) is not None:
                 return level.folder, git_dir

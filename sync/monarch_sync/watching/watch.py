@@ -51,8 +51,11 @@ _POLL_SHARE = 10  # the least time from one look to the next, in durations of a 
 
 
 def quiet_seconds(num_touched: int) -> float:
-    """Return how many seconds nothing must happen after so many touched paths until the burst is
-    over: a save by hand is over at once, and a program that writes a tree pauses in between."""
+    """Return how many seconds must pass without a change until the touched paths count as complete.
+
+    A save by hand is complete at once. A program that writes many files pauses in between, so the
+    time grows with ``num_touched``.
+    """
     if num_touched < _BURST:
         return _SETTLE_SECONDS
     return min(max(_BURST_SECONDS, _BURST_SECONDS_EACH * num_touched), _MAX_BURST_SECONDS)
@@ -104,7 +107,8 @@ class Watcher:
 
     @property
     def is_iterated(self) -> bool:
-        """Whether a program iterates over it; then `changes` cannot prove anything."""
+        """Whether a program iterates over the watcher. The iteration takes the touched paths, so
+        ``changes`` returns None then."""
         return self._waker >= 0
 
     def close(self) -> None:
@@ -143,7 +147,8 @@ class Watcher:
         self._git.wait()
 
     def _start(self) -> None:
-        """Make new watches for the whole workspace, if possible. Paths touched from then on are not
+        """Make new watches for the whole workspace, if this system has inotify. If they would miss
+        changes, set ``polls_because`` instead. Paths that are touched after this call are not
         missed."""
         self._release()
         self.polls_because = ""
@@ -250,8 +255,8 @@ class Watcher:
                 return
 
     def _in_burst(self, touched: set[str]) -> frozenset[str]:
-        """Return the touched paths, with those of a burst that ended just before: a slow writer
-        pauses and goes on."""
+        """Return the touched paths, together with those of the last burst if it ended only just
+        before: a slow writer pauses and goes on."""
         burst, until = self._burst
         if len(touched) >= _LARGE or time.monotonic() - until > _STILL_A_BURST_SECONDS:
             return frozenset(touched)
@@ -273,8 +278,8 @@ class Watcher:
                 yield from self._looks()
 
     def _looks(self) -> Iterator[set[Path]]:
-        """Yield an empty set, for a look at everything, again and again; the pause grows with the
-        time that a look takes."""
+        """Yield an empty set, for a look at everything, again and again. The pause between two is
+        longer if the caller's look takes longer."""
         pause = self._poll_seconds
         while not self._is_closed.wait(pause) and self._are_all_there():
             self._git.wait()
@@ -286,7 +291,8 @@ class Watcher:
         return all(folder.local.is_dir() for folder in self._workspace.folders)
 
     def _start_when_there(self) -> None:
-        """Begin to watch as soon as all folders exist."""
+        """Make new watches as soon as all folders exist. Raises ``WatchEnded`` if one stays away
+        too long; returns without watches when the watcher is closed."""
         deadline = time.monotonic() + self._gone_seconds
         while not self._is_closed.is_set():
             try:

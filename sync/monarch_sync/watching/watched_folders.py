@@ -38,7 +38,7 @@ class _Node:
 
 
 class WatchedFolders:
-    """The tree of watches, on the events of one ``queue``."""
+    """The watched folders as a tree, kept up to date by the events of one ``queue``."""
 
     def __init__(self, queue: Inotify) -> None:
         self._queue = queue
@@ -107,7 +107,8 @@ class WatchedFolders:
         return {f"{above}/{name}" for above, name in paths if above is not None}
 
     def take(self, events: list[InotifyEvent], now: float) -> None:
-        """Take in events, in their order, at the time ``now``; they are all events so far."""
+        """Take in events, in their order, at the time ``now``. They must be all that wait: a folder
+        that has left and has not arrived by then was moved out of the workspace."""
         for event in events:
             leaving = self._leaving
             self._take(event, now)
@@ -189,9 +190,9 @@ class WatchedFolders:
             self._fresh.add((parent, name))
 
     def _note_move(self, old: str, new: str) -> None:
-        """Note that a folder was only renamed, unless other touched paths make that uncertain.
+        """Record that a folder was only renamed, unless other touched paths make that uncertain.
 
-        The folder is watched, with all in it, so the kernel has reported every change there.
+        The folder and all in it are watched, so every other change in it has an event of its own.
         """
         if not (old.startswith("/") and new.startswith("/")):
             return  # It was touched before, or its parent is being moved.
@@ -204,8 +205,9 @@ class WatchedFolders:
         self.moves.append((old, new))
 
     def _end_moves(self, path: str) -> None:
-        """Forget all moves if ``path``, a folder that appears or vanishes, is a moved folder or is
-        above one: then all of them have to be looked at."""
+        """Forget all noted moves if ``path``, a folder that appears or vanishes, is the new place
+        of a moved folder or above one. Every touched folder is looked at then, also the moved
+        ones."""
         for _, new in self.moves:
             if new == path or new.startswith(f"{path}/"):
                 self.moves.clear()
@@ -218,7 +220,8 @@ class WatchedFolders:
         return node
 
     def _path(self, node: _Node) -> str | None:
-        """Return the present path of a folder; None while it is being moved elsewhere."""
+        """Return the present path of a folder; None if it has left its parent and not arrived
+        elsewhere yet."""
         names: list[str] = []
         while node.parent is not None:
             names.append(node.name)
@@ -250,7 +253,7 @@ class WatchedFolders:
         self._detach(node)
 
     def _drop(self, node: _Node) -> None:
-        """End the watches of a folder and of all folders inside."""
+        """End the watches of a folder and of all folders inside it."""
         self._detach(node)
         nodes = [node]
         while nodes:
