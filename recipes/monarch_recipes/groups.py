@@ -150,7 +150,7 @@ def leave_groups() -> None:
 
 
 def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
-    """Replace each object of ``old`` by the one of ``new`` in everything that refers to it.
+    """Replace each object of ``old`` by the object at its index in ``new``, wherever it is held.
 
     Returns a text for each holder that could not be changed.
     """

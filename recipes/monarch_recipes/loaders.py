@@ -88,7 +88,7 @@ class DataSource:
         return own_part(task, "collate") or self.collate
 
     def workers_for(self, config: Any) -> LoaderWorkers:
-        """Return the workers of the DataLoader, as many as the config has, if it has any."""
+        """Return the DataLoader's worker settings; the config's ``num_workers``, if set, counts."""
         num = config.num_workers or self.workers.num
         return dataclasses.replace(self.workers, num=num)
 
@@ -116,7 +116,7 @@ class DataSource:
 def sources_of(data: Any) -> tuple[DataSource, DataSource]:
     """Return the train and the held-out source from the return value of ``load_data``.
 
-    Raises UnfitData.
+    Raises UnfitData if it is not a pair of data sets, DataLoaders or streams that can be divided.
     """
     if not isinstance(data, (tuple, list)):
         raise UnfitData(

@@ -114,10 +114,10 @@ def num_samples_in(labels: Any) -> int:
 class ReadingAhead:
     """Yields the batches of one step after another, which worker processes read in advance.
 
-    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker. They
-    have the code and data of their start. They are started again for a step that is
-    not the next one, and for another `generation` of the code. A data set that draws random numbers
-    gets them seeded from `place` and the step.
+    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker. The
+    workers have the code and data of their start. They are started again for a step that does not
+    follow the last one, and for another `generation` of the code. The random numbers that a data
+    set draws are seeded from `place` and the step.
     """
 
     def __init__(
@@ -238,7 +238,10 @@ class DealtSamples:
 
 
 def begin_worker(parent: int, init: Callable[[int], None] | None, number: int) -> None:
-    """Set a worker process up: it ends with the process ``parent``. Call the task's ``init``."""
+    """Let this worker process end when the process ``parent`` ends, and call ``init``, if any.
+
+    ``init`` is the task's own function; it gets the worker's ``number``.
+    """
     end_with(parent)
     if init is not None:
         init(number)

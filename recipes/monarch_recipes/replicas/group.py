@@ -29,10 +29,7 @@ class GroupLost(Exception):
 
 
 class LighthouseOutOfReach(GroupLost):
-    """A group could not reach our lighthouse.
-
-    That may have died, and its death not be known yet.
-    """
+    """A group could not reach our lighthouse, which may have died without our notice."""
 
 
 class Disconnected(Exception):
@@ -158,7 +155,10 @@ class Group:
         return hosts.slice(hosts=slice(self.place.hosts.start, self.place.hosts.stop))
 
     def let_go(self) -> ProcMesh | None:
-        """Reset the group to one without processes. Return them for the caller to end."""
+        """Reset the group to the state before its start.
+
+        Return its processes for the caller to end; None if it has none.
+        """
         procs, self.procs = self.procs, None
         self.trainers = self.bells = self.witnesses = self.trials = None
         self.is_set_up = self.is_training = self.has_finished = self.has_stepped = False

@@ -165,7 +165,7 @@ class GroupsHold:
     async def mended(
         self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Wait until the hold ends, because of newer code, or ``unless`` returns true.
+        """Wait until newer code ends the hold, or until ``unless`` returns true.
 
         ``ask`` is called every half second; it raises if waiting is of no use.
         """

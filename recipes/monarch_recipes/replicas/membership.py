@@ -186,11 +186,11 @@ class SharedUsage:
         return float(self._is_expected)
 
     def share(self, generation: int, *, is_expected: bool) -> None:
-        """Share after the backward pass which parameters were used, if ``is_expected`` by any
-        process.
+        """Share after the backward pass which parameters were used, if ``is_expected``.
 
-        A parameter that only other processes used gets their gradient. If this process left
-        parameters out without expecting it, the step fails.
+        ``is_expected`` says that some process expects to leave parameters out. A parameter that
+        only other processes used gets their gradient. If this process left parameters out but did
+        not expect to, the step is discarded.
         """
         used = [parameter.grad is not None for parameter in self._parameters]
         if not all(used) and not self._is_expected:

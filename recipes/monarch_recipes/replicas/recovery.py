@@ -42,8 +42,9 @@ class Incident:
 
     @property
     def restart_seconds(self) -> float | None:
-        """Seconds from the notice until the new processes have built the model, waits included; or
-        None.
+        """Seconds from the notice of the fault until the new processes have built the model.
+
+        This includes waits. It is None until then.
         """
         return None if self.ready_at is None else self.ready_at - self.detected_at
 

@@ -31,7 +31,8 @@ class SampleGroup:
 
     ``version`` is the number of steps that the policy had learned from. ``reward_generation`` and
     ``reward_code`` identify the code that judged the samples: the workspace's generation, and the
-    digest of the reward function with all that it calls. They are -1 and "" before that.
+    digest of the reward function with all that it calls. They are -1 and "" until the samples are
+    judged.
     """
 
     problem: int

@@ -42,7 +42,7 @@ _SPARE_SECONDS = 30.0  # for a process that is still starting
 
 @dataclass(frozen=True)
 class JudgedBatch:
-    """A batch that was generated and judged. ``numbers`` are its numbers for the step's metrics."""
+    """A batch that was generated and judged. ``numbers`` are its metrics for the step, by name."""
 
     number: int
     groups: list[SampleGroup]
@@ -175,7 +175,7 @@ class Pipeline:
         return {"informative_groups": len(groups), "overflowed_groups": num_dropped}
 
     def take(self, step: int, config: Any) -> Taken:
-        """Take the groups for the step after ``step`` steps out of the buffer."""
+        """Take groups out of the buffer to learn from, after the policy has made ``step`` steps."""
         taken: Taken = self.buffer.ask(
             0, "take", step, config.problems_per_step, config.max_staleness
         ).get()

@@ -89,8 +89,9 @@ class Checkpointer:
         return self._unfinished is not None or self._inner._should_save(step, is_last)
 
     def save_if_due(self, step: int, is_last: bool) -> Saved:
-        """Save after `step` if that is due; else return a save that has finished in the
-        background.
+        """Save after `step` if that is due; else return a save that has finished in the background.
+
+        The result is empty if there is no such save.
         """
         if self._inner._should_save(step, is_last):
             return self._save(step, is_last)
@@ -132,9 +133,9 @@ class Checkpointer:
         return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
 
     def _finished(self, is_in_hf: bool = False) -> Saved:
-        """Return the checkpoint that was begun last if it is complete.
+        """Return the checkpoint whose save began last, once, when it is complete.
 
-        In the background it takes time.
+        Returns an empty `Saved` while it is still being written in the background.
         """
         step = self._unfinished
         if step is None:

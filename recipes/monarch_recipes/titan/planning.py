@@ -94,7 +94,7 @@ def _size(num_bytes: int) -> str:
 
 
 def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, str]:
-    """Return the rows of `build_plan`."""
+    """Return the plan of a run on these procs, as rows of a table for a person."""
     return build_plan(config, num_hosts, procs_per_host).rows()
 
 

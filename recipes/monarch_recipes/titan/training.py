@@ -279,7 +279,10 @@ class Training:
         return holders
 
     def save_if_due(self) -> Saved:
-        """Save a checkpoint after the last step if the config has one there."""
+        """Save a checkpoint of the present step if the config has one after it.
+
+        Otherwise return a save that has finished in the background; empty if there is none.
+        """
         step = self.engine.step
         return self._checkpointer.save_if_due(step, step == self.config.training.steps)
 
