@@ -36,7 +36,7 @@ class Discard:
 
     @property
     def pause_seconds(self) -> float:
-        """The seconds to wait before the next try: the cause may pass. It is 0 after one discard."""
+        """The seconds to wait before the next try: the cause may pass. 0 after one discard."""
         if self.count < 2:
             return 0.0
         return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (self.count - 1))

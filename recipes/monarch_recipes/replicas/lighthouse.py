@@ -210,7 +210,7 @@ class LighthouseKeeper:
             self._is_down.set()
 
     async def is_another(self, number: int, seconds: float) -> bool:
-        """Return whether the lighthouse ``number`` has died; wait up to ``seconds`` for the news."""
+        """Return whether the lighthouse ``number`` has died; wait up to ``seconds`` for news."""
         deadline = time.monotonic() + seconds
         while self.number == number and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
