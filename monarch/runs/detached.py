@@ -34,9 +34,9 @@ class DetachedRun(NamedTuple):
 
 
 def note_detached(folder: RunFolder) -> None:
-    """Write into a detached run's folder which program of which host it is, before it begins.
+    """Record, before a detached run begins, which program of which host runs it.
 
-    A program that is not detached removes that note.
+    The record is a file in the run's ``folder``. A program that is not detached removes the file.
     """
     uid, _, url = os.environ.get(PROGRAM_VARIABLE, "").partition(" ")
     if uid:

@@ -86,8 +86,11 @@ def available_bytes() -> float:
 
 
 def room_in_cgroups(membership: Path, root: Path) -> float:
-    """Return the bytes left by the nearest memory limit (v1 or v2) of this cgroup or one above
-    it."""
+    """Return the fewest bytes left under a memory limit of this process's cgroup or its parents.
+
+    ``membership`` is the process's file ``cgroup``, ``root`` the folder of cgroups (v1 or v2).
+    Returns infinity if there is no limit.
+    """
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -79,7 +79,7 @@ class HoldReport:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run holds: the code that failed has not succeeded since."""
+        """Whether the run holds: the activity that failed has not succeeded since its failure."""
         return self._edits.held_since is not None
 
     def is_watched(self) -> bool:
@@ -132,8 +132,10 @@ class HoldReport:
             self._keys = None
 
     def answers(self) -> Iterator[str]:
-        """Yield the answers that have come since the last call: the kinds of bulletins about
-        `ASKED`."""
+        """Yield a person's answers that have come since the last call.
+
+        They are pressed keys, and the kinds of bulletins about `ASKED`.
+        """
         while self._keys is not None and (key := self._keys.take()):
             if key in KEYS:
                 yield KEYS[key]
@@ -164,9 +166,10 @@ class HoldReport:
         begins_anew: bool = False,
     ) -> None:
         """Report a failure and follow the run's policy: it then holds, or goes back to older code.
-        ``state`` describes the ranks beyond ``in_place``. If the ranks are not in place, or it
-        ``begins_anew`` otherwise, code that runs only at a start counts at once. Raises
-        ``RunFailed`` if the run must end.
+
+        ``state`` says more about the ranks than ``in_place`` does. If the ranks are not in place,
+        or if ``begins_anew``, code that runs only at a start counts at once. Raises ``RunFailed``
+        if the run must end.
         """
         process.current().begins_anew = begins_anew or not in_place
         self._edits.in_place = in_place
@@ -341,7 +344,10 @@ class HoldReport:
         self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
 
     def roll_back(self, failure: Failure, good: int) -> None:
-        """Roll all hosts back to the generation that succeeded."""
+        """Roll all hosts back to the generation ``good``, unless newer code came after the failure.
+
+        Raises ``RunFailed`` if that is impossible.
+        """
         self._begin()
         code = self._record.code if self._record is not None else None
         text = failure.told(f"Nobody is there to fix it: going back to generation {good}.")
@@ -364,7 +370,9 @@ class HoldReport:
         origins[process.current().generation] = origins.get(good, good)
 
     def end_words(self, failure: Failure) -> str:
-        """Return the text that says why a run ends although an edit could be fixed."""
+        """Return the text with which a run ends that failed on new code, and how to go back to
+        older code.
+        """
         good = failure.good
         if failure.generation in self._edits.origins:
             advice = "Going back has not helped: nothing older has gone well"

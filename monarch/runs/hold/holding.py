@@ -342,8 +342,9 @@ class Holding:
             raise BeginAgain(failure.first_line)
 
     def _compare_restored(self) -> tuple[str, bool]:
-        """Compare the restored ranks. Return a text about them, "" if they are alike, and whether
-        they may continue.
+        """Compare the restored ranks. Return a text for the report, and whether they may continue.
+
+        The text is "" if a comparison found them alike.
         """
         if self._alike is None:
             return "no rank has changed anything by it: all was put back", True
@@ -513,7 +514,7 @@ class Holding:
     def _have_all_raised(self, reports: Sequence[TrialReport]) -> bool:
         """Whether all ranks have raised an error of their own, and their groups are intact.
 
-        Ranks get a moment to raise. If all have, none waits for another.
+        Ranks get a moment to raise. If all have raised, none waits for another.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         # A rank that has not begun when another has raised still reports its previous call.
@@ -638,7 +639,7 @@ class _SlowTrial(SlowCall):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to a person's answers while the block runs, once the slow call was reported."""
+        """Let a person answer while the block runs, if the call was reported as slow."""
         with self._listening:
             yield
 
@@ -694,7 +695,7 @@ class _SlowTrial(SlowCall):
         return False
 
     def went_well(self, seconds: float) -> None:
-        """Record that the slow call has ended."""
+        """Report that the slow call has ended, if it was reported as slow."""
         if self._is_told:
             self._report.slow(f"{self._doing} has ended after {took(seconds)}")
 

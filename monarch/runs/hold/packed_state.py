@@ -22,7 +22,7 @@ class UnpackableState(TypeError):
 
 
 class TensorPlace(NamedTuple):
-    """The place of a tensor among all tensors, and its layout."""
+    """The offset of a tensor in the memory of a copy, and the tensor's layout."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,8 +33,10 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class PackedState:
-    """A packed state: ``text`` has the containers and values, with a number for each tensor. Two
-    tensors with the same layout and memory are one."""
+    """A packed state: ``text`` has the containers and values, with a number for each tensor.
+
+    Two tensors with the same layout and memory count as one.
+    """
 
     text: str = "null"
     tensors: list[Any] = field(default_factory=list)
@@ -64,8 +66,9 @@ class PackedState:
         return number
 
     def places(self, later: Collection[int] = ()) -> list[TensorPlace]:
-        """Return the position of each tensor; the tensors numbered in ``later`` go behind all
-        others.
+        """Return the place of each tensor, by number, if all are put one after another.
+
+        The tensors numbered in ``later`` go behind all others.
         """
         places: dict[int, TensorPlace] = {}
         offset = 0

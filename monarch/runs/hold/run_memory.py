@@ -35,10 +35,10 @@ def newest_of(
     needs_all: bool = False,
     at_least: int = 0,
 ) -> HostCopies | None:
-    """Return the newest step with enough copies, of all ranks' ``copies``; none before
-    ``at_least``.
+    """Return the copies of the newest step that has enough whole copies; ``None`` if none has.
 
-    ``needs_all``: a whole copy of every rank is needed.
+    One whole copy is enough, unless ``needs_all``: then each of the ``num_ranks`` needs one. Steps
+    before ``at_least`` do not count.
     """
     of_step: dict[int, HostCopies] = {}
     for rank, copies_of_rank in copies.items():

@@ -252,8 +252,9 @@ class Trial(Actor):
         return self._has_owner and hasattr(instance, "__state__")
 
     def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
-        """Begin a copy in the host's memory that replaces the last copy; ``None`` if that is
-        impossible.
+        """Begin a copy of the state in the host's memory, in place of the last copy.
+
+        Returns ``None`` if that is impossible, for example if there is no room.
         """
         was_restored, self._was_restored = self._was_restored, False
         if self._copy is not None:
@@ -459,10 +460,10 @@ class Trial(Actor):
 
 
 def _fixable(error: BaseException) -> BaseException:
-    """Return the error to raise for one that is no `Exception`, such as `SystemExit`.
+    """Return the error to raise in place of ``error``, which is no `Exception`, as `SystemExit`.
 
-    That would end the actor, so it is replaced: the user can fix it like other errors. Our own
-    kinds stay, because callers catch them.
+    An error that is no `Exception` would end the actor, but the user can fix its cause like any
+    other. Our own kinds are returned as they are, because callers catch them.
     """
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))

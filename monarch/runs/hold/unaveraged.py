@@ -45,7 +45,7 @@ def _see_wrappers() -> None:
 
 
 def guard_optimizers() -> None:
-    """Make optimizer steps raise ``GradientsNotAveraged`` while DDP waits for gradients of theirs.
+    """Make an optimizer's step raise ``GradientsNotAveraged`` while DDP waits for its gradients.
 
     DDP wrappers that are made later are not seen; call it again.
     """

@@ -24,8 +24,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Outline:
-    """The outline of a recipe; ``config_class`` has the recipe's own fields, but is another
-    class."""
+    """The parts of a recipe that need no import: its docstring, its config class and its ``check``.
+
+    ``config_class`` has the same fields as the recipe's own class, but is another class.
+    """
 
     def __init__(self, source: _RecipeSource, annotation: ast.expr) -> None:
         self.path = path = source.path
@@ -176,8 +178,10 @@ def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) 
 def _statements_for(
     tree: ast.Module, names: set[str], *, in_strings: bool = True
 ) -> list[ast.stmt]:
-    """Return the statements that bind or change ``names``, and those that they need, in their
-    order."""
+    """Return the statements that bind or change ``names``, and all statements that these need.
+
+    They are in the order of the module.
+    """
     bound = {statement: _bound_by(statement) for statement in tree.body}
     needed: set[ast.stmt] = set()
     while new := {x for x in bound if x not in needed and bound[x] & names}:

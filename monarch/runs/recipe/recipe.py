@@ -135,7 +135,10 @@ def _call_of_class(cls: type[Any]) -> Callable[..., Any]:
 
 
 def _parameter_types(function: Any) -> list[Any]:
-    """Return the types of a function's positional parameters; an empty list if it is none."""
+    """Return the types of a function's positional parameters; [] if it is no function.
+
+    The type of a parameter without an annotation is ``None``.
+    """
     if not callable(function):
         return []
     hints = typing.get_type_hints(function)

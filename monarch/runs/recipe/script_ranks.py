@@ -34,7 +34,7 @@ class ScriptEnd(NamedTuple):
 class StepsMade(NamedTuple):
     """The progress of a rank's script: whether it is at a step, and how many it has made.
 
-    ``figures`` are those that it gave to ``monarch.step``, or that its step has returned.
+    ``figures`` are the numbers that the script gave to ``monarch.step``, or that its step returned.
     """
 
     rank: int

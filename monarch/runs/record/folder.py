@@ -151,8 +151,10 @@ class RunFolder:
         return next((e for e in reversed(self.events()) if e["kind"] in _ENDS), None)
 
     def _is_alive(self, begun: Mapping[str, Any]) -> bool:
-        """Whether the program of a ``begun`` event still lives; for one elsewhere, at the last
-        look."""
+        """Whether the program of a ``begun`` event still lives.
+
+        If it runs on another machine, the answer is that of the last look at it.
+        """
         remote = read_json(self.path / REMOTE)
         if remote:
             return bool(remote.get("is_running"))
@@ -318,7 +320,10 @@ def _began(path: Path) -> tuple[int, str]:
 
 
 def answer_run(run: RunFolder, choice: str) -> None:
-    """Give a run that holds one of the answers that it offers. Raises ``JobError``."""
+    """Give a run that holds one of the answers that it offers.
+
+    Raises ``JobError`` if the run does not hold, or does not offer ``choice``.
+    """
     holds = [event for event in run.events() if event["kind"] == "held"]
     choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
     if choice not in choices:
@@ -402,7 +407,10 @@ def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
 
 
 def what_changed(run: RunFolder, config: Any) -> list[str]:
-    """Return the keys that differ from the run's and may not change during a run."""
+    """Return the keys that differ from the run's last config, without the live keys.
+
+    If the recipe has other keys by now, the only element says so.
+    """
     last = config_of(run, type(config))
     if last is None:
         return ["the recipe's keys"]

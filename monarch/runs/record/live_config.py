@@ -17,7 +17,7 @@ _Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """The result of an edit.
+    """The result of an edit of a config file.
 
     ``applied`` and ``waiting`` have old and new values by dotted key; ``waiting`` ones need a
     restart. ``error`` says why the file cannot be used.

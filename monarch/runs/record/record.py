@@ -63,14 +63,16 @@ class Allocation(Protocol):
     """The hosts on which a run continues, and news of them."""
 
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
-        """Return the hosts to continue on, after something on ``hosts`` was lost. Raises
-        ``RunFailed``."""
+        """Return the hosts to continue on, after something on ``hosts`` was lost.
+
+        Raises ``RunFailed`` if the run cannot continue.
+        """
 
     def repair(self, *, is_loss_known: bool = True) -> None:
         """Restart hosts that have ended, while the run holds."""
 
     def why_gone(self) -> str:
-        """Return why the allocation is no longer the one on which the run began; "" if it is."""
+        """Return why the allocation with which the run began has ended or was replaced; else ""."""
 
 
 class Record:
@@ -138,7 +140,9 @@ class Record:
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a state to save: not while it holds because ranks are lost."""
+        """Whether there is a state to save. There is none while the run holds because ranks are
+        lost.
+        """
         return self.edits.held_since is None or self.edits.in_place
 
     @property
@@ -195,7 +199,7 @@ class Record:
             self.allocation.repair(is_loss_known=is_loss_known)
 
     def why_gone(self) -> str:
-        """Return why the allocation is no longer the one on which the run began; "" if it is."""
+        """Return why the allocation with which the run began has ended or was replaced; else ""."""
         return "" if self.allocation is None else self.allocation.why_gone()
 
     def message(self, text: str) -> None:
@@ -270,8 +274,9 @@ class Record:
 
     @property
     def edit_patience_seconds(self) -> float | None:
-        """Return the current value of that key in the recipe's config; ``None`` if it has no such
-        key."""
+        """Return the config's ``edit_patience_seconds``, as it is now; ``None`` if it has no such
+        key.
+        """
         config = self.live(self._config)
         for section in (config, getattr(config, "fault_tolerance", None)):
             seconds = getattr(section, "edit_patience_seconds", None)
