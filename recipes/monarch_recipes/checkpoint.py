@@ -264,10 +264,10 @@ def find_checkpoint_or_newer(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """Return the checkpoint at ``path``, else the latest one of ``folder``.
+    """Return the checkpoint at ``path``, or the latest of ``folder`` if that cannot be read.
 
-    The latest is used if newer checkpoints replaced the one at ``path``, or if it cannot be read.
-    Without a path, returns the checkpoint that ``wanted`` names, as `find_checkpoint` does.
+    The file at ``path`` may be gone because newer checkpoints replaced it. Without a path, returns
+    what `find_checkpoint` returns for ``wanted``. Returns ``None`` if there is no checkpoint.
     """
     try:
         return find_checkpoint(path or wanted, folder, fits, skipped)

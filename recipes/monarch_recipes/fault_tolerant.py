@@ -406,7 +406,8 @@ class ReplicaTrainer(Actor):
     def leave(self) -> int:
         """Leave the quorum, so that other groups do not wait for this one.
 
-        Return its last committed step. It may join again. `evaluate` and `save` still work.
+        Return the last committed step of this group, which may join again. `evaluate` and `save`
+        still work.
         """
         if self.manager is not None:
             self.progress = self.manager.state_dict()
@@ -672,10 +673,10 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:
-        """Write a checkpoint and return its path.
+        """Write a checkpoint and return its path. Raises Unsaved if that fails.
 
         The best checkpoint goes into a folder of its own. All hosts should see the folder, so that
-        any group can resume. Raises Unsaved.
+        any group can resume.
         """
         state = {**self.__state__(), "history": history, "generation": context().generation}
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir

@@ -45,7 +45,7 @@ class _GroupSettings:
 
 
 class RankGroups:
-    """All process groups that this process belongs to when this is made, the default one first."""
+    """All process groups of which this process is a member now, the default one first."""
 
     def __init__(self) -> None:
         world = c10d._world

@@ -88,12 +88,12 @@ class DataSource:
         return own_part(task, "collate") or self.collate
 
     def workers_for(self, config: Any) -> LoaderWorkers:
-        """Return the DataLoader's worker settings; the config's ``num_workers``, if set, counts."""
+        """Return the DataLoader's worker settings, with ``config.num_workers`` if that is not 0."""
         num = config.num_workers or self.workers.num
         return dataclasses.replace(self.workers, num=num)
 
     def told(self, global_batch_size: int) -> str:
-        """Return a text that says what the run takes from a DataLoader; "" for other data."""
+        """Return a text that says which settings of a DataLoader the run uses; else ""."""
         if self.loader is None:
             return ""
         num = self.num_samples

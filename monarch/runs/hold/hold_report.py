@@ -296,12 +296,11 @@ class HoldReport:
         return [bulletin for bulletin in self._bulletins() if bulletin.kind == "answer"]
 
     def wait(self, failure: Failure, *, in_place: bool) -> bool:
-        """Wait for code newer than the code that failed; return whether the ranks are still in
-        place.
+        """Wait for code newer than the code that failed; return whether the ranks are in place.
 
         Raises ``HoldStopped`` if the run must stop meanwhile; ``KeyboardInterrupt`` if it must stop
-        and the ranks are not in place, so that nothing can be saved; ``RunLost`` without an
-        allocation.
+        and the ranks are not in place, so that nothing can be saved; ``RunLost`` if ranks died and
+        the allocation is gone.
         """
         record, look_at = self._record, time.monotonic() + _HOSTS_SECONDS
         with Deaths() as deaths:

@@ -567,7 +567,8 @@ class Holding:
     def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
         """Report the failure, and wait for newer code than the code that failed.
 
-        Raises ``BeginAgain`` if the ranks must be replaced, else as `HoldReport.answer` and `wait`.
+        Raises ``BeginAgain`` if the ranks must be replaced, and what `HoldReport.answer` and
+        `HoldReport.wait` raise.
         """
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
@@ -584,10 +585,10 @@ class Holding:
 
 
 class _SlowTrial(SlowCall):
-    """A slow call of ``name``, of code that may be on trial.
+    """Decides what happens to a slow call of the endpoint ``name``, whose code may be on trial.
 
-    With a ``record`` its config says what is slow, also during the call; a person may hold the
-    call, or wait longer.
+    The time after which new code counts as slow is ``edit_patience_seconds`` of the run's config,
+    as it is now. A person may hold the call, or wait longer.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class Trial(Actor):
     (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some. ``is_told_of_room``:
     the run has reported that there is no room for them.
 
-    A sync actor, with a thread of its own: it answers while the other is stuck.
+    A sync actor, with a thread of its own: it answers while the actor on trial is stuck.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class GradientsNotAveraged(RuntimeError):
 
 
 def has_averaged() -> bool:
-    """Whether no DDP wrapper of this process has averaged only some of its gradients."""
+    """Whether each DDP wrapper here has averaged all of its gradients, or has not begun to."""
     _see_wrappers()
     try:
         for wrapper in list(_wrappers):

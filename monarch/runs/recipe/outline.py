@@ -87,7 +87,7 @@ def preload_of(wanted: str) -> tuple[str, ...]:
 
 
 def words_of(wanted: str, name: str) -> tuple[str, ...]:
-    """Return the words under a name in the recipe's module; empty if it has none."""
+    """Return the strings that the recipe's module assigns to ``name``; () if it has none."""
     source = _source_of(wanted)
     if source is None:
         return ()

@@ -96,7 +96,8 @@ class Recipe:
 def find_recipe(wanted: str) -> Recipe:
     """Import and return the recipe that ``wanted`` names.
 
-    It is a built-in one, a file, a folder, a module, or ``module:name``. Raises ``JobError``.
+    ``wanted`` is a built-in recipe, a file, a folder, a module, or ``module:name``. Raises
+    ``JobError`` if there is none, or if it has no function or class that is a recipe.
     """
     source, _, attribute = wanted.partition(":")
     module = _load_module(source)

@@ -134,7 +134,7 @@ class ScriptSteps(SPMDActor):
         self._script: ScriptThread | None = None
 
     def __thread__(self) -> int:
-        """Return the thread that does the work of this actor's endpoints."""
+        """Return the id of the thread that does the work of this actor's endpoints."""
         return threading.get_ident() if self._script is None else self._script.ident
 
     def __roots__(self) -> dict[str, Any]:
@@ -181,8 +181,8 @@ class ScriptSteps(SPMDActor):
 def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
     """Return the variables that ``torchrun`` sets beside ranks and addresses.
 
-    As there, each of several ranks of a host gets one thread of OpenMP, unless the user has set the
-    number; hosts may share this machine.
+    As with torchrun, each of several ranks on one machine gets one thread of OpenMP, unless the
+    user has set the number. Several hosts may share the machine.
     """
     variables = {
         "TORCHELASTIC_RUN_ID": run_id,

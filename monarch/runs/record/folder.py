@@ -297,7 +297,7 @@ def runs_in(base: Path = RUNS) -> list[RunFolder]:
 def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
     """Return the run that ``wanted`` names: a folder, its name, ``latest``, or the start of a name.
 
-    The start of a name means the last such run. Raises ``JobError``.
+    The start of a name means the last such run. Raises ``JobError`` if there is no such run.
     """
     path = Path(wanted)
     if (path / "command").exists():
@@ -369,9 +369,11 @@ def shell_line(arguments: Sequence[str]) -> str:
 
 
 def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
-    """Return the last run of this command, if it did not reach its end: killed, stopped, failed.
+    """Return the last run of this command that does not run now, if it can be resumed; else
+    ``None``.
 
-    A failed run without a checkpoint cannot be resumed, unless only its hosts were lost.
+    A killed or stopped run can be. A failed run can be if it has a checkpoint, or if it failed
+    because its hosts or ranks were lost.
     """
     for run in reversed(runs_in(base)):
         if not run.name.startswith(f"{name}-") or _without_hosts(run.command) != list(command):

@@ -92,9 +92,9 @@ class RunAllocation:
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
         """Return the hosts to continue on, after something on ``hosts`` was lost.
 
-        They are these, if all run or were restarted; those of the allocation that replaced them; or
-        fewer. Raises ``AllocationLost`` if there are none, or too few; ``KeyboardInterrupt`` if the
-        run must stop while it waits for one.
+        These are the same hosts, if all run or were restarted; or the hosts of the allocation that
+        replaced them; or fewer. Raises ``AllocationLost`` if there are none, or too few;
+        ``KeyboardInterrupt`` if the run must stop while it waits for hosts.
         """
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:

@@ -733,7 +733,7 @@ class Controller(Actor):
             await self.save_once(group)
 
     async def save_once(self, group: Group) -> None:
-        """Let this group save its step, unless that or a newer one is saved."""
+        """Let this group save its step, unless this step or a newer one has been saved."""
         step, groups = group.step, self.groups
         if step <= groups.saved_step:
             return

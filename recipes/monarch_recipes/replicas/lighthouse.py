@@ -44,7 +44,7 @@ class LighthouseLost(LighthouseError, RunLost):
 
 
 class Lighthouse(Actor):
-    """The lighthouse. When it is started again, it serves on the same port.
+    """The actor that runs TorchFT's lighthouse server. A restarted server gets the same port.
 
     A group without a heartbeat for ``heartbeat_seconds`` counts as dead. The quorum waits up to
     ``join_seconds`` for a group that sends heartbeats but does not join it.

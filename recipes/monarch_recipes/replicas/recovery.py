@@ -195,7 +195,7 @@ class RecoveryBook:
     def committed(self, victim: str, step: int, participants: int, now: float) -> Incident | None:
         """Note that ``victim`` has committed a step.
 
-        Return its incident that ends with it, or None.
+        Return the incident of the victim that this step ends; ``None`` if it ends none.
         """
         if step not in self._participants:
             self._participants[step] = participants

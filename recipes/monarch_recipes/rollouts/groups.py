@@ -80,7 +80,7 @@ class SampleGroup:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> SampleGroup:
-        """Return the group from which `plain` made ``plain``."""
+        """Return the group that ``plain`` describes; the method `plain` has made it."""
         samples = tuple(
             Sample(tuple(tokens), tuple(log_probs), text, reward)
             for tokens, log_probs, text, reward in plain["samples"]

@@ -124,7 +124,7 @@ def config_of(module: str, function: str, values: Mapping[str, Any]) -> Any:
 def call_function(module: str, function: str) -> Any:
     """Call a config function, of TorchTitan or the user, and return its config after `fit`.
 
-    Raises ConfigError if there is no such function, or it returns something else.
+    Raises ConfigError if there is no such function, or it returns no config of TorchTitan.
     """
     flags = ["--module", module, "--config", function]
     try:

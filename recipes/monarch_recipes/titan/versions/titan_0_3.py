@@ -79,7 +79,7 @@ class Titan03Engine(Engine):
 
 
 class Titan03:
-    """The adapter; see `interface.TitanVersion`."""
+    """The adapter for TorchTitan 0.3; see `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
     keys = VersionKeys(
