@@ -67,12 +67,11 @@ def with_attempts(
     max_restarts: int,
     has_shards: bool = False,
 ) -> T:
-    """Return the result of ``train``, which is restarted in new procs whenever a rank dies or
-    hangs. It continues from copies in the hosts' memory, if ``train`` uses them, or from the
-    last checkpoint.
+    """Return the result of ``train``, restarting it in new procs when a rank dies or hangs.
 
-    ``max_restarts`` limits restarts in a row without a new checkpoint. ``has_shards``: each rank
-    has a part of the state, and copies are used only if those of all ranks exist. Raises
+    It then continues from copies in the hosts' memory, if ``train`` uses them, or from the last
+    checkpoint. ``max_restarts`` limits restarts in a row without a new checkpoint. ``has_shards``:
+    each rank has a part of the state, and copies are used only if those of all ranks exist. Raises
     ``RunFailed`` beyond the limit, and if a restart would not help.
     """
     record.edits.begin(process.current().generation)

@@ -53,5 +53,5 @@ def copies_of_running() -> list[RunFolder]:
 
 
 def note_remote(run: RunFolder, *, is_running: bool, **about: Any) -> None:
-    """Record, in a copy of a run folder, whether the run is still running by its host's account."""
+    """Record in a copy of a run folder whether the run is still running, as its host has said."""
     run.write_json(REMOTE, read_json(run.path / REMOTE) | about | {"is_running": is_running})

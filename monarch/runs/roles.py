@@ -75,7 +75,7 @@ def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
 def meshes_of(procs: ProcMesh, sizes: Mapping[str, int]) -> dict[str, ProcMesh]:
     """Return a part of the mesh for each role, in the order of ranks; spare procs are in none.
 
-    Raises ``JobError`` if there are too few.
+    Raises ``JobError`` if there are fewer procs than the roles take.
     """
     total = sum(sizes.values())
     if total > len(procs):

@@ -33,7 +33,7 @@ _NUM_SAMPLES_TOLD = 8
 
 
 class NonFiniteLoss(MonarchError):
-    """The loss or gradient is not finite, or all weights are 0. The step changed nothing."""
+    """The loss or gradient is not finite, or the samples weigh 0. The step changed nothing."""
 
 
 def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> list[float]:

@@ -291,9 +291,10 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
 
 
 def batch_of(samples: list[Any], indices: Sequence[int], collate: Collate | None) -> Any:
-    """Return the samples as a batch; if they cannot be collated, an error for `on_device` to raise.
+    """Return the samples as one batch.
 
-    ``indices`` are the numbers of the samples, for the message.
+    If they cannot be collated, return an error that `on_device` raises. Its message has
+    ``indices``, the numbers of the samples.
     """
     try:
         return (collate or default_collate)(samples)

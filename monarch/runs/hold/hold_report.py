@@ -56,7 +56,7 @@ class HoldStopped(Exception):
 
 
 class HoldReport:
-    """Reports holds of the run of ``record``, also to watchers of the hosts of ``mesh``."""
+    """Reports holds of the run of ``record``, also to the watches of the hosts of ``mesh``."""
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
@@ -114,8 +114,10 @@ class HoldReport:
     # Slow calls
 
     def slow(self, text: str) -> None:
-        """Report that a call takes long, or has ended after all: here, in the record, and in every
-        watch."""
+        """Report that a call takes long, or that it has ended although it was reported.
+
+        The report goes to this terminal, to the record, and to every watch.
+        """
         self._event("slow", text)
         self._post(Bulletin(self._key, "slow", f"{self._name}: {text}"))
 
@@ -283,7 +285,7 @@ class HoldReport:
                 time.sleep(_LOOK_SECONDS)
 
     def _answered(self) -> str:
-        """Return the answer that was given elsewhere since the question; "" without one."""
+        """Return another program's answer to the present question; "" if there is none yet."""
         if self._record is not None and (answer := RunFolder(self._record.folder).take_answer()):
             return answer
         if time.monotonic() < self._next_look:

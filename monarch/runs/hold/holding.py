@@ -711,7 +711,7 @@ def _is_consequence(report: TrialReport) -> bool:
 
 
 def _is_of_network(error: Exception, raised: Sequence[TrialReport]) -> bool:
-    """Whether all errors say only that ranks have lost each other."""
+    """Whether ``error`` and all reports say only that ranks have lost each other."""
     return (
         isinstance(error, ActorError)
         and is_connection_lost(error.exception)

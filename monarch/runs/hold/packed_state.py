@@ -53,7 +53,7 @@ class PackedState:
         return packed
 
     def number_of(self, tensor: Any) -> int:
-        """Return the number of a tensor; a new tensor is added."""
+        """Return the number of a tensor. A tensor without a number gets the next one."""
         key = (
             (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
             if tensor.numel()
@@ -84,7 +84,7 @@ class PackedState:
 
 
 def unpacked(text: str, tensors: Sequence[Any]) -> Any:
-    """Return the state of ``text``, with these tensors in it."""
+    """Return the state that ``text`` describes, with ``tensors`` in the places of their numbers."""
     return _unpacked(json.loads(text), tensors)
 
 

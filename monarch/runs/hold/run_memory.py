@@ -19,8 +19,10 @@ from monarch.runtime.hosts.held_memory import find_held, let_go
 
 @dataclass(frozen=True)
 class HostCopies:
-    """The copies of one step, from which a run can continue, by rank. ``whole`` copies are
-    complete; ``small`` copies lack the weights and the optimizer's state.
+    """The copies of one step, from which a run can continue, by rank.
+
+    ``whole`` has the complete copies. ``small`` has all copies: at least their small parts are
+    valid, which are neither weights nor the optimizer's state.
     """
 
     step: int

@@ -44,7 +44,7 @@ _FEW_BYTES = 256 * 1024  # by how much small state may grow before another memor
 class HalfMarks:
     """The marks of one half of the memory, in its header.
 
-    ``number`` counts the copies, so the half with the greater one has the newer copy.
+    ``number`` counts the copies: the half with the greater number has the newer copy.
     """
 
     number: int

@@ -280,7 +280,7 @@ class Walk:
         self._object(value)
 
     def _script_module(self, value: Any) -> None:
-        """Follow a script module's tensors, which are all that Python can see of it."""
+        """Follow a script module's tensors. Python cannot see anything else of it."""
         self._add((*value.parameters(), *value.buffers()), value)
 
     def _tells(self, value: Any) -> None:

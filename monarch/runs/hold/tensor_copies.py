@@ -59,7 +59,7 @@ class Copies:
         self.checks.append(check)
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
-        """Record a tensor; return its inner tensors if the walk must follow them."""
+        """Record a tensor; return its inner tensors, for the walk to follow; () if it has none."""
         torch: Any = sys.modules["torch"]
         inner = _inner(tensor)
         if inner:
@@ -163,7 +163,7 @@ class Copies:
         self.undos.append(put_back)
 
     def array(self, array: Any) -> None:
-        """Record an array."""
+        """Copy an array's values, to restore them. Leave out read-only and memory-mapped arrays."""
         numpy: Any = sys.modules["numpy"]
         if isinstance(array, numpy.memmap) or not array.flags.writeable:
             return  # A file cannot be restored; of a read-only view the base is copied.
@@ -375,7 +375,7 @@ class Notes(Copies):
         return ()
 
     def finish(self) -> None:
-        """Record facts of all tensors that were met."""
+        """Copy small tensors that were met, and record facts that reveal changes of the others."""
         torch: Any = sys.modules.get("torch")
         of_optimizers, noted = self._of_optimizers, []
         for tensor in self._met:

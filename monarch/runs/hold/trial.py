@@ -85,7 +85,7 @@ class TrialReport:
 
 @dataclass
 class _Call:
-    """A call of an endpoint."""
+    """A call of an endpoint in progress, with what its report needs."""
 
     #: The report on the call, without what is known only at a look at it.
     report: TrialReport

@@ -118,7 +118,7 @@ def _chart(
 def _story(
     run: RunFolder, steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the data that only changes with events."""
+    """Return the part of a run's data that stays the same until there is a new event."""
     last_events = sorted(worth_telling(events), key=lambda event: float(event["time"]))
     return {
         "figures": figures(steps, events),

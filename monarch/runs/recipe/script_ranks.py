@@ -196,7 +196,7 @@ def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
 
 
 def script_here(there: str, path: str) -> str:
-    """Return the script's path on this host: in its copy of the workspace, if it has the script."""
+    """Return the script's path in this host's copy of the workspace; without it, ``path``."""
     workspace = os.environ.get("WORKSPACE_DIR", "")
     copy = os.path.join(workspace, there) if workspace and there else ""
     return copy if copy and os.path.exists(copy) else path

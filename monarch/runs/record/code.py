@@ -76,7 +76,10 @@ class RunCode:
         return copy.copy(self)
 
     def is_loaded_since(self, generation: float) -> bool:
-        """Whether a newer generation changed something that a process of the run has loaded."""
+        """Whether newer code than ``generation`` changed what the run's processes have loaded.
+
+        Also true if that is not known.
+        """
         return self.newest_loaded is None or self.newest_loaded() > generation
 
     def in_authors_words(self, text: str) -> str:

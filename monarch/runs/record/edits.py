@@ -112,7 +112,9 @@ class Edits:
     _warm: set[str] = field(default_factory=set)
 
     def begin(self, generation: int) -> None:
-        """Record that processes are new, and the run's first generation unless it has one."""
+        """Record the start of new processes. ``generation`` is the run's first one if it has none
+        yet.
+        """
         self.good.setdefault("", generation)
         self._warm.clear()
 
@@ -223,5 +225,5 @@ class Edits:
         return replace(patience, hard=hard) if mend_waits else patience
 
     def seed(self) -> Mapping[str, int]:
-        """Return the generations that succeeded, for new processes."""
+        """Return the generation with which each activity last succeeded, for new processes."""
         return dict(self.good)

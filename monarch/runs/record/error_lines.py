@@ -27,7 +27,7 @@ class ErrorLines(NamedTuple):
     on: str = ""
 
     def told(self, on: str = "") -> str:
-        """Return the error, and below it the place; ``on`` adds to the place, such as the rank."""
+        """Return the error, and below it the place and ``on``, for example the rank."""
         place = f"{in_short(self.file)}:{self.line}" if self.file else ""
         below = ", ".join(part for part in (place, on or self.on) if part)
         return f"{self.error}\n{below}".rstrip()

@@ -30,7 +30,7 @@ class ConfigChange:
 
     @property
     def text(self) -> str:
-        """Return a line for a person; with an error, its lines."""
+        """Return a line for a person; if the file cannot be used, also the lines of the error."""
         if self.error:
             return f"{self.path} was changed, and cannot be used; nothing changes. {self.error}"
         parts = []

@@ -193,8 +193,11 @@ class Record:
         return self.allocation.after_loss(hosts, any_number=any_number)
 
     def repair_hosts(self, *, is_loss_known: bool = True) -> None:
-        """Restart hosts that have ended while the run holds, if the allocation can, so that a fix
-        can be pushed to them."""
+        """Restart hosts that have ended while the run holds, so that a fix can be pushed to them.
+
+        Does nothing if the allocation cannot do that. ``is_loss_known``: something on them was
+        lost.
+        """
         if self.allocation is not None:
             self.allocation.repair(is_loss_known=is_loss_known)
 
@@ -211,11 +214,11 @@ class Record:
         self._show(self.display.alarm, text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        """Record and show the figures of a step. Steps count from 1; one step may report more than
-        once.
+        """Record and show the figures of a step. Steps count from 1.
 
-        If they have a ``generation``, a change of it becomes an event, with the diff of the code.
-        Report the generation of the rank that is furthest behind.
+        One step may report more than once. If the figures have a ``generation``, a change of it
+        becomes an event, with the diff of the code. Report the generation of the rank that is
+        furthest behind.
 
         Metrics of a step that was reported before, as when a run was resumed from an earlier
         checkpoint, are written with ``"again": true``; a reader that leaves out these rows has each
@@ -387,10 +390,9 @@ class Record:
         self._kept_code = list(kept)
 
     def _show(self, show: Callable[..., None], *args: Any) -> None:
-        """Call a display's method.
+        """Call a method of a display; go on if it cannot show anything, as without a terminal.
 
-        If nothing can be shown, as when the terminal is gone, the run continues; if the reader is
-        gone (``| head``), it is asked to save and stop.
+        If the reader of a pipe is gone (``| head``), ask the run to save and stop.
         """
         try:
             show(*args)

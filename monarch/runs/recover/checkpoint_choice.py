@@ -60,7 +60,10 @@ def checkpoint_named(wanted: str, key: str, *, own: Path | None = None, base: Pa
 
 
 def find_run_but(name: str, own: Path | None, base: Path) -> RunFolder:
-    """Return the run of that name, as ``find_run`` does, but never the one in ``own``."""
+    """Return the run that ``name`` names, as ``find_run`` does, but never the run in ``own``.
+
+    Raises ``JobError`` if no other run has that name.
+    """
     run = find_run(name, base)
     if own is None or run.path.resolve() != own.resolve():
         return run

@@ -45,11 +45,10 @@ class Saving:
     def resumed(
         self, path: Path | None, step: int, skipped: Sequence[str], *, is_from_memory: bool = False
     ) -> None:
-        """Report where the run continues: from its hosts' memory (``is_from_memory``), or from
-        ``path``.
+        """Report where the run continues: from its hosts' memory, or from the checkpoint ``path``.
 
-        ``skipped`` says what is wrong with newer checkpoints. If it continues before the last
-        checkpoint that it has saved, as when that was on the disk of a lost host, this is reported.
+        ``skipped`` says what is wrong with newer checkpoints. If the run continues before its last
+        saved checkpoint, for example because a host was lost with its disk, this is reported, too.
         """
         if is_from_memory:
             self._restarts.progressed_to(step)

@@ -73,8 +73,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class RankStack:
-    """The stacks of one rank's threads that run user code. ``text`` is empty if it did not
-    answer."""
+    """The stacks of one rank's threads that run user code.
+
+    ``text`` is "" if the rank did not answer.
+    """
 
     rank: int
     text: str
@@ -83,7 +85,7 @@ class RankStack:
 
     @property
     def hangs(self) -> bool:
-        """Whether the other ranks wait for this one; an idle rank has answered."""
+        """Whether the others wait for this rank: it neither waits itself, nor has it answered."""
         return not self.is_waiting and self.text != _IDLE
 
 
@@ -344,7 +346,7 @@ def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
 
 
 def _may_compute(frames: Sequence[traceback.FrameSummary]) -> bool:
-    """Whether a thread that seems to wait may compute instead."""
+    """Whether a thread that seems to wait may compute: it is not within a call of a collective."""
     file = _innermost(frames)
     return not any(part in file for part in _COLLECTIVES)
 

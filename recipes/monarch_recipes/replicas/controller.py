@@ -241,7 +241,7 @@ class Controller(Actor):
             await self.keeper.end()
 
     async def conclude(self, checkpoint: Path) -> GroupsOutcome:
-        """Conclude the run, whose last checkpoint is ``checkpoint``; return its outcome."""
+        """End the run after its last checkpoint, which is ``checkpoint``; return its outcome."""
         return await conclude(
             self.groups, self.evaluations, self.last_step, checkpoint, self.is_stopping
         )
@@ -429,7 +429,9 @@ class Controller(Actor):
         post(process.current().node, self.groups.hosts._sync_hosts(), bulletin)
 
     def waits(self, now: float) -> list[str]:
-        """Return what each group does that has not trained for more than a second."""
+        """Return a line for each group that has not trained for over a second: what it does
+        instead.
+        """
         return [
             f"{group.name} {group.doing}"
             for group in self.groups.all
@@ -614,7 +616,9 @@ class Controller(Actor):
             await self.give_up_or_pause(group)
 
     async def ask_in_step(self, group: Group, call: Any) -> list[Any]:
-        """Return the answers of all ranks to a call during a step, which a person may interrupt."""
+        """Return the answers of all ranks to a call during a step. A person may interrupt slow
+        code.
+        """
         return await self.groups.ask(
             group, call, self.hold.patience, self.hold.slow, lambda: self.hold.is_given_up
         )

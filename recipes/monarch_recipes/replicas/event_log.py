@@ -241,8 +241,9 @@ class FingerprintBook:
         return f", in {groups[0].what}" if groups else ""
 
     def reference(self, step: int) -> int:
-        """Return the group whose fingerprint counts as right at a step: the first of the
-        majority.
+        """Return the group whose fingerprint counts as right at a step.
+
+        It is the first group that has the fingerprint of the most groups.
         """
         by_group = self._digests[step]
         digests = list(by_group.values())

@@ -38,7 +38,7 @@ _STOP_SECONDS = 2.0
 
 
 class Evaluations:
-    """Evaluates the model while groups train, as the config's present live keys say."""
+    """Evaluates the model while groups train: every ``evaluate_every`` steps of the live config."""
 
     def __init__(self, groups: Groups, config: Any) -> None:
         self.config = config

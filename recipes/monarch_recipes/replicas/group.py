@@ -42,7 +42,10 @@ class GroupLate(Exception):
 
 @dataclass
 class Group:
-    """One replica group, dead or alive. Lighthouses are numbered one after the other."""
+    """One replica group, dead or alive.
+
+    Each lighthouse has a number, by which a group knows the lighthouse that it has joined.
+    """
 
     number: int
     place: GroupPlace

@@ -145,7 +145,7 @@ class GroupsHold:
         self._news.send(RunEvent("slow", text, {"answers": True}))
 
     def answer_slow(self, answer: str) -> None:
-        """Act on a person's answer about a slow step: hold it, or give it more time."""
+        """Act on a person's answer about a slow step: interrupt it, or give it more time."""
         patience = self.patience()
         if patience is None:
             return  # The step has ended.

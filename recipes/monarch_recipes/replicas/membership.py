@@ -38,9 +38,9 @@ def become_member(
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
-    """Join the quorum, and return its manager.
+    """Join the quorum, and return the TorchFT manager of this process.
 
-    From now on the others wait for this process in each step. ``state`` returns the state from
+    From then on the others wait for this process in each step. ``state`` returns the state from
     which other groups heal, and ``load_state`` loads it. In a group of several ranks this also
     makes the default process group. Raises LighthouseError if the lighthouse cannot be reached.
     """

@@ -83,7 +83,10 @@ class Learner:
         return policy
 
     def wrap(self) -> None:
-        """Wrap the policy so that its gradients are averaged over the present process group."""
+        """Wrap the policy so that its gradients are averaged over the present process group.
+
+        Only ddp needs this; with other parallelism the policy is used as it is.
+        """
         self.parallel: nn.Module = self.policy
         if self.parallelism == "ddp":
             ids = [self.device.index] if self.device.type == "cuda" else None

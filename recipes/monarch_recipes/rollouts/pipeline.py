@@ -232,8 +232,9 @@ class Pipeline:
     def _judged(
         self, groups: Sequence[SampleGroup], config: Any
     ) -> tuple[list[SampleGroup], list[list[bool]]]:
-        """Return all groups with rewards from the same code, and which of their samples are
-        right.
+        """Return all groups with their rewards, and whether each of their samples is right.
+
+        If the reward's code changes meanwhile, all are judged again, so that one code judges all.
         """
         num = min(len(self.rewards), len(groups))
         while True:
@@ -256,9 +257,10 @@ class Pipeline:
         return judged, solved
 
     def _answer(self, call: CrewCall[Judged], config: Any) -> Judged:
-        """Return a reward actor's answer, or replace the actor and raise RewardStuck if none comes.
+        """Return a reward actor's answer.
 
-        A reward function in a loop in C, for example, blocks its whole process.
+        If none comes in time, replace the actor and raise RewardStuck. That happens if the reward
+        function blocks its whole process, for example in a loop in C.
         """
         # The actor itself limits the time of each completion; this is for one that is blocked.
         seconds = config.reward_timeout_seconds * 2 + _SPARE_SECONDS

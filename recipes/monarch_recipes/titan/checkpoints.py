@@ -98,7 +98,10 @@ class Checkpointer:
         return self._finished()
 
     def save(self) -> Saved:
-        """Save a checkpoint to resume from; do nothing if the config has checkpoints disabled."""
+        """Save a checkpoint to resume from, and return it.
+
+        Does nothing, and returns an empty `Saved`, if the config has checkpoints disabled.
+        """
         inner, step = self._inner, self._engine.step
         if not inner.enable or inner.load_only:
             return Saved()
@@ -179,7 +182,10 @@ def _first_failure(error: CheckpointException) -> str:
 
 
 class NewestCheckpoint(NamedTuple):
-    """The newest complete checkpoint of a folder, and why newer ones cannot be used."""
+    """The newest complete checkpoint of a folder.
+
+    ``passed_over`` says why newer ones cannot be used.
+    """
 
     step: int
     path: Path

@@ -138,7 +138,10 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
 
 
 def _build(config: TitanConfig) -> Mapping[str, Any]:
-    """Build rank 0's trainer, and return its sizes. Call it in a process that ends afterwards."""
+    """Build rank 0's trainer, and return the mesh dimensions, bytes and batch size by name.
+
+    Call it in a process that ends afterwards.
+    """
     engine = titan.make_without_storage(config)
     parameters = [p for part in engine.model_parts for p in part.parameters()]
     num_bytes = sum(_local(p).numel() * p.element_size() for p in parameters)

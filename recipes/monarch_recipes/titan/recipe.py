@@ -109,7 +109,9 @@ class TitanTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """Return this rank's number, and its fingerprint by group of ranks."""
+        """Return this rank's number, and its fingerprint for each group of ranks that should be
+        equal.
+        """
         training = self.running()
         return training.rank, training.sums()
 

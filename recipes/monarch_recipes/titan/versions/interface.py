@@ -72,7 +72,7 @@ class TitanVersion(Protocol):
         """
 
     def sizes(self, config: Any) -> Any:
-        """Return the sizes of the model, as an object to compare."""
+        """Return the sizes of the model, as an object that can be compared for equality."""
 
     def build_model(self, config: Any) -> nn.Module:
         """Build the whole model as a start does, on the device of the current torch context."""
