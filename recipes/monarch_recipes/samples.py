@@ -48,7 +48,7 @@ class SampleOrder:
 
     The samples of a rank depend on the step alone, so a run can resume in the middle of an epoch.
     All ranks together see the same samples in a step, whatever the number of ranks. Raises
-    TooFewSamples.
+    TooFewSamples if the data has fewer samples than a step needs.
     """
 
     def __init__(

@@ -326,7 +326,10 @@ class _OpenedStream:
         self.num_read = num_read  # If the stream is shorter now, it is at its end.
 
     def take(self, num: int) -> list[Any]:
-        """Return the next ``num`` samples, or fewer at the end of the epoch. Raises SampleError."""
+        """Return the next ``num`` samples, or fewer at the end of the epoch.
+
+        Raises SampleError if the stream raises an error.
+        """
         samples: list[Any] = []
         with self._draws:
             try:

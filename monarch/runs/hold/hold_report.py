@@ -114,7 +114,7 @@ class HoldReport:
     # Slow calls
 
     def slow(self, text: str) -> None:
-        """Report that a call takes long, or that it has ended although it was reported.
+        """Report that a call takes long, or that a call reported as slow has ended.
 
         The report goes to this terminal, to the record, and to every watch.
         """
@@ -371,8 +371,9 @@ class HoldReport:
         origins[process.current().generation] = origins.get(good, good)
 
     def end_words(self, failure: Failure) -> str:
-        """Return the text with which a run ends that failed on new code, and how to go back to
-        older code.
+        """Return the text with which a run ends after a failure on new code.
+
+        It says how to go back to older code, if some has gone well.
         """
         good = failure.good
         if failure.generation in self._edits.origins:

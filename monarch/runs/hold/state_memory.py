@@ -56,7 +56,7 @@ class HalfMarks:
 
 @dataclass(frozen=True)
 class CopyText:
-    """The text that is written before a copy's tensors."""
+    """What is written before a copy's tensors: the state without them, and each tensor's place."""
 
     state: str
     places: tuple[TensorPlace, ...]
@@ -280,7 +280,10 @@ class CopyInMemory:
     start: int
 
     def back(self, num_bytes: int) -> None:
-        """Allocate the memory for the first ``num_bytes`` of the tensors. Raises ``OSError``."""
+        """Allocate the memory for the first ``num_bytes`` of the tensors.
+
+        Raises ``OSError`` if the host's memory is short.
+        """
         first = self.start - _PAGE - self.half * self.memory._half_bytes
         self.memory._back(self.half, first + num_bytes)
 

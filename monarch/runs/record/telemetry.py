@@ -41,7 +41,7 @@ class RunTelemetry:
     def write(self) -> None:
         """Gather the records and write them atomically; takes seconds if procs do not answer.
 
-        Raises ``OSError``.
+        Raises ``OSError`` if the file cannot be written.
         """
         visit = self._visit()
         if visit is None:

@@ -282,7 +282,10 @@ class Controller(Actor):
             keeping.cancel()
 
     async def train_groups(self, keeping: asyncio.Future[None]) -> None:
-        """Train every group until its last step, or until it is given up. Raises GroupsError."""
+        """Train every group until its last step, or until it is given up.
+
+        Raises GroupsError if no group reaches its last step.
+        """
         stop = asyncio.ensure_future(self.none_can_go_on())
         tasks: dict[int, asyncio.Future[None]] = {}
         try:

@@ -119,7 +119,8 @@ class Learner:
     def learn(self, rows: Rows, settings: LearnSettings) -> dict[str, float]:
         """Make the updates of one step, and return its numbers by name.
 
-        All ranks get the whole batch, and each uses its share. Raises NotFinite.
+        All ranks get the whole batch, and each uses its share. Raises NotFinite if a gradient is
+        not finite.
         """
         total = float(rows.mask.sum())
         parts = self._parts(rows, settings.micro_batch_size)
@@ -230,7 +231,7 @@ class Learner:
     def _update(self, learning_rate: float, clip_norm: float | None) -> float:
         """Clip the gradients and step the optimizer; return the norm before clipping.
 
-        Raises NotFinite.
+        Raises NotFinite, without a step, if the norm is not finite.
         """
         largest = math.inf if clip_norm is None else clip_norm
         total_norm = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)

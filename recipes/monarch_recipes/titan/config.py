@@ -95,7 +95,7 @@ class Degrees:
 def check_config(config: TitanConfig, world_size: int) -> Degrees:
     """Check everything that can be known before a process starts; return the degrees.
 
-    Raises ConfigError.
+    Raises ConfigError if a check fails.
     """
     titan.check(config)
     degrees = Degrees.of(config, world_size)

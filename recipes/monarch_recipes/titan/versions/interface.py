@@ -56,7 +56,7 @@ class TitanVersion(Protocol):
     def look_up_model(self, config: Any) -> Any:
         """Import the model's module, and return TorchTitan's spec of the model.
 
-        Raises ConfigError.
+        Raises ConfigError if either cannot be found.
         """
 
     def check(self, config: Any) -> None:
