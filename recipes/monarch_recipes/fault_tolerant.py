@@ -702,7 +702,7 @@ class ReplicaTrainer(Actor):
         }
 
     def go_on_from(self, copies: HostCopies) -> bool:
-        """Load this rank's copy from the host's memory. Return False if it is not there."""
+        """Load this rank's copy from the host's memory. Return False if it is gone or damaged."""
         state = read_whole(copies, self.seat.rank)
         if state is None:
             return False

@@ -24,8 +24,9 @@ _LEFT_SHARE = 0.02
 
 @dataclass(frozen=True)
 class HostRoom:
-    """Bytes that are still free: ``available`` of the machine; ``in_cgroup`` up to the nearest
-    limit of a cgroup; ``lockable``, which may be pinned."""
+    """Bytes that are still free: ``available`` of the machine; ``in_cgroup`` up to the lowest limit
+    of a cgroup; ``lockable``, which may be pinned.
+    """
 
     available: float = math.inf
     in_cgroup: float = math.inf

@@ -184,7 +184,7 @@ class HoldReport:
             self.begin(failure, in_place=in_place, state=state)
 
     def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """Report that the run holds from now on, or still."""
+        """Report that the run begins to hold, or that it still holds after another failure."""
         self._begin()
         if in_place:
             usual, stop = _AS_IT_WAS, "saves what was learned, and stops"

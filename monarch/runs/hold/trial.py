@@ -460,9 +460,9 @@ class Trial(Actor):
 
 
 def _fixable(error: BaseException) -> BaseException:
-    """Return the error to raise in place of ``error``, which is no `Exception`, as `SystemExit`.
+    """Return the error to raise in place of ``error``, which is not an `Exception`.
 
-    An error that is no `Exception` would end the actor, but the user can fix its cause like any
+    An error such as `SystemExit` would end the actor, but the user can fix its cause like any
     other. Our own kinds are returned as they are, because callers catch them.
     """
     is_ours = type(error).__module__.startswith("monarch.")

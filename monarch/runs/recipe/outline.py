@@ -44,7 +44,10 @@ class Outline:
         self.config_class: type[Any] = eval(code, self._module.__dict__)
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Ask the recipe's ``check`` whether a config fits so many procs, as ``Recipe`` does."""
+        """Call the recipe's ``check`` of whether a config fits so many procs, if it has one.
+
+        Raises ``ConfigError`` if it does not fit.
+        """
         self._run({"check"})
         check = getattr(self._module, "check", None)
         if callable(check):

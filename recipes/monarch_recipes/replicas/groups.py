@@ -424,7 +424,7 @@ class Groups:
     async def keeps_from_stopping(self, group: Group, asked_at: float, now: float) -> bool:
         """Return whether the run, which must stop, should no longer wait for this group's answer.
 
-        A save may take long, as long as the process that makes it lives.
+        A group that saves is waited for as long as its processes answer.
         """
         if self.stopping_since is None:
             return False

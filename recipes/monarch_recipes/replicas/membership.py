@@ -148,7 +148,7 @@ class SharedNumbers:
         self._wait = self._manager.begin_average(self._row)
 
     def received(self) -> list[float]:
-        """Wait for the averages, and return those of the numbers."""
+        """Wait for the averages, and return the averages of the numbers that were sent."""
         self._wait()
         numbers: list[float] = self._row[: self._num_numbers].tolist()
         return numbers

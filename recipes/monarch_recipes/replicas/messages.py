@@ -115,7 +115,7 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class GroupsOutcome:
-    """The end of a run. ``fingerprints`` are those of the last parameters, by group."""
+    """The end of a run. ``fingerprints`` has that of each group's final parameters, by group."""
 
     step: int
     held_out: dict[str, float]

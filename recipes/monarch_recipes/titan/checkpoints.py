@@ -200,7 +200,7 @@ def find_checkpoint(folder: Path, step: int = -1) -> NewestCheckpoint | None:
     earlier step has later steps on disk.
 
     Returns None if nothing was saved. Raises CheckpointError if no saved checkpoint can be loaded,
-    or if that of ``step`` cannot.
+    or if the checkpoint after ``step`` cannot be loaded.
     """
     saved = {
         int(match[1]): path

@@ -324,7 +324,8 @@ class Training:
 class Batches:
     """Iterates over the batches of the trainer's data; an error names the rank, step and sample.
 
-    When the data loader is set back to an earlier position, the iterator is made again there.
+    When the data loader is set back to an earlier position, the iteration continues from that
+    position.
     """
 
     def __init__(self, engine: Engine, rank: int, data: Any) -> None:
@@ -369,7 +370,7 @@ class _Replica:
         self._args, self._kwargs = state._init_args, dict(state._init_kwargs)
 
     def wrap_anew(self) -> None:
-        """Let torch wrap it again in the next forward pass, for the new process groups.
+        """Let torch wrap this part again in the next forward pass, for the new process groups.
 
         All ranks must have the same weights.
         """
