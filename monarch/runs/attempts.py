@@ -49,8 +49,10 @@ class TrainingAttempt:
     is_first: bool = True
 
     def newest_copies(self) -> HostCopies | None:
-        """Return earlier ranks' copies in the hosts' memory; ``None`` unless newer than the
-        checkpoint."""
+        """Return earlier ranks' copies in the hosts' memory, to continue from.
+
+        Returns ``None`` unless they are newer than the last checkpoint.
+        """
         return None if self.memory is None or self.is_first else self.memory.newest()
 
 
@@ -65,12 +67,11 @@ def with_attempts(
     max_restarts: int,
     has_shards: bool = False,
 ) -> T:
-    """Return the result of ``train``, which is restarted in new procs whenever a rank dies or
-    hangs. It continues from copies in the hosts' memory, if ``train`` uses them, or from the
-    last checkpoint.
+    """Return the result of ``train``, restarting it in new procs when a rank dies or hangs.
 
-    ``max_restarts`` limits restarts in a row without a new checkpoint. ``has_shards``: each rank
-    has a part of the state, and copies are used only if those of all ranks exist. Raises
+    It then continues from copies in the hosts' memory, if ``train`` uses them, or from the last
+    checkpoint. ``max_restarts`` limits restarts in a row without a new checkpoint. ``has_shards``:
+    each rank has a part of the state, and copies are used only if those of all ranks exist. Raises
     ``RunFailed`` beyond the limit, and if a restart would not help.
     """
     record.edits.begin(process.current().generation)
@@ -135,8 +136,11 @@ def with_attempts(
 
 
 def _hold(error: NotMade, generation: int, record: Record, report: HoldReport) -> None:
-    """Wait for newer code than this generation, if an edit or a person may fix the error; else
-    raise it."""
+    """Wait for code newer than ``generation`` after an actor's ``__init__`` has raised.
+
+    Raises ``error`` instead if the code was not edited in this run, unless a person watches the run
+    and may fix it.
+    """
     edits = record.edits
     if not edits.is_edited(process.current().generation):
         is_for_a_person = edits.policy == "hold" and not edits.has_worked

@@ -27,7 +27,10 @@ def run_of(base: str, uid: str) -> str:
 
 
 def main(base: str, uid: str) -> None:
-    """Write the archive; it is empty if there is no such run."""
+    """Write an archive of a run's files to stdout, without checkpoints and files already sent.
+
+    It is empty if ``base`` has no run of the program ``uid``.
+    """
     base = os.path.expanduser(base)
     sent = json.loads(sys.stdin.read() or "{}")
     name = run_of(base, uid)

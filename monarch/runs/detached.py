@@ -34,9 +34,9 @@ class DetachedRun(NamedTuple):
 
 
 def note_detached(folder: RunFolder) -> None:
-    """Write into a detached run's folder which program of which host it is, before it begins.
+    """Record, before a detached run begins, which program of which host runs it.
 
-    A program that is not detached removes that note.
+    The record is a file in the run's ``folder``. A program that is not detached removes the file.
     """
     uid, _, url = os.environ.get(PROGRAM_VARIABLE, "").partition(" ")
     if uid:
@@ -53,5 +53,5 @@ def copies_of_running() -> list[RunFolder]:
 
 
 def note_remote(run: RunFolder, *, is_running: bool, **about: Any) -> None:
-    """Record, in a copy of a run folder, whether the run is still running by its host's account."""
+    """Record in a copy of a run folder whether the run is still running, as its host has said."""
     run.write_json(REMOTE, read_json(run.path / REMOTE) | about | {"is_running": is_running})

@@ -74,7 +74,7 @@ def _last_step(run: RunFolder) -> int:
 
 
 def _last_saved(run: RunFolder) -> tuple[Path, int] | None:
-    """Return the newest recorded checkpoint that still exists, and its step."""
+    """Return the newest recorded checkpoint that exists, and its step; ``None`` if none does."""
     for event in reversed(run.events()):
         if event["kind"] == "saved" and "step" in event:
             path = Path(event.get("path") or "-")

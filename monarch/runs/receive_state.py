@@ -12,7 +12,10 @@ import sys
 
 
 def main(path: str, data: bytes) -> str:
-    """Keep the state, signed with this user's key here; return its path. Raises ``JobError``."""
+    """Keep the job's state ``data`` at ``path``, signed with this user's key on this host.
+
+    Return the absolute path. Raises ``JobError`` if the data cannot be used.
+    """
     from monarch.job.job import job_from_client
 
     whole = os.path.abspath(os.path.expanduser(path))

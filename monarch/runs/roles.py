@@ -17,7 +17,10 @@ _ROLE = re.compile(r"\s*(\w+)\s*=\s*([1-9]\d*)\s*")
 
 
 def read_roles(text: str) -> dict[str, int]:
-    """Parse ``train=4,eval=2``. Raises ``JobError``."""
+    """Return the number of procs of each role in a text such as ``train=4,eval=2``.
+
+    Raises ``JobError`` if the text cannot be read.
+    """
     sizes: dict[str, int] = {}
     for part in text.split(","):
         match = _ROLE.fullmatch(part)
@@ -34,7 +37,8 @@ def chosen_roles(
 ) -> dict[str, int]:
     """Return how many procs each role gets, from the option, else monarch.toml, else the recipe.
 
-    Empty for a recipe without roles. Raises ``JobError`` for unknown names.
+    Empty for a recipe without roles. Raises ``JobError`` for an unknown name, and for an option
+    that a recipe without roles cannot have.
     """
     if not own:
         if option is not None:
@@ -55,7 +59,10 @@ def chosen_roles(
 
 
 def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
-    """Return how many procs each host has for all roles together. Raises ``JobError``."""
+    """Return how many procs each host has for all roles together.
+
+    Raises ``JobError`` if the hosts cannot have equal numbers.
+    """
     total = sum(sizes.values())
     if total % num_hosts:
         raise JobError(
@@ -68,7 +75,7 @@ def procs_on_host(sizes: Mapping[str, int], num_hosts: int) -> int:
 def meshes_of(procs: ProcMesh, sizes: Mapping[str, int]) -> dict[str, ProcMesh]:
     """Return a part of the mesh for each role, in the order of ranks; spare procs are in none.
 
-    Raises ``JobError`` if there are too few.
+    Raises ``JobError`` if there are fewer procs than the roles take.
     """
     total = sum(sizes.values())
     if total > len(procs):

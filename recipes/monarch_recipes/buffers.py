@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Buffers:
-    """The buffers of a model that its checkpoints contain."""
+    """The buffers of a model that are saved in its checkpoints."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -43,7 +43,7 @@ class Buffers:
         return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.float64)
 
     def unpack(self, row: torch.Tensor) -> None:
-        """Copy the values of ``row`` into the buffers; it has the layout of `packed`."""
+        """Copy the values of ``row``, which has the layout of `packed`, into the buffers."""
         averaged = self._averaged()
         parts = row.split([tensor.numel() for tensor in averaged]) if averaged else ()
         for tensor, part in zip(averaged, parts, strict=True):

@@ -90,11 +90,10 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of `step`, and return its path.
 
-    After it was read back, all but the newest `num_kept` checkpoints are deleted; for one of more
-    than ``read_at_once_bytes`` a thread does that later. Only one process at a time may save into a
-    folder. Raises CannotWrite, as for a full disk, and UnsavableState if ``load_checkpoint`` could
-    not read the state; all earlier checkpoints are kept then. Numbers of numpy are saved as
-    Python's.
+    The file is read back, and then all but the newest `num_kept` checkpoints are deleted; for a
+    file of more than ``read_at_once_bytes`` a thread does both later. Only one process at a time
+    may save into a folder. Raises CannotWrite, or UnsavableState if ``load_checkpoint`` could not
+    read the state; both keep all earlier checkpoints. Numbers of numpy are saved as Python's.
     """
     if not folder.parent.exists():  # On a host with its own disk; a run's folder is private.
         os.makedirs(folder.parent, 0o700, exist_ok=True)
@@ -265,10 +264,10 @@ def find_checkpoint_or_newer(
     fits: Callable[[Checkpoint], None],
     skipped: Callable[[str], None],
 ) -> Checkpoint | None:
-    """Return the checkpoint at ``path``, else the latest one of ``folder``.
+    """Return the checkpoint at ``path``, or the latest of ``folder`` if that cannot be read.
 
-    The latest is used if newer checkpoints replaced the one at ``path``, or if it cannot be read.
-    Without a path, returns the checkpoint that ``wanted`` names, as `find_checkpoint` does.
+    The file at ``path`` may be gone because newer checkpoints replaced it. Without a path, returns
+    what `find_checkpoint` returns for ``wanted``. Returns ``None`` if there is no checkpoint.
     """
     try:
         return find_checkpoint(path or wanted, folder, fits, skipped)
@@ -367,7 +366,8 @@ def check_optimizer(
 def optimizer_difference(saved: dict[str, Any], state: dict[str, Any]) -> str:
     """Return why an optimizer with this ``state`` cannot load the state ``saved``; "" if it can.
 
-    A state that only lacks keys is of an older torch: a newer one fills them in, so it fits.
+    Keys that only ``saved`` lacks are no reason: an older torch did not have them, and the
+    optimizer fills them in.
     """
     saved_groups, groups = saved["param_groups"], state["param_groups"]
     if [len(group["params"]) for group in saved_groups] != [
@@ -382,10 +382,10 @@ def optimizer_difference(saved: dict[str, Any], state: dict[str, Any]) -> str:
 
 
 def _advice(checkpoint: Checkpoint, generation: int, otherwise: str) -> tuple[str, int | None]:
-    """Return advice for a checkpoint that does not fit, and the last generation of code that fits
-    it.
+    """Return advice for a checkpoint that does not fit, and the last generation that fits it.
 
-    That is None unless the generations show that an edit of the code caused the misfit.
+    The generation is None unless the generations show that an edit of the code is the cause.
+    ``otherwise`` begins the advice for that case.
     """
     saved_by: int = checkpoint.state.get("generation") or 0
     unfit_since: int = checkpoint.state.get("unfit_since", 0)

@@ -33,7 +33,7 @@ _NUM_SAMPLES_TOLD = 8
 
 
 class NonFiniteLoss(MonarchError):
-    """The loss or the gradient is not finite, or no sample counts. The step changed nothing."""
+    """The loss or gradient is not finite, or the samples weigh 0. The step changed nothing."""
 
 
 def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> list[float]:
@@ -61,7 +61,7 @@ def sum_over_ranks(totals: torch.Tensor, step: int, indices: Sequence[int]) -> l
 
 
 def check_weight(weight: float, step: int) -> None:
-    """Raise NonFiniteLoss if the weight of a step's loss is 0, as if every label is masked."""
+    """Raise NonFiniteLoss if a step's loss has weight 0, for example if every label is masked."""
     if not weight > 0:
         raise NonFiniteLoss(
             f"the loss of step {step} has a weight of {weight:g}, as where every label of a batch "
@@ -109,7 +109,7 @@ def find_checkpoint_for_all(
     """Return the checkpoint to resume from, or None, and the errors of newer unusable checkpoints.
 
     See `find_checkpoint` for ``wanted``. The checkpoint must pass `check_model`, with `keys`. Only
-    rank 0 reads files. Raises CheckpointError on all ranks.
+    rank 0 reads files. If `find_checkpoint` raises CheckpointError there, all ranks raise it.
     """
 
     def find() -> tuple[Checkpoint | None, tuple[str, ...]]:
@@ -188,9 +188,9 @@ def _sent(state: Any) -> Any:
 
 
 def _taken(value: Any, old: Any, device: torch.device) -> Any:
-    """Return a value from another rank.
+    """Return a value that another rank sent, with its GPU tensors on ``device``.
 
-    A tensor is copied into ``old`` if shape and type fit.
+    A tensor is copied into ``old``, which is then returned, if ``old`` has its shape and type.
     """
     fits = isinstance(value, _Sent) and isinstance(old, torch.Tensor)
     if fits and (old.shape, old.dtype) == (value.tensor.shape, value.tensor.dtype):

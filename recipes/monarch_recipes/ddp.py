@@ -318,8 +318,8 @@ class DDPTrainer(Actor):
     def begin_extra_state(self, copies: HostCopies | None) -> tuple[str, ...]:
         """Build the task's extra state, and load its saved state, if there is one.
 
-        Returns a text for each object that the checkpoint has no state of. ``copies`` are those
-        that the ranks continue from, if any.
+        Returns a text for each object whose state the checkpoint lacks. ``copies`` are the copies
+        in the hosts' memory that the ranks continue from; None if they do not.
         """
         self.extra = ExtraState(self.config.task, self.config, self.model)
         saved, self.extra_saved = self.extra_saved, None
@@ -363,7 +363,7 @@ class DDPTrainer(Actor):
     def wrap(self, is_same_everywhere: bool = False) -> None:
         """Wrap the model so that gradients are averaged over all ranks.
 
-        The ranks first get the weights of rank 0, unless ``is_same_everywhere``.
+        The ranks first get the weights of rank 0; ``is_same_everywhere`` says that they have them.
         """
         old_wrapper = getattr(self, "parallel_model", None)
         if old_wrapper is not None:
@@ -442,10 +442,11 @@ class DDPTrainer(Actor):
         )
 
     def to_compare(self, step: int, generation: int) -> dict[str, str]:
-        """Return the digest that is due after this step, if any.
+        """Return the digest to compare between ranks after this step, by kind; {} if none is due.
 
-        After the first step on new code it covers the weights only: they are a third of the data
-        with Adam, and differences show in them. After the next step it covers everything.
+        After the first step on new code it is a digest of the weights only: with Adam they are a
+        third of the state, and differences show in them. After the next step, and every
+        ``fingerprint_every`` steps, it is a digest of the whole state.
         """
         is_new = generation != self.generation
         is_all_due = (
@@ -466,9 +467,9 @@ class DDPTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """Return this rank's number and its fingerprint; "" is the group of all ranks.
+        """Return this rank's number and its fingerprint by group; "" is the group of all ranks.
 
-        Not collective.
+        The ranks need not call it together.
         """
         return self.rank, {"": self.sums()}
 
@@ -570,9 +571,10 @@ class DDPTrainer(Actor):
         return checkpoint.path, skipped
 
     def go_on_from(self, copies: HostCopies) -> bool:
-        """Continue from the copies in the hosts' memory; return False if no complete one is left.
+        """Continue from the copies in the hosts' memory.
 
-        A rank whose own copy is lost gets the state of another rank.
+        Return False if no rank's copy is complete. A rank whose own copy is lost gets the state of
+        another rank.
         """
         state, old_random_state = read_copy(copies, self.rank)
         source = first_that_fits(state, self.model, self.optimizer)
@@ -754,7 +756,7 @@ def train(config: DDPConfig, record: Record, attempt: TrainingAttempt) -> DDPOut
         return values, verdict
 
     def is_due_after(step: int) -> bool:
-        """Return whether an evaluation, a checkpoint or a copy is due after this step."""
+        """Return whether an evaluation, a checkpoint or a copy of the state is due after a step."""
         intervals = config.evaluate_every, config.checkpoint_every, config.extras.shadow_every
         return step >= plan.num_steps or any(is_due(step, every) for every in intervals)
 

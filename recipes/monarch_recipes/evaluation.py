@@ -70,7 +70,7 @@ def means_of(shares: Iterable[Share]) -> dict[str, float]:
 
 
 def held_out_names(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values under the names of held-out metrics in a run's records."""
+    """Return the values with "held_out_" before each name, as a run's records have them."""
     return {f"held_out_{name}": value for name, value in values.items()}
 
 

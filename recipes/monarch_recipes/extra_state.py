@@ -18,8 +18,8 @@ from monarch_recipes.task import own_part
 class ExtraState:
     """The objects that the task's ``build_extra_state(config, model)`` returned, by name.
 
-    Each has ``state_dict`` and ``load_state_dict``; ConfigError otherwise. A task without that
-    function has no such objects.
+    Raises ConfigError if an object lacks ``state_dict`` or ``load_state_dict``. A task without
+    ``build_extra_state`` has no such objects.
     """
 
     def __init__(self, task: str | None, config: Any, model: nn.Module) -> None:

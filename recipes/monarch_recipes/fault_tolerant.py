@@ -318,8 +318,8 @@ class ReplicaTrainer(Actor):
     def setup(self, checkpoint: Path | None, copies: HostCopies | None = None) -> TrainerReady:
         """Build the model, and continue from a copy in the host's memory or from a checkpoint.
 
-        ``copies`` come first, if this rank's is left; then ``checkpoint``; then the checkpoint that
-        the config names.
+        This rank's copy of ``copies`` is used if it still exists. Otherwise ``checkpoint`` is, or
+        without it the checkpoint that the config names.
         """
         self.leave()
         with task_errors(f"{self.seat.name}, cannot be set up"):
@@ -383,7 +383,7 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def join(self, meet: Rendezvous) -> None:
-        """Become a member of the quorum. From now on the other groups wait for this one."""
+        """Become a member of the quorum. From then on the other groups wait for this group."""
         config = self.config
         self.manager = manager = become_member(self.seat, meet, config, self.state, self.load_state)
         manager.load_state_dict(self.progress)
@@ -406,7 +406,8 @@ class ReplicaTrainer(Actor):
     def leave(self) -> int:
         """Leave the quorum, so that other groups do not wait for this one.
 
-        Return its last committed step. It may join again. `evaluate` and `save` still work.
+        Return the last committed step of this group, which may join again. `evaluate` and `save`
+        still work.
         """
         if self.manager is not None:
             self.progress = self.manager.state_dict()
@@ -510,8 +511,8 @@ class ReplicaTrainer(Actor):
     ) -> tuple[dict[str, float], float, float]:
         """Learn from `sync_every` batches of this group.
 
-        The last optimizer step averages with the others. The loss is the mean over this group's
-        batches. Returns the same as `averaged_step`.
+        The last optimizer step averages with the other groups. Returns the same as `averaged_step`,
+        but the loss and the metrics are means over this group's batches alone.
         """
         step, count = manager.current_step(), self.config.sync_every
         sums: list[list[float]] = []
@@ -539,10 +540,10 @@ class ReplicaTrainer(Actor):
         return means, learning_rate, grad_norm
 
     def forward(self, batch: int) -> tuple[torch.Tensor, Tally]:
-        """Return the loss of this process's samples of a batch, as if each weighed 1, and the
-        measures.
+        """Return the loss of this process's samples of a batch, and the sums of loss and metrics.
 
-        Raises TaskError if the task's code does.
+        The loss is the sum of the samples' losses divided by the batch size, whatever their
+        weights. Raises TaskError if the task's code raises an error.
         """
         # Each group draws its own dropout, and a repeated step draws the same again.
         draw_from(self.config.seed, self.seat.group, self.seat.rank, batch)
@@ -561,7 +562,8 @@ class ReplicaTrainer(Actor):
     def backward(self, loss: torch.Tensor) -> int:
         """Compute the gradients.
 
-        Return how many parameters this process left out, or DDP does not average.
+        Return the number of parameters that this process left out, or whose gradient DDP does not
+        average.
         """
         if self.gradients is None:
             loss.backward()
@@ -580,9 +582,9 @@ class ReplicaTrainer(Actor):
             )
 
     def finish_gradient(self, weight: float) -> float:
-        """Scale the gradient to that of the weighted mean, and clip it.
+        """Scale the gradient to that of the weighted mean of the losses, and clip it.
 
-        Return its norm before clipping.
+        ``weight`` is the batch's weight. Return the gradient's norm before clipping.
         """
         scale_gradient(self.model, self.config.batch_size / weight if weight else math.nan)
         return clip_gradient(self.model, self.config.clip_norm)
@@ -611,8 +613,9 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> str:
-        """Return the digest of the parameters, and with ddp of the optimizer, whose state groups
-        then share.
+        """Return the digest of the state that groups share.
+
+        That is the parameters, and with ddp also the optimizer's state.
         """
         return digest_of(self.sums())
 
@@ -670,10 +673,10 @@ class ReplicaTrainer(Actor):
 
     @endpoint
     def save(self, history: list[dict[str, float]], is_best: bool = False) -> Path:
-        """Write a checkpoint and return its path.
+        """Write a checkpoint and return its path. Raises Unsaved if that fails.
 
         The best checkpoint goes into a folder of its own. All hosts should see the folder, so that
-        any group can resume. Raises Unsaved.
+        any group can resume.
         """
         state = {**self.__state__(), "history": history, "generation": context().generation}
         folder = self.checkpoint_dir / BEST if is_best else self.checkpoint_dir
@@ -699,7 +702,7 @@ class ReplicaTrainer(Actor):
         }
 
     def go_on_from(self, copies: HostCopies) -> bool:
-        """Load this rank's copy from the host's memory. Return False if it is not there."""
+        """Load this rank's copy from the host's memory. Return False if it is gone or damaged."""
         state = read_whole(copies, self.seat.rank)
         if state is None:
             return False

@@ -47,7 +47,10 @@ class RankDifference:
 
 
 def sums_of(state: Mapping[str, Any]) -> Sums:
-    """Return the number of each tensor or plain value. Waits once for each device."""
+    """Return a number for each tensor or plain value, by name: equal values have equal numbers.
+
+    Waits once for each device.
+    """
     tensors: dict[str, torch.Tensor] = {}
     sums: Sums = {}
     for name, value in state.items():

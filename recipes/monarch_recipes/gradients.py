@@ -34,7 +34,7 @@ class NotTrained(MonarchError):
 
 
 class AveragedGradients:
-    """Averages the gradients of ``model``, wrapped as ``parallel``, for this optimizer.
+    """Averages the gradients of ``model``, which DDP has wrapped as ``parallel``, over all ranks.
 
     In each step call `expect` before the backward pass that averages, and `complete` after it. If
     `complete` returns more than 0 on any rank, all ranks call `agree`.
@@ -158,7 +158,10 @@ class AveragedGradients:
         return []
 
     def _finish(self, missing: list[int]) -> None:
-        """Tell the reducer, in a backward pass as it demands, that these gradients are complete."""
+        """Tell the reducer that the gradients with the indices ``missing`` are complete.
+
+        The reducer accepts this only during a backward pass, so the method runs a small one.
+        """
         reducer = self._parallel.reducer
 
         def tell(gradient: torch.Tensor) -> None:

@@ -45,7 +45,7 @@ class _GroupSettings:
 
 
 class RankGroups:
-    """All process groups that this process belongs to when this is made, the default one first."""
+    """All process groups of which this process is a member now, the default one first."""
 
     def __init__(self) -> None:
         world = c10d._world
@@ -150,7 +150,7 @@ def leave_groups() -> None:
 
 
 def put_in_place(old: list[Any], new: list[Any]) -> list[str]:
-    """Replace each object of ``old`` by the one of ``new`` in everything that refers to it.
+    """Replace each object of ``old`` by the object at its index in ``new``, wherever it is held.
 
     Returns a text for each holder that could not be changed.
     """

@@ -88,12 +88,12 @@ class DataSource:
         return own_part(task, "collate") or self.collate
 
     def workers_for(self, config: Any) -> LoaderWorkers:
-        """Return the workers of the DataLoader, as many as the config has, if it has any."""
+        """Return the DataLoader's worker settings, with ``config.num_workers`` if that is not 0."""
         num = config.num_workers or self.workers.num
         return dataclasses.replace(self.workers, num=num)
 
     def told(self, global_batch_size: int) -> str:
-        """Return a text that says what the run takes from a DataLoader; "" for other data."""
+        """Return a text that says which settings of a DataLoader the run uses; else ""."""
         if self.loader is None:
             return ""
         num = self.num_samples
@@ -116,7 +116,7 @@ class DataSource:
 def sources_of(data: Any) -> tuple[DataSource, DataSource]:
     """Return the train and the held-out source from the return value of ``load_data``.
 
-    Raises UnfitData.
+    Raises UnfitData if it is not a pair of data sets, DataLoaders or streams that can be divided.
     """
     if not isinstance(data, (tuple, list)):
         raise UnfitData(

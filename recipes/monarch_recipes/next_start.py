@@ -36,8 +36,9 @@ class Builders:
         model: Callable[[Any], nn.Module],
         optimizer: Callable[[Any, nn.Module], torch.optim.Optimizer],
     ) -> Builders:
-        """Return these functions of a recipe, or the functions of the same names of the config's
-        task.
+        """Return the builders: functions of the config's task, or those given if it has none.
+
+        The task's functions are found by the names of ``model`` and ``optimizer``.
         """
         task = config.task
         return cls(config, at_start(part(task, model)), at_start(part(task, optimizer)))
@@ -70,10 +71,10 @@ class NextStart:
         *,
         generation: int,
     ) -> None:
-        """After an edit that made ``generation``, check again; warn its author if a start would not
-        fit.
+        """Check after an edit whether a start still fits; if not, warn the author of the edit.
 
-        Without a ``model`` nothing is compared: this process does not have the whole model.
+        ``generation`` is that of the edit. Without a ``model`` nothing is compared, because this
+        process does not have the whole model.
         """
         for name in builders.names:
             # A function that replaces another one: the task now has a `build_model`, for example.
@@ -160,9 +161,10 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _built(build: Callable[[], nn.Module], num_parameters: int) -> nn.Module | None:
-    """Return a model of the new code, or None if it is too large to be made.
+    """Return a model of the new code, on the meta device if possible, and else on the CPU.
 
-    The run's random numbers are not used. A model that needs values is made on the CPU.
+    Returns None if it needs the CPU and ``num_parameters`` is too large for that. The run's random
+    numbers are not used.
     """
     with torch.random.fork_rng(devices=[]):
         try:

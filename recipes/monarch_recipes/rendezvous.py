@@ -145,7 +145,7 @@ def init_group(device: torch.device, timeout: timedelta) -> str:
 
 
 def _meet_by_file(path: str, url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    """Yield a file store, this rank, and the number of ranks: a handler of torch for ``env://``."""
+    """Yield a file store, this rank, and the number of ranks. Torch calls it for ``env://``."""
     del url
     num_ranks = int(os.environ["WORLD_SIZE"])
     # The last of these ranks to close the store removes the file.

@@ -306,7 +306,10 @@ class PolicyTrainer(Actor):
 
     @endpoint
     def save(self, buffer: dict[str, Any]) -> Path:
-        """Write a checkpoint with the buffer, and return its path. Rank 0 writes it."""
+        """Write a checkpoint with ``buffer``, the replay buffer's state, and return its path.
+
+        Rank 0 writes it.
+        """
         state = {**self.learner.state_dict(), "buffer": buffer, "step": self.num_steps_done}
         if self.learner.rank == 0:
             num_kept = self.config.num_checkpoints_kept

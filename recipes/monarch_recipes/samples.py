@@ -48,7 +48,7 @@ class SampleOrder:
 
     The samples of a rank depend on the step alone, so a run can resume in the middle of an epoch.
     All ranks together see the same samples in a step, whatever the number of ranks. Raises
-    TooFewSamples.
+    TooFewSamples if the data has fewer samples than a step needs.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ def num_samples_in(labels: Any) -> int:
 class ReadingAhead:
     """Yields the batches of one step after another, which worker processes read in advance.
 
-    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker. They
-    have the code and data of their start. They are started again for a step that is
-    not the next one, and for another `generation` of the code. A data set that draws random numbers
-    gets them seeded from `place` and the step.
+    `options` are arguments of DataLoader, such as `num_workers`; `init` runs in each worker. The
+    workers have the code and data of their start. They are started again for a step that does not
+    follow the last one, and for another `generation` of the code. The random numbers that a data
+    set draws are seeded from `place` and the step.
     """
 
     def __init__(
@@ -238,7 +238,10 @@ class DealtSamples:
 
 
 def begin_worker(parent: int, init: Callable[[int], None] | None, number: int) -> None:
-    """Set a worker process up: it ends with the process ``parent``. Call the task's ``init``."""
+    """Let this worker process end when the process ``parent`` ends, and call ``init``, if any.
+
+    ``init`` is the task's own function; it gets the worker's ``number``.
+    """
     end_with(parent)
     if init is not None:
         init(number)
@@ -288,9 +291,10 @@ def _read(data: Any, indices: Sequence[int], collate: Collate | None) -> Any:
 
 
 def batch_of(samples: list[Any], indices: Sequence[int], collate: Collate | None) -> Any:
-    """Return the samples as a batch; if they cannot be collated, an error for `on_device` to raise.
+    """Return the samples as one batch.
 
-    ``indices`` are the numbers of the samples, for the message.
+    If they cannot be collated, return an error that `on_device` raises. Its message has
+    ``indices``, the numbers of the samples.
     """
     try:
         return (collate or default_collate)(samples)

@@ -62,8 +62,8 @@ class StreamPlace:
 class StreamedSamples:
     """A rank's share of a stream's samples in each step; all ranks together read ``per_step``.
 
-    A step that is repeated gets the samples that it had. If the code has changed since, they are
-    read again. Raises TooFewSamples if an epoch has fewer samples than a step.
+    A step that is repeated gets the same samples as before; after an edit of the code they are read
+    again with the new code. Raises TooFewSamples if an epoch has fewer samples than a step.
     """
 
     def __init__(
@@ -163,11 +163,14 @@ class StreamedSamples:
             self._go_to(self._start or StreamPlace(0), step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next step, for a hold of the run."""
+        """Return the position of the first step that was not read yet, for a hold of the run."""
         return self._next.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go back to a position, unless its step is the one read last: its samples are kept."""
+        """Go back to the position ``state``.
+
+        Does nothing if its step is the one read last, whose samples are kept, or the one after it.
+        """
         place = StreamPlace(**state)
         if place.step not in (self._kept.step, self._next.step):
             self._go_to(place)
@@ -273,7 +276,7 @@ class _OpenedStream:
 
     @property
     def has_old_code(self) -> bool:
-        """Whether the stream is read by code from before an edit.
+        """Whether code from before the last edit may read the stream. False if it is not open.
 
         Workers have the code of their start; a running ``__iter__`` has the code of its first call.
         """
@@ -323,7 +326,10 @@ class _OpenedStream:
         self.num_read = num_read  # If the stream is shorter now, it is at its end.
 
     def take(self, num: int) -> list[Any]:
-        """Return the next ``num`` samples, or fewer at the end of the epoch. Raises SampleError."""
+        """Return the next ``num`` samples, or fewer at the end of the epoch.
+
+        Raises SampleError if the stream raises an error.
+        """
         samples: list[Any] = []
         with self._draws:
             try:
@@ -396,7 +402,7 @@ def _seed_of(seed: int, epoch: int) -> int:
 
 
 def _digest(sample: Any, digest: int) -> int:
-    """Return the digest of a sample and of those before it, whose digest is given."""
+    """Return ``digest``, which is that of all earlier samples, extended by ``sample``."""
     for leaf in tree_leaves(sample):
         if isinstance(leaf, torch.Tensor):
             data = leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -105,9 +105,9 @@ class Tally:
 
 
 def accuracy(outputs: Any, labels: Any) -> dict[str, Weighted]:
-    """Return the share of right answers for logits (N, C) and integer labels (N,), else nothing.
+    """Return the share of right answers for logits (N, C) and integer labels (N,).
 
-    Labels of `MASKED` do not count.
+    Labels of `MASKED` do not count. Returns {} for other outputs or labels.
     """
     if not (isinstance(outputs, torch.Tensor) and isinstance(labels, torch.Tensor)):
         return {}

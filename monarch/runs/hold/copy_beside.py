@@ -179,7 +179,7 @@ class CopyBeside:
             self._done.set()
 
     def _copy_in_pieces(self, source: Any, copied: Any) -> None:
-        """Copy in pieces, so that the copy can be cancelled soon."""
+        """Copy ``source`` into ``copied`` in pieces, so that the copy can be cancelled soon."""
         if source.nbytes <= _PIECE_BYTES or source.dim() == 0:
             copied.copy_(source)
             return
@@ -212,8 +212,10 @@ class CopyBeside:
         self._tensors = []
 
     def renew(self, held: Sequence[Any]) -> bool:
-        """Let the copy serve a further call, if the restored state has the same tensors; return
-        whether it can. ``held`` are the optimizers' current tensors."""
+        """Reuse this copy for another call, if the restored state has the same tensors.
+
+        ``held`` are the optimizers' current tensors. Return whether the copy can be reused.
+        """
         tensors = [self._tensors[number] for number in self.later]
         if not self._done.is_set() or self._error:
             return False
@@ -233,13 +235,17 @@ class CopyBeside:
         return self._target.tensor(number)
 
     def has_sum(self, number: int) -> bool:
-        """Whether all bits of the tensor are compared, not only samples."""
+        """Whether all bits of the tensor ``number`` can be compared with the copy, not only
+        samples.
+        """
         return self.is_quick or str(number) in self._target.text.sums
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the later tensors are unchanged, as far as can be seen without the copy: no
-        optimizer has begun a step, torch's counters show no write, and the sums are equal.
+        """Whether the later tensors are unchanged since the copy began, as far as can be seen.
+
+        They count as unchanged if no optimizer has begun a step, torch's counters show no write,
+        and the sums of their bits are the same. The copy itself is not read.
         """
         if self._has_stepped or self.is_quick or self._has_counted_writes():
             return False
@@ -299,7 +305,10 @@ def why_no_room(
     keeps_older: bool = False,
     look: Callable[[], HostRoom] = look_at_room,
 ) -> str:
-    """Return why ``begin_copy`` would raise ``NoRoom``, if GPUs have no room either; else ""."""
+    """Return why neither the host nor the GPUs have room for a copy; "" if one of them has.
+
+    The host's room is judged as ``begin_copy`` does before it raises ``NoRoom``.
+    """
     _, _, text = _laid_out(state, held)
     num_bytes = memory.num_new_bytes(text, keeps_older=keeps_older)
     verdict = verdict_on_room(num_bytes, num_ranks, look())
@@ -332,7 +341,7 @@ def _laid_out(
 
 
 def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: float = 0.0) -> bool:
-    """Whether a copy of these tensors is fast enough to be made before the call.
+    """Whether a copy of these tensors is fast enough to be made before the call that it is for.
 
     It is judged by the last measured speeds, by ``call_seconds``, the duration of the call, and by
     ``num_new_bytes`` of memory that must still be allocated.
@@ -350,7 +359,7 @@ def is_quick_copy(tensors: Sequence[Any], num_new_bytes: int, call_seconds: floa
 
 
 def _sums_within(seconds: float, tensors: Mapping[int, Any]) -> dict[str, int]:
-    """Return the sums of the first tensors, as many as the time allows."""
+    """Return the sum of bits of each tensor by number, for as many as ``seconds`` allow."""
     sums: dict[str, int] = {}
     for number, tensor in tensors.items():
         seconds -= tensor.nbytes / _SUMMED_A_SECOND.get(tensor.device.type, 1e9)
@@ -369,8 +378,10 @@ def _layout(tensor: Any) -> Any:
 
 
 def _wait_for_copies(*ignored: Any) -> None:
-    """Wait for all copies before an optimizer's step, as any optimizer may have any of their
-    tensors."""
+    """Wait until all copies are complete. Optimizers call it before each step.
+
+    It waits for all because an optimizer may have tensors of any copy.
+    """
     for copy in list(_in_progress):
         copy._has_stepped = True
         copy.wait()

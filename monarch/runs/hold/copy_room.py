@@ -24,8 +24,9 @@ _LEFT_SHARE = 0.02
 
 @dataclass(frozen=True)
 class HostRoom:
-    """Bytes that are still free: ``available`` of the machine; ``in_cgroup`` up to the nearest
-    limit of a cgroup; ``lockable``, which may be pinned."""
+    """Bytes that are still free: ``available`` of the machine; ``in_cgroup`` up to the lowest limit
+    of a cgroup; ``lockable``, which may be pinned.
+    """
 
     available: float = math.inf
     in_cgroup: float = math.inf
@@ -86,8 +87,11 @@ def available_bytes() -> float:
 
 
 def room_in_cgroups(membership: Path, root: Path) -> float:
-    """Return the bytes left by the nearest memory limit (v1 or v2) of this cgroup or one above
-    it."""
+    """Return the fewest bytes left under a memory limit of this process's cgroup or its parents.
+
+    ``membership`` is the process's file ``cgroup``, ``root`` the folder of cgroups (v1 or v2).
+    Returns infinity if there is no limit.
+    """
     try:
         lines = membership.read_text().splitlines()
     except OSError:

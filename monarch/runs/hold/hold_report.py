@@ -56,7 +56,7 @@ class HoldStopped(Exception):
 
 
 class HoldReport:
-    """Reports holds of the run of ``record``, also to watchers of the hosts of ``mesh``."""
+    """Reports holds of the run of ``record``, also to the watches of the hosts of ``mesh``."""
 
     def __init__(self, record: Record | None, mesh: ProcMesh | HostMesh) -> None:
         self._record = record
@@ -79,7 +79,7 @@ class HoldReport:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run holds: the code that failed has not succeeded since."""
+        """Whether the run holds: the activity that failed has not succeeded since its failure."""
         return self._edits.held_since is not None
 
     def is_watched(self) -> bool:
@@ -114,8 +114,10 @@ class HoldReport:
     # Slow calls
 
     def slow(self, text: str) -> None:
-        """Report that a call takes long, or has ended after all: here, in the record, and in every
-        watch."""
+        """Report that a call takes long, or that a call reported as slow has ended.
+
+        The report goes to this terminal, to the record, and to every watch.
+        """
         self._event("slow", text)
         self._post(Bulletin(self._key, "slow", f"{self._name}: {text}"))
 
@@ -132,8 +134,10 @@ class HoldReport:
             self._keys = None
 
     def answers(self) -> Iterator[str]:
-        """Yield the answers that have come since the last call: the kinds of bulletins about
-        `ASKED`."""
+        """Yield a person's answers that have come since the last call.
+
+        They are pressed keys, and the kinds of bulletins about `ASKED`.
+        """
         while self._keys is not None and (key := self._keys.take()):
             if key in KEYS:
                 yield KEYS[key]
@@ -164,9 +168,10 @@ class HoldReport:
         begins_anew: bool = False,
     ) -> None:
         """Report a failure and follow the run's policy: it then holds, or goes back to older code.
-        ``state`` describes the ranks beyond ``in_place``. If the ranks are not in place, or it
-        ``begins_anew`` otherwise, code that runs only at a start counts at once. Raises
-        ``RunFailed`` if the run must end.
+
+        ``state`` says more about the ranks than ``in_place`` does. If the ranks are not in place,
+        or if ``begins_anew``, code that runs only at a start counts at once. Raises ``RunFailed``
+        if the run must end.
         """
         process.current().begins_anew = begins_anew or not in_place
         self._edits.in_place = in_place
@@ -179,7 +184,7 @@ class HoldReport:
             self.begin(failure, in_place=in_place, state=state)
 
     def begin(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
-        """Report that the run holds from now on, or still."""
+        """Report that the run begins to hold, or that it still holds after another failure."""
         self._begin()
         if in_place:
             usual, stop = _AS_IT_WAS, "saves what was learned, and stops"
@@ -280,7 +285,7 @@ class HoldReport:
                 time.sleep(_LOOK_SECONDS)
 
     def _answered(self) -> str:
-        """Return the answer that was given elsewhere since the question; "" without one."""
+        """Return another program's answer to the present question; "" if there is none yet."""
         if self._record is not None and (answer := RunFolder(self._record.folder).take_answer()):
             return answer
         if time.monotonic() < self._next_look:
@@ -293,12 +298,11 @@ class HoldReport:
         return [bulletin for bulletin in self._bulletins() if bulletin.kind == "answer"]
 
     def wait(self, failure: Failure, *, in_place: bool) -> bool:
-        """Wait for code newer than the code that failed; return whether the ranks are still in
-        place.
+        """Wait for code newer than the code that failed; return whether the ranks are in place.
 
         Raises ``HoldStopped`` if the run must stop meanwhile; ``KeyboardInterrupt`` if it must stop
-        and the ranks are not in place, so that nothing can be saved; ``RunLost`` without an
-        allocation.
+        and the ranks are not in place, so that nothing can be saved; ``RunLost`` if ranks died and
+        the allocation is gone.
         """
         record, look_at = self._record, time.monotonic() + _HOSTS_SECONDS
         with Deaths() as deaths:
@@ -341,7 +345,10 @@ class HoldReport:
         self._post(Bulletin(self._key, "mended", f"{self._name}: {text}", generation))
 
     def roll_back(self, failure: Failure, good: int) -> None:
-        """Roll all hosts back to the generation that succeeded."""
+        """Roll all hosts back to the generation ``good``, unless newer code came after the failure.
+
+        Raises ``RunFailed`` if that is impossible.
+        """
         self._begin()
         code = self._record.code if self._record is not None else None
         text = failure.told(f"Nobody is there to fix it: going back to generation {good}.")
@@ -364,7 +371,10 @@ class HoldReport:
         origins[process.current().generation] = origins.get(good, good)
 
     def end_words(self, failure: Failure) -> str:
-        """Return the text that says why a run ends although an edit could be fixed."""
+        """Return the text with which a run ends after a failure on new code.
+
+        It says how to go back to older code, if some has gone well.
+        """
         good = failure.good
         if failure.generation in self._edits.origins:
             advice = "Going back has not helped: nothing older has gone well"

@@ -342,8 +342,9 @@ class Holding:
             raise BeginAgain(failure.first_line)
 
     def _compare_restored(self) -> tuple[str, bool]:
-        """Compare the restored ranks. Return a text about them, "" if they are alike, and whether
-        they may continue.
+        """Compare the restored ranks. Return a text for the report, and whether they may continue.
+
+        The text is "" if a comparison found them alike.
         """
         if self._alike is None:
             return "no rank has changed anything by it: all was put back", True
@@ -513,7 +514,7 @@ class Holding:
     def _have_all_raised(self, reports: Sequence[TrialReport]) -> bool:
         """Whether all ranks have raised an error of their own, and their groups are intact.
 
-        Ranks get a moment to raise. If all have, none waits for another.
+        Ranks get a moment to raise. If all have raised, none waits for another.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         # A rank that has not begun when another has raised still reports its previous call.
@@ -566,7 +567,8 @@ class Holding:
     def _wait(self, failure: Failure, *, in_place: bool, state: str = "") -> None:
         """Report the failure, and wait for newer code than the code that failed.
 
-        Raises ``BeginAgain`` if the ranks must be replaced, else as `HoldReport.answer` and `wait`.
+        Raises ``BeginAgain`` if the ranks must be replaced, and what `HoldReport.answer` and
+        `HoldReport.wait` raise.
         """
         if in_place and self._unkept:
             state = but_for(state, self._unkept)
@@ -583,10 +585,10 @@ class Holding:
 
 
 class _SlowTrial(SlowCall):
-    """A slow call of ``name``, of code that may be on trial.
+    """Decides what happens to a slow call of the endpoint ``name``, whose code may be on trial.
 
-    With a ``record`` its config says what is slow, also during the call; a person may hold the
-    call, or wait longer.
+    The time after which new code counts as slow is ``edit_patience_seconds`` of the run's config,
+    as it is now. A person may hold the call, or wait longer.
     """
 
     def __init__(
@@ -638,7 +640,7 @@ class _SlowTrial(SlowCall):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to a person's answers while the block runs, once the slow call was reported."""
+        """Let a person answer while the block runs, if the call was reported as slow."""
         with self._listening:
             yield
 
@@ -694,7 +696,7 @@ class _SlowTrial(SlowCall):
         return False
 
     def went_well(self, seconds: float) -> None:
-        """Record that the slow call has ended."""
+        """Report that the slow call has ended, if it was reported as slow."""
         if self._is_told:
             self._report.slow(f"{self._doing} has ended after {took(seconds)}")
 
@@ -709,7 +711,7 @@ def _is_consequence(report: TrialReport) -> bool:
 
 
 def _is_of_network(error: Exception, raised: Sequence[TrialReport]) -> bool:
-    """Whether all errors say only that ranks have lost each other."""
+    """Whether ``error`` and all reports say only that ranks have lost each other."""
     return (
         isinstance(error, ActorError)
         and is_connection_lost(error.exception)

@@ -22,7 +22,7 @@ class UnpackableState(TypeError):
 
 
 class TensorPlace(NamedTuple):
-    """The place of a tensor among all tensors, and its layout."""
+    """The offset of a tensor in the memory of a copy, and the tensor's layout."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,8 +33,10 @@ class TensorPlace(NamedTuple):
 
 @dataclass
 class PackedState:
-    """A packed state: ``text`` has the containers and values, with a number for each tensor. Two
-    tensors with the same layout and memory are one."""
+    """A packed state: ``text`` has the containers and values, with a number for each tensor.
+
+    Two tensors with the same layout and memory count as one.
+    """
 
     text: str = "null"
     tensors: list[Any] = field(default_factory=list)
@@ -51,7 +53,7 @@ class PackedState:
         return packed
 
     def number_of(self, tensor: Any) -> int:
-        """Return the number of a tensor; a new tensor is added."""
+        """Return the number of a tensor. A tensor without a number gets the next one."""
         key = (
             (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
             if tensor.numel()
@@ -64,8 +66,9 @@ class PackedState:
         return number
 
     def places(self, later: Collection[int] = ()) -> list[TensorPlace]:
-        """Return the position of each tensor; the tensors numbered in ``later`` go behind all
-        others.
+        """Return the place of each tensor, by number, if all are put one after another.
+
+        The tensors numbered in ``later`` go behind all others.
         """
         places: dict[int, TensorPlace] = {}
         offset = 0
@@ -81,7 +84,7 @@ class PackedState:
 
 
 def unpacked(text: str, tensors: Sequence[Any]) -> Any:
-    """Return the state of ``text``, with these tensors in it."""
+    """Return the state that ``text`` describes, with ``tensors`` in the places of their numbers."""
     return _unpacked(json.loads(text), tensors)
 
 

@@ -19,8 +19,10 @@ from monarch.runtime.hosts.held_memory import find_held, let_go
 
 @dataclass(frozen=True)
 class HostCopies:
-    """The copies of one step, from which a run can continue, by rank. ``whole`` copies are
-    complete; ``small`` copies lack the weights and the optimizer's state.
+    """The copies of one step, from which a run can continue, by rank.
+
+    ``whole`` has the complete copies. ``small`` has all copies: at least their small parts are
+    valid, which are neither weights nor the optimizer's state.
     """
 
     step: int
@@ -35,10 +37,10 @@ def newest_of(
     needs_all: bool = False,
     at_least: int = 0,
 ) -> HostCopies | None:
-    """Return the newest step with enough copies, of all ranks' ``copies``; none before
-    ``at_least``.
+    """Return the copies of the newest step that has enough whole copies; ``None`` if none has.
 
-    ``needs_all``: a whole copy of every rank is needed.
+    One whole copy is enough, unless ``needs_all``: then each of the ``num_ranks`` needs one. Steps
+    before ``at_least`` do not count.
     """
     of_step: dict[int, HostCopies] = {}
     for rank, copies_of_rank in copies.items():

@@ -23,9 +23,10 @@ _IN_STEP = "FSDP's modules were in the midst of a step before"
 
 
 def keep_sharded_modules() -> Callable[[], object] | None:
-    """Record FSDP's state of all modules in this process; the returned function restores their
-    shards. ``None`` without such modules. That function raises ``Changed`` if they had begun a
-    step.
+    """Record FSDP's state of all modules here; the returned function restores their shards.
+
+    Returns ``None`` if no module is sharded. The returned function raises ``Changed`` if the
+    modules were within a step when their state was recorded.
     """
     states = _states()
     if not states:

@@ -99,11 +99,12 @@ class _Optimizers(Copies):
 def watch(
     instance: object, samples: ValueSamples | None = None, call_seconds: float = 0.0
 ) -> PutBack | None:
-    """Copy the small parts of the state and record facts about the rest; the returned function
-    restores it, or raises ``Changed``. ``None`` if only the actor itself knows its state.
+    """Copy the small parts of the state and record facts about the rest.
 
-    Keep ``samples`` to make the next call cheaper; ``call_seconds`` is how long a call takes;
-    comparing large tensors may take a small share of it.
+    The returned function restores the state, or raises ``Changed``. It is ``None`` if the actor
+    keeps its state itself, by ``__keep__``. ``samples`` make the next call cheaper if the caller
+    keeps them; comparing large tensors may take a small share of ``call_seconds``, the time of a
+    call.
     """
     if hasattr(instance, "__keep__"):
         return None

@@ -44,7 +44,7 @@ _FEW_BYTES = 256 * 1024  # by how much small state may grow before another memor
 class HalfMarks:
     """The marks of one half of the memory, in its header.
 
-    ``number`` counts the copies, so the half with the greater one has the newer copy.
+    ``number`` counts the copies: the half with the greater number has the newer copy.
     """
 
     number: int
@@ -56,7 +56,7 @@ class HalfMarks:
 
 @dataclass(frozen=True)
 class CopyText:
-    """The text that is written before a copy's tensors."""
+    """What is written before a copy's tensors: the state without them, and each tensor's place."""
 
     state: str
     places: tuple[TensorPlace, ...]
@@ -164,8 +164,10 @@ class StateMemory:
         return 1 if newest is first and first.stage == WHOLE else 0
 
     def _adopt(self, num_bytes: int) -> None:
-        """Use the memory of the process that was this rank before, if it has ``num_bytes`` in a
-        half."""
+        """Continue to use the memory of the process that had this rank before.
+
+        Does nothing if there is none, or if its halves have fewer than ``num_bytes``.
+        """
         if not self._owner or self._fd >= 0:
             return
         node, host = process.current().node, _host()
@@ -268,7 +270,7 @@ class StateMemory:
 
 @dataclass
 class CopyInMemory:
-    """A copy that is being written into a half of the memory."""
+    """A copy that is being written into one of the two halves of ``memory``."""
 
     memory: StateMemory
     half: int
@@ -278,7 +280,10 @@ class CopyInMemory:
     start: int
 
     def back(self, num_bytes: int) -> None:
-        """Allocate the memory for the first ``num_bytes`` of the tensors. Raises ``OSError``."""
+        """Allocate the memory for the first ``num_bytes`` of the tensors.
+
+        Raises ``OSError`` if the host's memory is short.
+        """
         first = self.start - _PAGE - self.half * self.memory._half_bytes
         self.memory._back(self.half, first + num_bytes)
 
@@ -307,10 +312,11 @@ class CopyPlace:
     marks: HalfMarks
 
     def read(self) -> Any:
-        """Return the state, whose tensors share the memory: copy what must be kept.
+        """Return the state of this copy. Its tensors share the memory: copy what must be kept.
 
-        In a copy that is not whole, only the small parts are valid. Raises ``OSError`` or
-        ``ValueError`` if it is gone, or if its sources changed while they were copied.
+        In a copy that is not whole, only the small parts are valid. Raises ``OSError`` if the
+        memory is gone, and ``ValueError`` if it was overwritten, or if a step wrote into the state
+        during the copy.
         """
         torch: Any = sys.modules["torch"]
         fd = self.place.open()

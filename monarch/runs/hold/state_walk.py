@@ -280,12 +280,14 @@ class Walk:
         self._object(value)
 
     def _script_module(self, value: Any) -> None:
-        """Follow a script module's tensors, which are all that Python can see of it."""
+        """Follow a script module's tensors. Python cannot see anything else of it."""
         self._add((*value.parameters(), *value.buffers()), value)
 
     def _tells(self, value: Any) -> None:
-        """Compare an object by its attributes, which is exact; an object that advances by itself
-        can only be restored by its owner.
+        """Record an object's attributes, so that they can be compared and restored exactly.
+
+        If it has no attributes, or one of them is an iterator that no copy can rewind, record its
+        ``state_dict`` instead.
         """
         attributes = _dict_of(value)
         has_entries = attributes is not None or _slots_of(type(value))
@@ -572,7 +574,7 @@ class _StandIn:
     """A replacement in the copy of a holder, for a value that the copy must not contain."""
 
     def renew(self) -> None:
-        """Begin another restoration."""
+        """Prepare for the next restoration of the state, before the holders get their values."""
 
     def value(self, current: Any) -> Any:
         """Return the value that the holder must have instead of its ``current`` one."""
@@ -592,8 +594,10 @@ class _CopiedIterator(_StandIn):
 
 
 class _Wrapper(_StandIn):
-    """A model that is wrapped for a process group; it is not kept alive, because its hooks would
-    still run after the group is replaced.
+    """Replaces a model that is wrapped for a process group, in the copy of its holder.
+
+    It does not keep the wrapper alive, because the hooks of a wrapper would still run after its
+    group is replaced.
     """
 
     def __init__(self, wrapper: Any) -> None:

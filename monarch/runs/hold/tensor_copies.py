@@ -37,7 +37,8 @@ class Changed(Exception):
 class Copies:
     """Copies all tensors and arrays that a walk meets.
 
-    ``undos`` restore them. ``checks`` run before and raise ``Changed`` for those that had no room.
+    ``undos`` restore them. ``checks`` run before and raise ``Changed`` if a tensor that had no room
+    for a copy has changed.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Copies:
         self.checks.append(check)
 
     def tensor(self, tensor: Any) -> Iterable[Any]:
-        """Record a tensor; return its inner tensors if the walk must follow them."""
+        """Record a tensor; return its inner tensors, for the walk to follow; () if it has none."""
         torch: Any = sys.modules["torch"]
         inner = _inner(tensor)
         if inner:
@@ -162,7 +163,7 @@ class Copies:
         self.undos.append(put_back)
 
     def array(self, array: Any) -> None:
-        """Record an array."""
+        """Copy an array's values, to restore them. Leave out read-only and memory-mapped arrays."""
         numpy: Any = sys.modules["numpy"]
         if isinstance(array, numpy.memmap) or not array.flags.writeable:
             return  # A file cannot be restored; of a read-only view the base is copied.
@@ -180,8 +181,9 @@ class Copies:
         self.undos.append(put_back)
 
     def optimizer(self, optimizer: Any) -> None:
-        """Record an optimizer, before its tensors. Here it does nothing: they are copied like
-        others."""
+        """Record an optimizer, before its tensors. Here it does nothing: the walk copies its
+        tensors.
+        """
 
     def told(self, value: Any) -> Undo:
         """Copy the ``state_dict`` of an object; the returned function loads it."""
@@ -193,7 +195,8 @@ class Copies:
 class LaterCopies(Copies):
     """Copies everything at once, except the optimizers' tensors, which a ``CopyBeside`` copies.
 
-    Without a ``CopyBeside``, as when there is no room, those are copied at once too.
+    Without a ``CopyBeside``, for example if there is no room, the optimizers' tensors are copied at
+    once too.
     """
 
     def __init__(self) -> None:
@@ -317,7 +320,7 @@ def _samples_of(torch: Any, tensors: Iterable[Any]) -> dict[Any, Any]:
 class Notes(Copies):
     """Copies small state, and records facts about the rest that reveal changes.
 
-    ``samples`` come from the last call, so that each call need not draw them again;
+    ``samples`` come from the last call, so that each call need not choose them again;
     ``call_seconds`` is how long a call takes.
     """
 
@@ -372,7 +375,7 @@ class Notes(Copies):
         return ()
 
     def finish(self) -> None:
-        """Record facts of all tensors that were met."""
+        """Copy small tensors that were met, and record facts that reveal changes of the others."""
         torch: Any = sys.modules.get("torch")
         of_optimizers, noted = self._of_optimizers, []
         for tensor in self._met:
@@ -426,7 +429,7 @@ class Notes(Copies):
             self.check(are_sums_equal, reason)
 
     def _note_gradients(self, tensors: list[Any]) -> list[Any]:
-        """Record which gradients exist; return those that must not change."""
+        """Record which gradients exist; return the gradients that must not change."""
         leaves = [tensor for tensor in tensors if tensor.is_leaf]
         flags = [tensor.requires_grad for tensor in leaves]
         gradients = [tensor.grad for tensor in leaves]

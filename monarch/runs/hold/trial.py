@@ -85,7 +85,7 @@ class TrialReport:
 
 @dataclass
 class _Call:
-    """A call of an endpoint."""
+    """A call of an endpoint in progress, with what its report needs."""
 
     #: The report on the call, without what is known only at a look at it.
     report: TrialReport
@@ -108,7 +108,7 @@ class Trial(Actor):
     (``RunMemory.owner``); ``num_ranks_here`` processes of this host make some. ``is_told_of_room``:
     the run has reported that there is no room for them.
 
-    A sync actor, with a thread of its own: it answers while the other is stuck.
+    A sync actor, with a thread of its own: it answers while the actor on trial is stuck.
     """
 
     def __init__(
@@ -252,8 +252,9 @@ class Trial(Actor):
         return self._has_owner and hasattr(instance, "__state__")
 
     def _begin_copy(self, instance: Any, generation: int, held: list[Any]) -> CopyBeside | None:
-        """Begin a copy in the host's memory that replaces the last copy; ``None`` if that is
-        impossible.
+        """Begin a copy of the state in the host's memory, in place of the last copy.
+
+        Returns ``None`` if that is impossible, for example if there is no room.
         """
         was_restored, self._was_restored = self._was_restored, False
         if self._copy is not None:
@@ -459,10 +460,10 @@ class Trial(Actor):
 
 
 def _fixable(error: BaseException) -> BaseException:
-    """Return the error to raise for one that is no `Exception`, such as `SystemExit`.
+    """Return the error to raise in place of ``error``, which is not an `Exception`.
 
-    That would end the actor, so it is replaced: the user can fix it like other errors. Our own
-    kinds stay, because callers catch them.
+    An error such as `SystemExit` would end the actor, but the user can fix its cause like any
+    other. Our own kinds are returned as they are, because callers catch them.
     """
     is_ours = type(error).__module__.startswith("monarch.")
     return error if is_ours else RuntimeError(in_words(error))

@@ -26,7 +26,7 @@ class GradientsNotAveraged(RuntimeError):
 
 
 def has_averaged() -> bool:
-    """Whether no DDP wrapper of this process has averaged only some of its gradients."""
+    """Whether each DDP wrapper here has averaged all of its gradients, or has not begun to."""
     _see_wrappers()
     try:
         for wrapper in list(_wrappers):
@@ -45,7 +45,7 @@ def _see_wrappers() -> None:
 
 
 def guard_optimizers() -> None:
-    """Make optimizer steps raise ``GradientsNotAveraged`` while DDP waits for gradients of theirs.
+    """Make an optimizer's step raise ``GradientsNotAveraged`` while DDP waits for its gradients.
 
     DDP wrappers that are made later are not seen; call it again.
     """

@@ -19,8 +19,8 @@ _FAILURES = ("held", "failed_edit")
 class Generation:
     """One generation of the tree.
 
-    ``parent`` is the index of the one before it in the list; ``like`` is the number of the
-    generation whose code it has again, 0 if it is new.
+    ``parent`` is the list index of the generation that it follows; ``None`` for the first. ``like``
+    is the number of an earlier generation with the same code; 0 if its code is new.
     """
 
     generation: int

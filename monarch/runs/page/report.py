@@ -8,6 +8,8 @@ from monarch.runs.record.folder import RunFolder
 
 
 def write_report(run: RunFolder) -> None:
-    """Write the report again from the data in the folder. It links to no file of this machine,
-    since it may be sent to somebody else."""
+    """Write the run's report from the data in its folder, over an older report.
+
+    It links to no file of this machine, since it may be sent to somebody else.
+    """
     run.write_text("report.html", page_with(run_data(run)))

@@ -35,8 +35,10 @@ def run_data(
     steps: Sequence[Mapping[str, Any]] | None = None,
     known_events: int = -1,
 ) -> dict[str, Any]:
-    """Return the data of a run as JSON values. ``steps`` are its metrics, if the caller has them.
-    The list of events is omitted if there are still ``known_events``.
+    """Return the data of a run as JSON values.
+
+    ``steps`` are its metrics, if the caller has read them. ``known_events`` is the number of events
+    that the caller has: if there are no more, the data lacks the list of events.
     """
     steps = run.metrics() if steps is None else steps
     events = run.events()
@@ -70,7 +72,10 @@ def run_data(
 
 
 def status_of(run: RunFolder, steps: Sequence[Mapping[str, Any]], turn: Mapping[str, Any]) -> str:
-    """Return the run's status as a word: of the folder, or the activity of a running run."""
+    """Return the run's status as a word; for a running run it says what the run does now.
+
+    ``turn`` is the last event that changed what the run does.
+    """
     status = run.status
     if status != "running":
         return status
@@ -113,7 +118,7 @@ def _chart(
 def _story(
     run: RunFolder, steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the data that only changes with events."""
+    """Return the part of a run's data that stays the same until there is a new event."""
     last_events = sorted(worth_telling(events), key=lambda event: float(event["time"]))
     return {
         "figures": figures(steps, events),
@@ -139,8 +144,10 @@ def _story(
 def _marks(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the marks in plots, in the order of time; ``generation`` says whose diff a mark
-    shows."""
+    """Return the marks for the plots, in the order of time.
+
+    The ``generation`` of a mark, if any, is that whose diff the page shows for it.
+    """
     marks = []
     index = newest = 0
     for event in events:
@@ -161,6 +168,6 @@ def _marks(
 
 
 def _saved(events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the last checkpoint, or ``None``."""
+    """Return the step and the path of the last checkpoint; ``None`` if none was saved."""
     last = next((event for event in reversed(events) if event["kind"] == "saved"), None)
     return last and {"step": last.get("step"), "path": str(last.get("path") or "")}

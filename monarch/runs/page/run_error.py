@@ -28,7 +28,7 @@ Locate = Callable[[str], tuple[Path, Path] | None]
 
 
 def nowhere(file: str) -> None:
-    """Show no source lines: a report may be sent to somebody else."""
+    """Return ``None``, so that no source lines are shown: a report may be sent to somebody else."""
 
 
 def hold_of(event: Mapping[str, Any], locate: Locate) -> dict[str, Any]:
@@ -86,7 +86,10 @@ def _error(error: str, file: str, line: Any, *, traceback: str, locate: Locate) 
 
 
 def _raised(traceback: str, file: str, line: int) -> list[tuple[int, str]]:
-    """Return the source line that raised, from the traceback: the file may have changed since."""
+    """Return the number and the text of the line that raised, from the traceback; [] if not found.
+
+    The file itself may have changed since.
+    """
     source: list[tuple[int, str]] = []
     for text, next_line in itertools.pairwise(traceback.splitlines()):
         frame = _FRAME.match(text)
@@ -99,7 +102,10 @@ def _raised(traceback: str, file: str, line: int) -> list[tuple[int, str]]:
 def _around(
     located: tuple[Path, Path] | None, line: int, source: Sequence[tuple[int, str]]
 ) -> list[tuple[int, str]]:
-    """Return the lines around the line that raised, if the file still has it there."""
+    """Return the lines around the line that raised, with their numbers.
+
+    Returns [] if the file is not known or not readable, or has another text in that line now.
+    """
     if located is None or not source:
         return []
     try:

@@ -24,8 +24,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Outline:
-    """The outline of a recipe; ``config_class`` has the recipe's own fields, but is another
-    class."""
+    """The parts of a recipe that need no import: its docstring, its config class and its ``check``.
+
+    ``config_class`` has the same fields as the recipe's own class, but is another class.
+    """
 
     def __init__(self, source: _RecipeSource, annotation: ast.expr) -> None:
         self.path = path = source.path
@@ -42,7 +44,10 @@ class Outline:
         self.config_class: type[Any] = eval(code, self._module.__dict__)
 
     def check(self, loaded: LoadedConfig[Any], num_hosts: int, procs_per_host: int) -> None:
-        """Ask the recipe's ``check`` whether a config fits so many procs, as ``Recipe`` does."""
+        """Call the recipe's ``check`` of whether a config fits so many procs, if it has one.
+
+        Raises ``ConfigError`` if it does not fit.
+        """
         self._run({"check"})
         check = getattr(self._module, "check", None)
         if callable(check):
@@ -85,7 +90,7 @@ def preload_of(wanted: str) -> tuple[str, ...]:
 
 
 def words_of(wanted: str, name: str) -> tuple[str, ...]:
-    """Return the words under a name in the recipe's module; empty if it has none."""
+    """Return the strings that the recipe's module assigns to ``name``; () if it has none."""
     source = _source_of(wanted)
     if source is None:
         return ()
@@ -176,8 +181,10 @@ def _of_parameter(function: ast.FunctionDef | ast.AsyncFunctionDef, index: int) 
 def _statements_for(
     tree: ast.Module, names: set[str], *, in_strings: bool = True
 ) -> list[ast.stmt]:
-    """Return the statements that bind or change ``names``, and those that they need, in their
-    order."""
+    """Return the statements that bind or change ``names``, and all statements that these need.
+
+    They are in the order of the module.
+    """
     bound = {statement: _bound_by(statement) for statement in tree.body}
     needed: set[ast.stmt] = set()
     while new := {x for x in bound if x not in needed and bound[x] & names}:

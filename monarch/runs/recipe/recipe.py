@@ -96,7 +96,8 @@ class Recipe:
 def find_recipe(wanted: str) -> Recipe:
     """Import and return the recipe that ``wanted`` names.
 
-    It is a built-in one, a file, a folder, a module, or ``module:name``. Raises ``JobError``.
+    ``wanted`` is a built-in recipe, a file, a folder, a module, or ``module:name``. Raises
+    ``JobError`` if there is none, or if it has no function or class that is a recipe.
     """
     source, _, attribute = wanted.partition(":")
     module = _load_module(source)
@@ -135,7 +136,10 @@ def _call_of_class(cls: type[Any]) -> Callable[..., Any]:
 
 
 def _parameter_types(function: Any) -> list[Any]:
-    """Return the types of a function's positional parameters; an empty list if it is none."""
+    """Return the types of a function's positional parameters; [] if it is no function.
+
+    The type of a parameter without an annotation is ``None``.
+    """
     if not callable(function):
         return []
     hints = typing.get_type_hints(function)

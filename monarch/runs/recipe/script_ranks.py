@@ -34,7 +34,7 @@ class ScriptEnd(NamedTuple):
 class StepsMade(NamedTuple):
     """The progress of a rank's script: whether it is at a step, and how many it has made.
 
-    ``figures`` are those that it gave to ``monarch.step``, or that its step has returned.
+    ``figures`` are the numbers that the script gave to ``monarch.step``, or that its step returned.
     """
 
     rank: int
@@ -134,7 +134,7 @@ class ScriptSteps(SPMDActor):
         self._script: ScriptThread | None = None
 
     def __thread__(self) -> int:
-        """Return the thread that does the work of this actor's endpoints."""
+        """Return the id of the thread that does the work of this actor's endpoints."""
         return threading.get_ident() if self._script is None else self._script.ident
 
     def __roots__(self) -> dict[str, Any]:
@@ -181,8 +181,8 @@ class ScriptSteps(SPMDActor):
 def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
     """Return the variables that ``torchrun`` sets beside ranks and addresses.
 
-    As there, each of several ranks of a host gets one thread of OpenMP, unless the user has set the
-    number; hosts may share this machine.
+    As with torchrun, each of several ranks on one machine gets one thread of OpenMP, unless the
+    user has set the number. Several hosts may share the machine.
     """
     variables = {
         "TORCHELASTIC_RUN_ID": run_id,
@@ -196,7 +196,7 @@ def _torchrun_variables(run_id: str, num_here: int) -> dict[str, str]:
 
 
 def script_here(there: str, path: str) -> str:
-    """Return the script's path on this host: in its copy of the workspace, if it has the script."""
+    """Return the script's path in this host's copy of the workspace; without it, ``path``."""
     workspace = os.environ.get("WORKSPACE_DIR", "")
     copy = os.path.join(workspace, there) if workspace and there else ""
     return copy if copy and os.path.exists(copy) else path

@@ -30,7 +30,7 @@ _MAX_DIFF_LINES = 400
 
 
 class _Past(Protocol):
-    """Earlier generations, from the hosts."""
+    """Where a run reads the changes and the contents of earlier generations: the hosts."""
 
     def changes(self, since: int, generation: int) -> HeldChanges: ...
 
@@ -39,8 +39,9 @@ class _Past(Protocol):
 
 @dataclass(frozen=True)
 class RunCodeChange:
-    """The difference from the previous code. ``saved_at`` is when the last file was saved here, in
-    seconds since the epoch; 0 if unknown.
+    """The difference of a generation's code from that of the run's previous generation.
+
+    ``saved_at`` is when the last file was saved here, in seconds since the epoch; 0 if unknown.
     """
 
     files: list[str]
@@ -71,11 +72,14 @@ class RunCode:
         self.move_to(self.generation)
 
     def another(self) -> RunCode:
-        """Return a `RunCode` for another run beside this one, with the same generation."""
+        """Return a copy, for another run beside this one; it begins with this run's generation."""
         return copy.copy(self)
 
     def is_loaded_since(self, generation: float) -> bool:
-        """Whether a newer generation changed something that a process of the run has loaded."""
+        """Whether newer code than ``generation`` changed what the run's processes have loaded.
+
+        Also true if that is not known.
+        """
         return self.newest_loaded is None or self.newest_loaded() > generation
 
     def in_authors_words(self, text: str) -> str:

@@ -28,10 +28,9 @@ _FIX_SECONDS = 2.0  # While a fix waits, code on trial gets no more time than th
 
 
 def default_policy() -> OnEditError:
-    """Return the policy for failing edits: hold if a person sees it, at a terminal or in a
-    notebook.
+    """Return the policy for failing edits: the setting ``on_edit_error``, if it is valid.
 
-    The setting ``on_edit_error`` comes first; without a person it is a rollback.
+    Without the setting, hold if a person is there, at a terminal or in a notebook; else roll back.
     """
     policy = settings().on_edit_error
     if policy in get_args(OnEditError):
@@ -42,12 +41,12 @@ def default_policy() -> OnEditError:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure on new code, and its ranks; ``file`` and ``line`` are empty if the place is
-    unknown.
+    """A failure on new code, and its ranks.
 
-    ``generation`` failed; ``good`` is the generation to go back to: it went well before, or the run
-    began with it; it equals ``generation`` if there is none. ``is_first``: the generation had not
-    gone well yet. ``older`` are all earlier generations that had.
+    ``file`` and ``line`` are empty if the place is unknown. ``generation`` failed; ``good`` is the
+    generation to go back to: it went well before, or the run began with it; it equals
+    ``generation`` if there is none. ``is_first``: the generation had not gone well yet. ``older``
+    are all earlier generations that had gone well.
     """
 
     doing: str
@@ -87,7 +86,8 @@ class Edits:
     """The history of a run's code, over all its attempts.
 
     ``good`` is the generation with which each activity last succeeded; under "", the run's first.
-    ``origins`` has the generations that our rollbacks have made, each with the one that it repeats.
+    ``origins`` has each generation that a rollback of the run has made, with the older generation
+    whose code it repeats.
     """
 
     policy: OnEditError = field(default_factory=default_policy)
@@ -112,7 +112,9 @@ class Edits:
     _warm: set[str] = field(default_factory=set)
 
     def begin(self, generation: int) -> None:
-        """Record that processes are new, and the run's first generation unless it has one."""
+        """Record the start of new processes. ``generation`` is the run's first one if it has none
+        yet.
+        """
         self.good.setdefault("", generation)
         self._warm.clear()
 
@@ -132,7 +134,7 @@ class Edits:
         return self.good.get(activity, self.good.get(""))
 
     def is_new(self, activity: str, generation: int) -> bool:
-        """Whether that code is on trial."""
+        """Whether the generation is newer than the one with which the activity last succeeded."""
         good = self.good_for(activity)
         return good is not None and generation > good
 
@@ -142,7 +144,7 @@ class Edits:
         return start is not None and generation > start
 
     def older(self, generation: int) -> tuple[int, ...]:
-        """Return the generations before it that succeeded, the newest last."""
+        """Return the generations before ``generation`` that succeeded, the newest last."""
         return tuple(sorted(good for good in self._well if good < generation))
 
     def good_before(self, activity: str, generation: int) -> int:
@@ -153,8 +155,10 @@ class Edits:
         return max(self.older(generation), default=self.good.get("", 0))
 
     def way_back(self, failure: Failure) -> int | None:
-        """Return the generation to roll back to after a failure; ``None`` if there is nothing
-        older. If a rollback has failed, it is older than the rollback's origin.
+        """Return the generation to roll back to after a failure; ``None`` if there is none.
+
+        If the failed generation is itself a rollback, return one that is older than the code to
+        which it went back.
         """
         origin = self.origins.get(failure.generation)
         if origin is None:
@@ -175,7 +179,8 @@ class Edits:
     def is_lost_again(self, activity: str, doing: str, generation: int) -> bool:
         """Record that a process died or hung; return whether the code must be the cause.
 
-        A second loss shows that: anywhere if the code is on trial, else in the same step.
+        Only edited code can be. It is if this is the second loss: with code on trial in any step,
+        else in the same step, ``doing``.
         """
         if not self.is_edited(generation):
             return False
@@ -192,9 +197,11 @@ class Edits:
         least: float | None = None,
         mend_waits: bool = False,
     ) -> Patience:
-        """Return how long a call may take, judged by earlier calls. ``most`` is for code that has
-        gone well, ``least`` for code on trial: then the call is reported, and continues while it
-        makes progress. It gets less time if a fix waits for its end.
+        """Return how long a call may take, judged by earlier calls of the activity.
+
+        ``most`` is the limit for code that has gone well. Code on trial is reported after
+        ``least``, and continues while it makes progress. ``mend_waits``: a fix waits for the end of
+        the call, so that it gets less time.
         """
         least = settings().edit_patience_seconds if least is None else least
         firsts, others = self._firsts.get(activity, ()), self._usual.get(activity, ())
@@ -218,5 +225,5 @@ class Edits:
         return replace(patience, hard=hard) if mend_waits else patience
 
     def seed(self) -> Mapping[str, int]:
-        """Return the generations that succeeded, for new processes."""
+        """Return the generation with which each activity last succeeded, for new processes."""
         return dict(self.good)

@@ -27,7 +27,7 @@ class ErrorLines(NamedTuple):
     on: str = ""
 
     def told(self, on: str = "") -> str:
-        """Return the error, and below it the place; ``on`` adds to the place, such as the rank."""
+        """Return the error, and below it the place and ``on``, for example the rank."""
         place = f"{in_short(self.file)}:{self.line}" if self.file else ""
         below = ", ".join(part for part in (place, on or self.on) if part)
         return f"{self.error}\n{below}".rstrip()
@@ -55,7 +55,10 @@ def lines_of(error: BaseException) -> ErrorLines | None:
 
 
 def _within(text: str) -> ErrorLines | None:
-    """Take the traceback out of the text of one of our errors; the rest of the text stays."""
+    """Return the error whose traceback is within the text of one of our errors.
+
+    The rest of the text becomes part of the returned error. Returns ``None`` without a traceback.
+    """
     begins = _BEGINS.search(text)
     lines = error_in(text) if begins is not None else None
     if begins is None or lines is None:

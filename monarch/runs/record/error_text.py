@@ -25,7 +25,10 @@ def in_words(error: BaseException) -> str:
 
 
 def _in_short(text: str) -> str:
-    """Shorten a CUDA error to its first line; the others are general advice on debugging."""
+    """Shorten a CUDA error to its first line: its other lines are general advice on debugging.
+
+    Returns all other texts as they are.
+    """
     first, _, advice = text.partition("\n")
     if not first.startswith("CUDA error") or not advice:
         return text

@@ -151,8 +151,10 @@ class RunFolder:
         return next((e for e in reversed(self.events()) if e["kind"] in _ENDS), None)
 
     def _is_alive(self, begun: Mapping[str, Any]) -> bool:
-        """Whether the program of a ``begun`` event still lives; for one elsewhere, at the last
-        look."""
+        """Whether the program of a ``begun`` event still lives.
+
+        If it runs on another machine, the answer is that of the last look at it.
+        """
         remote = read_json(self.path / REMOTE)
         if remote:
             return bool(remote.get("is_running"))
@@ -295,7 +297,7 @@ def runs_in(base: Path = RUNS) -> list[RunFolder]:
 def find_run(wanted: str = "latest", base: Path = RUNS) -> RunFolder:
     """Return the run that ``wanted`` names: a folder, its name, ``latest``, or the start of a name.
 
-    The start of a name means the last such run. Raises ``JobError``.
+    The start of a name means the last such run. Raises ``JobError`` if there is no such run.
     """
     path = Path(wanted)
     if (path / "command").exists():
@@ -318,7 +320,10 @@ def _began(path: Path) -> tuple[int, str]:
 
 
 def answer_run(run: RunFolder, choice: str) -> None:
-    """Give a run that holds one of the answers that it offers. Raises ``JobError``."""
+    """Give a run that holds one of the answers that it offers.
+
+    Raises ``JobError`` if the run does not hold, or does not offer ``choice``.
+    """
     holds = [event for event in run.events() if event["kind"] == "held"]
     choices = holds[-1].get("choices", []) if holds and run.status == "held" else []
     if choice not in choices:
@@ -364,9 +369,11 @@ def shell_line(arguments: Sequence[str]) -> str:
 
 
 def find_unfinished(base: Path, name: str, command: Sequence[str]) -> RunFolder | None:
-    """Return the last run of this command, if it did not reach its end: killed, stopped, failed.
+    """Return the last run of this command that does not run now, if it can be resumed; else
+    ``None``.
 
-    A failed run without a checkpoint cannot be resumed, unless only its hosts were lost.
+    A killed or stopped run can be. A failed run can be if it has a checkpoint, or if it failed
+    because its hosts or ranks were lost.
     """
     for run in reversed(runs_in(base)):
         if not run.name.startswith(f"{name}-") or _without_hosts(run.command) != list(command):
@@ -402,7 +409,10 @@ def config_of(run: RunFolder, config_class: type[Any]) -> Any | None:
 
 
 def what_changed(run: RunFolder, config: Any) -> list[str]:
-    """Return the keys that differ from the run's and may not change during a run."""
+    """Return the keys that differ from the run's last config, without the live keys.
+
+    If the recipe has other keys by now, the only element says so.
+    """
     last = config_of(run, type(config))
     if last is None:
         return ["the recipe's keys"]

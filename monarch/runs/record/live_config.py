@@ -17,7 +17,7 @@ _Stamp = tuple[int, int, int] | None
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """The result of an edit.
+    """The result of an edit of a config file.
 
     ``applied`` and ``waiting`` have old and new values by dotted key; ``waiting`` ones need a
     restart. ``error`` says why the file cannot be used.
@@ -30,7 +30,7 @@ class ConfigChange:
 
     @property
     def text(self) -> str:
-        """Return a line for a person; with an error, its lines."""
+        """Return a line for a person; if the file cannot be used, also the lines of the error."""
         if self.error:
             return f"{self.path} was changed, and cannot be used; nothing changes. {self.error}"
         parts = []

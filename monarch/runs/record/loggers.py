@@ -158,7 +158,7 @@ def open_loggers(names: Sequence[str], run: LoggedRun) -> list[Logger]:
 
 
 def _unless_set(variable: str, value: str | None) -> str | None:
-    """Return ``value``; ``None`` if the library reads the variable itself."""
+    """Return ``value``, or ``None`` if the library finds ``variable`` in the environment."""
     return None if os.environ.get(variable) else value
 
 

@@ -20,7 +20,7 @@ _UNUSUAL = re.compile(r"[^\w.-]+")
 
 
 class RunLogs:
-    """Writes the output that reaches the client into a file for each rank.
+    """Writes each rank's output into a file of its own, as far as it reaches the client.
 
     Files of another mesh than ``name`` begin with its name: ``logs/eval-rank0.log``. A new proc
     that replaces a dead one continues the same file.

@@ -38,7 +38,7 @@ def is_number(value: Any) -> bool:
 
 
 def int_or_none(value: Any) -> int | None:
-    """Return the value if it is an integer; rows may have anything."""
+    """Return the value if it is an integer, else ``None``: rows may have anything."""
     return value if isinstance(value, int) and is_number(value) else None
 
 

@@ -172,7 +172,7 @@ def log_ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def smoothed(line: Series, num: int) -> Series:
-    """Return the line with each value replaced by the mean of the last ``num``."""
+    """Return the line with each value replaced by the mean of the last ``num`` values up to it."""
     means: list[tuple[float, float]] = []
     recent: deque[float] = deque(maxlen=num)
     for x, y in _finite(line):

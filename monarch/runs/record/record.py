@@ -63,14 +63,16 @@ class Allocation(Protocol):
     """The hosts on which a run continues, and news of them."""
 
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
-        """Return the hosts to continue on, after something on ``hosts`` was lost. Raises
-        ``RunFailed``."""
+        """Return the hosts to continue on, after something on ``hosts`` was lost.
+
+        Raises ``RunFailed`` if the run cannot continue.
+        """
 
     def repair(self, *, is_loss_known: bool = True) -> None:
         """Restart hosts that have ended, while the run holds."""
 
     def why_gone(self) -> str:
-        """Return why the allocation is no longer the one on which the run began; "" if it is."""
+        """Return why the allocation with which the run began has ended or was replaced; else ""."""
 
 
 class Record:
@@ -138,7 +140,9 @@ class Record:
 
     @property
     def can_save(self) -> bool:
-        """Whether there is a state to save: not while it holds because ranks are lost."""
+        """Whether there is a state to save. There is none while the run holds because ranks are
+        lost.
+        """
         return self.edits.held_since is None or self.edits.in_place
 
     @property
@@ -189,13 +193,16 @@ class Record:
         return self.allocation.after_loss(hosts, any_number=any_number)
 
     def repair_hosts(self, *, is_loss_known: bool = True) -> None:
-        """Restart hosts that have ended while the run holds, if the allocation can, so that a fix
-        can be pushed to them."""
+        """Restart hosts that have ended while the run holds, so that a fix can be pushed to them.
+
+        Does nothing if the allocation cannot do that. ``is_loss_known``: something on them was
+        lost.
+        """
         if self.allocation is not None:
             self.allocation.repair(is_loss_known=is_loss_known)
 
     def why_gone(self) -> str:
-        """Return why the allocation is no longer the one on which the run began; "" if it is."""
+        """Return why the allocation with which the run began has ended or was replaced; else ""."""
         return "" if self.allocation is None else self.allocation.why_gone()
 
     def message(self, text: str) -> None:
@@ -207,11 +214,11 @@ class Record:
         self._show(self.display.alarm, text)
 
     def metrics(self, step: int, num_steps: int, values: Mapping[str, float]) -> None:
-        """Record and show the figures of a step. Steps count from 1; one step may report more than
-        once.
+        """Record and show the figures of a step. Steps count from 1.
 
-        If they have a ``generation``, a change of it becomes an event, with the diff of the code.
-        Report the generation of the rank that is furthest behind.
+        One step may report more than once. If the figures have a ``generation``, a change of it
+        becomes an event, with the diff of the code. Report the generation of the rank that is
+        furthest behind.
 
         Metrics of a step that was reported before, as when a run was resumed from an earlier
         checkpoint, are written with ``"again": true``; a reader that leaves out these rows has each
@@ -270,8 +277,9 @@ class Record:
 
     @property
     def edit_patience_seconds(self) -> float | None:
-        """Return the current value of that key in the recipe's config; ``None`` if it has no such
-        key."""
+        """Return the config's ``edit_patience_seconds``, as it is now; ``None`` if it has no such
+        key.
+        """
         config = self.live(self._config)
         for section in (config, getattr(config, "fault_tolerance", None)):
             seconds = getattr(section, "edit_patience_seconds", None)
@@ -382,10 +390,9 @@ class Record:
         self._kept_code = list(kept)
 
     def _show(self, show: Callable[..., None], *args: Any) -> None:
-        """Call a display's method.
+        """Call a method of a display; go on if it cannot show anything, as without a terminal.
 
-        If nothing can be shown, as when the terminal is gone, the run continues; if the reader is
-        gone (``| head``), it is asked to save and stop.
+        If the reader of a pipe is gone (``| head``), ask the run to save and stop.
         """
         try:
             show(*args)

@@ -31,8 +31,10 @@ class RowFile:
         self._is_torn: bool | None = None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row. Raises ``OSError``, as for a full disk; later rows are whole all the
-        same."""
+        """Append a row. Raises ``OSError``, for example if the disk is full.
+
+        A part of the row may have been written then; later rows begin on a line of their own.
+        """
         line = _ENCODER.encode(row).encode() + b"\n"
         with self._lock, os.fdopen(open_to_append(self.path), "a+b", 0) as file:
             if self._is_torn is None:

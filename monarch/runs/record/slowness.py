@@ -53,14 +53,18 @@ class Patience:
 
     @classmethod
     def of_proved_code(cls, seconds: float, usual: float | None = None) -> Patience:
-        """Return the patience for code that has succeeded: this long without progress, longer with
-        some."""
+        """Return the patience for code that has succeeded.
+
+        A call may take ``seconds`` without progress, and a multiple of that with progress.
+        """
         return cls(seconds, seconds, _TIMES_PROVED * seconds, usual=usual)
 
     @classmethod
     def on_trial(cls, seconds: float, usual: float | None = None) -> Patience:
-        """Return the patience for new code: a person is notified after this long; it ends much
-        later."""
+        """Return the patience for new code.
+
+        A person is notified after ``seconds``. The call ends only after a multiple of that.
+        """
         return cls(seconds, TIMES_STUCK * seconds, TIMES_MOST * seconds, usual=usual)
 
     @classmethod
@@ -74,11 +78,12 @@ class RankLook:
     """The state of one rank at a look.
 
     ``where`` is the function and line of the user's code, for people. ``place`` is a number that
-    changes as soon as any frame moves; ``spot`` is equal for all ranks at the same place. The
-    seconds are processor time that its threads and child processes have used so far, and time they
-    waited for a processor; ``num_bytes`` is how much they have read and written. ``is_idle``: it
-    runs no user's code, and so has answered. ``may_compute``: it is in a place, such as a backward
-    pass, in which it waits for others or computes.
+    changes as soon as any frame moves; ``spot`` is equal for all ranks at the same place.
+    ``busy_seconds`` is the processor time that its threads and child processes have used so far,
+    and ``ready_seconds`` the time that they waited for a processor; ``num_bytes`` is how much they
+    have read and written. ``is_idle``: it runs no user's code, and so has answered.
+    ``may_compute``: it is in a place, such as a backward pass, in which it waits for others or
+    computes.
     """
 
     rank: int

@@ -17,7 +17,10 @@ _ENDS_OF_A_GO = ("ended", "begun", "died", "hung")
 
 
 def worth_telling(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the events that a person should see; of checkpoints only the last of each session."""
+    """Return the events that a person should see.
+
+    Of the checkpoints between two ends of the run, only the last is among them.
+    """
     worthy: list[Mapping[str, Any]] = []
     last_saved: Mapping[str, Any] | None = None
     for event in (*events, None):

@@ -23,7 +23,10 @@ TROUBLE = ("died", "hung", "held")
 
 
 class RunTelemetry:
-    """Writes into ``folder``; it does nothing if it is turned off, or the program runs no mesh."""
+    """Writes the telemetry of a run's procs into ``folder``.
+
+    It does nothing if telemetry is turned off, or the program runs no mesh.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / TELEMETRY / f"{time.strftime('%Y%m%d-%H%M%S')}{PACKED}"
@@ -38,7 +41,7 @@ class RunTelemetry:
     def write(self) -> None:
         """Gather the records and write them atomically; takes seconds if procs do not answer.
 
-        Raises ``OSError``.
+        Raises ``OSError`` if the file cannot be written.
         """
         visit = self._visit()
         if visit is None:

@@ -71,10 +71,9 @@ class RunAllocation:
         self.path = record_of(self.path)
 
     def why_gone(self) -> str:
-        """Return why the allocation on which the run began has ended or was replaced; "" if
-        neither.
+        """Return why the allocation on which the run began has ended or was replaced; else "".
 
-        In that case the loss of its hosts is no failure any more.
+        If there is a reason, the end of its hosts is no longer reported as a failure.
         """
         reason = self._why_gone(self._read())
         if reason:
@@ -93,9 +92,9 @@ class RunAllocation:
     def after_loss(self, hosts: HostMesh, *, any_number: bool = False) -> HostMesh:
         """Return the hosts to continue on, after something on ``hosts`` was lost.
 
-        They are these, if all run or were restarted; those of the allocation that replaced them; or
-        fewer. Raises ``AllocationLost`` if there are none, or too few; ``KeyboardInterrupt`` if the
-        run must stop while it waits for one.
+        These are the same hosts, if all run or were restarted; or the hosts of the allocation that
+        replaced them; or fewer. Raises ``AllocationLost`` if there are none, or too few;
+        ``KeyboardInterrupt`` if the run must stop while it waits for hosts.
         """
         deadline = time.monotonic() + _REPLACED_WITHIN_SECONDS
         while True:
@@ -111,10 +110,10 @@ class RunAllocation:
             self.sleep(_LOOK_SECONDS)
 
     def repair(self, *, is_loss_known: bool = True) -> None:
-        """Restart what has ended, without continuing the run, so that a fix can be pushed to it.
+        """Restart hosts that have ended, while the run holds, so that a fix can be pushed to them.
 
-        ``after_loss`` does the rest when the run continues, also if this fails. If no loss is
-        known, a scheduler is not asked about it.
+        If hosts cannot be restarted now, ``after_loss`` tries again when the run continues. If no
+        loss is known, a scheduler is not asked whether its hosts have ended.
         """
         job = self._read()
         if job is None or job.apply_id != self._apply_id or job.ending:
@@ -195,8 +194,10 @@ class RunAllocation:
         self.tell(text)
 
     def _attached_again(self, job: JobTrait, hosts: HostMesh) -> HostMesh:
-        """Attach again to hosts that a scheduler has placed: they may be elsewhere, without the
-        run's files."""
+        """Attach to hosts that a scheduler has restarted, perhaps on other machines; return them.
+
+        Also send the run's files to them. Raises ``AllocationLost`` if that fails.
+        """
         try:
             moved = self.move(job, len(hosts))
         except MonarchError as error:
@@ -228,8 +229,10 @@ class RunAllocation:
         return remaining
 
     def _waited(self, hosts: HostMesh, any_number: bool) -> HostMesh:
-        """Wait until the hosts run again, or the allocation is another, and then do as
-        ``after_loss``."""
+        """Wait until the hosts run again, or the allocation has ended or was replaced.
+
+        Then return the result of ``after_loss``.
+        """
         self.tell("waiting for the hosts to come back; Ctrl-C stops the run")
         while True:
             self.sleep(_WAIT_SECONDS)

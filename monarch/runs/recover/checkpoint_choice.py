@@ -27,10 +27,11 @@ _STEPS = "step-*.pt"
 
 
 def checkpoint_named(wanted: str, key: str, *, own: Path | None = None, base: Path = RUNS) -> Path:
-    """Return the absolute path of the checkpoint that ``wanted`` names; the newest of a folder.
+    """Return the absolute path of the checkpoint that ``wanted`` names.
 
-    ``own`` is the folder of the asking run, which no name of a run refers to. Raises ConfigError,
-    of ``key``.
+    That is a checkpoint, or a folder or a run, of which the newest one is returned, or "best".
+    ``own`` is the folder of the run that asks: names of runs do not refer to it. Raises
+    ConfigError, for ``key``, if nothing is found.
     """
     path = Path(wanted)
     try:
@@ -59,7 +60,10 @@ def checkpoint_named(wanted: str, key: str, *, own: Path | None = None, base: Pa
 
 
 def find_run_but(name: str, own: Path | None, base: Path) -> RunFolder:
-    """Return the run of that name, as ``find_run`` does, but never the one in ``own``."""
+    """Return the run that ``name`` names, as ``find_run`` does, but never the run in ``own``.
+
+    Raises ``JobError`` if no other run has that name.
+    """
     run = find_run(name, base)
     if own is None or run.path.resolve() != own.resolve():
         return run
@@ -86,11 +90,11 @@ def check_choices(resume: str, init_from: str | None, *, base: Path = RUNS) -> N
 def chosen_for(
     run: Path, resume: str, init_from: str | None, *, base: Path = RUNS
 ) -> tuple[str, str | None]:
-    """Return both values for the ranks of the run in that folder: for ``resume`` "auto", "never" or
-    an absolute path; for ``init_from`` a path or ``None``.
+    """Return ``resume`` and ``init_from`` with paths in place of names, for the ranks of ``run``.
 
-    A run that has saved a checkpoint continues from it, whatever it began with, unless one of its
-    own checkpoints is named.
+    ``resume`` becomes "auto", "never" or an absolute path, and ``init_from`` a path or ``None``. A
+    run that has saved a checkpoint resumes by "auto", unless ``resume`` names one of its own
+    checkpoints.
     """
     if init_from is not None:
         init_from = str(checkpoint_named(init_from, "init_from", own=run, base=base))

@@ -39,7 +39,7 @@ class Deaths:
     def wait(self, seconds: float) -> list[MeshFailure]:
         """Wait for a failure, for at most ``seconds``, and return as ``take`` does.
 
-        News of a death and the error of a call that it broke may arrive at different times.
+        The failure of a process may arrive later than the error of a call that its death broke.
         """
         with Deaths._lock:
             Deaths._lock.wait_for(lambda: self._failures, seconds)

@@ -30,7 +30,9 @@ class ModulesRun(NamedTuple):
     is_forward_over: bool = False
 
     def left_out(self) -> set[str]:
-        """Return the parts that have not run, although a later part has."""
+        """Return the parts that have not run, although a later part has, or the forward pass is
+        over.
+        """
         last = max((self.parts.index(part) for part in self.run if part in self.parts), default=-1)
         passed = self.parts if self.is_forward_over else self.parts[: last + 1]
         return set(passed) - set(self.run)

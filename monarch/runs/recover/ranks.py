@@ -88,8 +88,10 @@ class SlowCall:
     """Decides what happens to a slow call. These defaults are for code that has succeeded."""
 
     def tell(self, text: str) -> None:
-        """Report to people that the call takes longer than it should; called again after twice the
-        time."""
+        """Report to people that the call takes longer than it should.
+
+        It is called again whenever the call's time has doubled.
+        """
 
     def is_given_up(self) -> bool:
         """Whether a person does not want to wait any longer."""
@@ -98,7 +100,7 @@ class SlowCall:
     def may_end(self, looks: Sequence[RankLook], *, is_over: bool) -> bool:
         """Whether the call may end by ``RankHangs``, because it is stuck, or ``is_over``: too long.
 
-        It is asked again after twice the time.
+        If not, it is asked again when the call's time has doubled.
         """
         return True
 
@@ -137,7 +139,7 @@ class _CallWatch:
         return time.monotonic() - (held_seconds() - self._held_before)
 
     def look(self) -> None:
-        """Look at the ranks again. Raises ``RankHangs``."""
+        """Look at the ranks again. Raises ``RankHangs`` if the call must end."""
         now, patience = self._now(), self._patience()
         limits = (patience.told, patience.hard, patience.stuck, patience.most)
         remaining = [self._started + limit - now for limit in limits]

@@ -50,8 +50,11 @@ class NotMade(RunFailed):
 
     @classmethod
     def of(cls, *failures: MeshFailure | None) -> NotMade | None:
-        """Return the first of these failures, if an ``__init__`` raised, with all ranks that have
-        the same."""
+        """Return the error of the first of these failures if it is that of an ``__init__``; else
+        ``None``.
+
+        It names all ranks that failed with the same error.
+        """
         causes = [failure.root_cause for failure in failures if failure is not None]
         if not causes or causes[0].kind != "actor":
             return None
@@ -77,14 +80,13 @@ def with_restarts(
     after_loss: Callable[[], object] = lambda: None,
     goes_on_from: Callable[[], str] = lambda: "the last checkpoint",
 ) -> T:
-    """Return the result of ``attempt``, which is restarted after each ``RanksLost`` as the budget
-    allows.
+    """Return the result of ``attempt``, which is restarted after each ``RanksLost``.
 
-    It gets a function that it must call with each step that all ranks have made: the first after a
-    loss becomes an event, with the seconds that the recovery took. ``after_loss`` prepares the next
-    attempt, and raises if there can be none; ``goes_on_from`` names where that will begin, "" if it
-    is not known yet. Raises ``RunFailed`` when no restart is left, and ``KeyboardInterrupt`` if the
-    record is stopping: lost state cannot be saved.
+    ``attempt`` gets a function that it must call with each step that all ranks have made: the first
+    after a loss becomes an event, with the seconds that the recovery took. ``after_loss`` prepares
+    the next attempt, and raises if there can be none; ``goes_on_from`` names where the next attempt
+    will begin, "" if that is not known yet. Raises ``RunFailed`` when the budget has no restart
+    left, and ``KeyboardInterrupt`` if the record is stopping: lost state cannot be saved.
     """
     lost_at: float | None = None
     last_step = 0

@@ -28,9 +28,9 @@ class UnsavableState(MonarchError):
 class Saving:
     """The state of a run's checkpoints.
 
-    ``latest`` is the last good checkpoint, if there is one; ``saved_step`` the step of the last
-    that was saved, here or before. ``is_overdue``: the state could not be saved when it was due,
-    and perhaps can be now, as when the next step has replaced values in it.
+    ``latest`` is the last good checkpoint, if there is one; ``saved_step`` is the step of the last
+    saved one, in this attempt or an earlier one. ``is_overdue``: the state could not be saved when
+    it was due. Perhaps it can be now, if the next step has replaced the value that could not.
     """
 
     def __init__(self, record: Record, restarts: Restarts, saved_step: int | None = None) -> None:
@@ -45,11 +45,10 @@ class Saving:
     def resumed(
         self, path: Path | None, step: int, skipped: Sequence[str], *, is_from_memory: bool = False
     ) -> None:
-        """Report where the run continues: from its hosts' memory (``is_from_memory``), or from
-        ``path``.
+        """Report where the run continues: from its hosts' memory, or from the checkpoint ``path``.
 
-        ``skipped`` says what is wrong with newer checkpoints. If it continues before the last
-        checkpoint that it has saved, as when that was on the disk of a lost host, this is reported.
+        ``skipped`` says what is wrong with newer checkpoints. If the run continues before its last
+        saved checkpoint, for example because a host was lost with its disk, this is reported, too.
         """
         if is_from_memory:
             self._restarts.progressed_to(step)
@@ -108,8 +107,10 @@ class Saving:
         self.failed(step, cause, must=must)
 
     def failed(self, step: int, why: object, *, must: bool = False) -> None:
-        """Report that a checkpoint could not be saved, as `save` does; once, if each step tries
-        again."""
+        """Report that a checkpoint could not be saved; with ``must``, raise RunFailed.
+
+        If each step tries again and fails for the same reason, only the first failure is reported.
+        """
         latest = f"the last good one is {self.latest}" if self.latest else "there is none yet"
         text = f"could not save a checkpoint after step {step}: {why}; {latest}"
         if must:

@@ -73,8 +73,10 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class RankStack:
-    """The stacks of one rank's threads that run user code. ``text`` is empty if it did not
-    answer."""
+    """The stacks of one rank's threads that run user code.
+
+    ``text`` is "" if the rank did not answer.
+    """
 
     rank: int
     text: str
@@ -83,7 +85,7 @@ class RankStack:
 
     @property
     def hangs(self) -> bool:
-        """Whether the other ranks wait for this one; an idle rank has answered."""
+        """Whether the others wait for this rank: it neither waits itself, nor has it answered."""
         return not self.is_waiting and self.text != _IDLE
 
 
@@ -112,7 +114,7 @@ class Witness(Actor):
 
 
 def look_here(rank: int) -> RankLook:
-    """Look at this process, from a thread that runs no code of the user's."""
+    """Return a look at this process. Call it from a thread that runs no code of the user's."""
     stacks = _users_stacks()
     busy, ready, num_bytes, runs_compiler = _used_by_users_threads()
     is_compiling = runs_compiler or any(map(_compiles, _all_but_runtime()))
@@ -156,7 +158,10 @@ def _users_stacks() -> list[tuple[int, FrameType, list[traceback.FrameSummary]]]
 
 
 def _all_but_runtime() -> list[FrameType]:
-    """Return the innermost frames of threads that may compile, which include torch's own."""
+    """Return the innermost frames of all threads but the runtime's own and the calling one.
+
+    They include torch's threads, which may compile.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     current = threading.get_ident()
     return [
@@ -229,7 +234,10 @@ def _used_by_users_threads() -> tuple[float, float, int, bool]:
 
 
 def _processes_below(pid: int) -> list[int]:
-    """Return the child processes of a process, and theirs, as far as the system shows them."""
+    """Return the ids of a process's children and of all processes below them.
+
+    Leaves out what the system does not show.
+    """
     pids: list[int] = []
     for task in _numbers_in(f"/proc/{pid}/task"):
         for child in _read(f"/proc/{pid}/task/{task}/children").split():
@@ -338,7 +346,7 @@ def waits_for_others(frames: Sequence[traceback.FrameSummary]) -> bool:
 
 
 def _may_compute(frames: Sequence[traceback.FrameSummary]) -> bool:
-    """Whether a thread that seems to wait may compute instead."""
+    """Whether a thread that seems to wait may compute: it is not within a call of a collective."""
     file = _innermost(frames)
     return not any(part in file for part in _COLLECTIVES)
 

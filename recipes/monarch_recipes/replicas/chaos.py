@@ -83,7 +83,11 @@ class _Word:
 def read_chaos(
     text: str, *, num_steps: int, num_groups: int, procs_per_group: int, seed: int = 0
 ) -> list[InjectedFault]:
-    """Return the faults that a text describes, in the order of their steps. Raises ChaosError."""
+    """Return the faults that a text describes, in the order of their steps.
+
+    Raises ChaosError if the text cannot be read, or names a step, group or rank that does not
+    exist.
+    """
     size = _Size(num_steps, num_groups, procs_per_group)
     faults: list[InjectedFault] = []
     for words in _phrases(text):

@@ -95,7 +95,7 @@ _LONG_SECONDS = 1.0  # Shorter waits are not reported.
 
 
 class _AskedToStop(Exception):
-    """The run was asked to stop while something else was waited for."""
+    """The run was asked to stop while the controller waited for something else."""
 
 
 class Controller(Actor):
@@ -163,9 +163,9 @@ class Controller(Actor):
 
     @endpoint
     async def begin(self) -> None:
-        """Start the training, and return.
+        """Start the training, and return at once.
 
-        Events are sent through the port; the last one is the end.
+        Events go to the client's port; the last one is `Finished` or `Failed`.
         """
         self.whole = asyncio.ensure_future(self.train())
 
@@ -241,7 +241,7 @@ class Controller(Actor):
             await self.keeper.end()
 
     async def conclude(self, checkpoint: Path) -> GroupsOutcome:
-        """Conclude the run, whose last checkpoint is ``checkpoint``; return its outcome."""
+        """End the run after its last checkpoint, which is ``checkpoint``; return its outcome."""
         return await conclude(
             self.groups, self.evaluations, self.last_step, checkpoint, self.is_stopping
         )
@@ -282,7 +282,10 @@ class Controller(Actor):
             keeping.cancel()
 
     async def train_groups(self, keeping: asyncio.Future[None]) -> None:
-        """Train every group until its last step, or until it is given up. Raises GroupsError."""
+        """Train every group until its last step, or until it is given up.
+
+        Raises GroupsError if no group reaches its last step.
+        """
         stop = asyncio.ensure_future(self.none_can_go_on())
         tasks: dict[int, asyncio.Future[None]] = {}
         try:
@@ -429,7 +432,9 @@ class Controller(Actor):
         post(process.current().node, self.groups.hosts._sync_hosts(), bulletin)
 
     def waits(self, now: float) -> list[str]:
-        """Return what each group does that has not trained for more than a second."""
+        """Return a line for each group that has not trained for over a second: what it does
+        instead.
+        """
         return [
             f"{group.name} {group.doing}"
             for group in self.groups.all
@@ -483,7 +488,7 @@ class Controller(Actor):
         return self.is_stopping or self.groups.is_over()
 
     async def drive(self, group: Group) -> None:
-        """Drive one group to the last step, through as many lighthouses as it takes."""
+        """Drive one group to the last step; if the lighthouse dies, let it join the next one."""
         # At first all begin together; a group that is lost while others train is not waited for.
         await self.wait_for_others(group, lambda: awaited_to_join(self.groups.all))
         if not self.groups.training():  # Skip faults of steps that an earlier run has made.
@@ -518,9 +523,9 @@ class Controller(Actor):
         group.does("")
 
     async def join(self, group: Group) -> None:
-        """Join the lighthouse with a group, and wait for the other groups.
+        """Let a group join the lighthouse, and wait for the other groups.
 
-        From now on they wait for it. Raises Disconnected if the lighthouse dies meanwhile.
+        From then on the others wait for it. Raises Disconnected if the lighthouse dies meanwhile.
         """
         if not self.keeper.is_up.is_set():
             group.does("waits for the lighthouse, which is being started")
@@ -614,7 +619,9 @@ class Controller(Actor):
             await self.give_up_or_pause(group)
 
     async def ask_in_step(self, group: Group, call: Any) -> list[Any]:
-        """Return the answers of all ranks to a call during a step, which a person may interrupt."""
+        """Return the answers of all ranks to a call during a step. A person may interrupt slow
+        code.
+        """
         return await self.groups.ask(
             group, call, self.hold.patience, self.hold.slow, lambda: self.hold.is_given_up
         )
@@ -648,10 +655,11 @@ class Controller(Actor):
             await self.save_once(group)
 
     async def give_up_or_pause(self, group: Group) -> None:
-        """Handle a step that was discarded: pause before the next try, or give up.
+        """Handle a discarded step: pause before the next try, or give up after too many.
 
-        If steps fail repeatedly for one reason, all groups get new processes, once, if the run has
-        ever made a step. After that the run ends, or holds if new code is the reason.
+        When it gives up, it raises GroupLost, so that the group gets new processes. It raises
+        StepsInVain instead if the run has never made a step, or if all groups have had new
+        processes for this.
         """
         discard = self.event_log.discards.of(group.number)
         if discard is None:
@@ -686,11 +694,10 @@ class Controller(Actor):
         return group.trainers.step.call(order)
 
     def may_go_ahead(self, group: Group, last_seconds: float) -> bool:
-        """Return whether a group may be sent its next step in advance, so that it does not wait for
-        us.
+        """Return whether a group may get the order for its next step before its present step ends.
 
-        That is so if steps are short, the code was not edited in the run, and nothing is due
-        between.
+        That is so if steps are short, the code was not edited in the run, and no fault, evaluation,
+        checkpoint or copy is due after the present step.
         """
         step, agent, config = group.step + 1, process.current(), self.config
         generation = agent.generation
@@ -733,7 +740,7 @@ class Controller(Actor):
             await self.save_once(group)
 
     async def save_once(self, group: Group) -> None:
-        """Let this group save its step, unless that or a newer one is saved."""
+        """Let this group save its step, unless this step or a newer one has been saved."""
         step, groups = group.step, self.groups
         if step <= groups.saved_step:
             return

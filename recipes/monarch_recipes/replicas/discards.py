@@ -31,12 +31,12 @@ class Discard:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether there were so many that further tries would be discarded as well."""
+        """Whether so many steps were discarded for one reason that further tries are pointless."""
         return self.count >= NUM_ALIKE
 
     @property
     def pause_seconds(self) -> float:
-        """The seconds to wait before the next try, since the cause may pass; 0 after the first."""
+        """The seconds to wait before the next try: the cause may pass. 0 after one discard."""
         if self.count < 2:
             return 0.0
         return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** (self.count - 1))

@@ -110,10 +110,10 @@ class EventLog:
     def compare(
         self, group: int, step: int, digests: Sequence[str], sums: Sequence[Mapping[str, int]] = ()
     ) -> dict[int, str]:
-        """Compare a group's digests with those of the other groups, and report differences by
-        group.
+        """Compare a group's digests with those of the other groups, and report the differences.
 
-        ``digests`` and ``sums`` have one entry for each rank; a digest is computed from the sums.
+        Return the differences as text, by group; {} if there are none. ``digests`` and ``sums``
+        have one entry for each rank; a digest is computed from the sums.
         """
         complaints = self.fingerprints.add(step, group, digests, sums)
         for accused, difference in complaints.items():
@@ -132,7 +132,7 @@ class EventLog:
     ) -> None:
         """Record that a group's step was discarded after this many ``seconds``.
 
-        Repeats with the same reason are reported once, and their number at the end.
+        Only the first of several discards for the same reason is reported here.
         """
         self.recovery.wasted()
         reason = reason_of(rank.error for rank in results)
@@ -241,8 +241,9 @@ class FingerprintBook:
         return f", in {groups[0].what}" if groups else ""
 
     def reference(self, step: int) -> int:
-        """Return the group whose fingerprint counts as right at a step: the first of the
-        majority.
+        """Return the group whose fingerprint counts as right at a step.
+
+        It is the first group that has the fingerprint of the most groups.
         """
         by_group = self._digests[step]
         digests = list(by_group.values())

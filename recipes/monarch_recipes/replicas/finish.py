@@ -38,7 +38,7 @@ _STOP_SECONDS = 2.0
 
 
 class Evaluations:
-    """Evaluates the model while groups train, as the config's present live keys say."""
+    """Evaluates the model while groups train: every ``evaluate_every`` steps of the live config."""
 
     def __init__(self, groups: Groups, config: Any) -> None:
         self.config = config
@@ -97,9 +97,9 @@ class Evaluations:
 
 
 async def save_the_end(groups: Groups, last_step: int) -> Path | None:
-    """Save a checkpoint by one of the groups that agree.
+    """Save a checkpoint by one of the finished groups whose parameters are those of the majority.
 
-    Return None if all groups died meanwhile.
+    Return None if all groups died meanwhile. Raises GroupsError if it cannot be saved.
     """
     book = groups.event_log.fingerprints
     while True:
@@ -122,7 +122,8 @@ async def conclude(
 ) -> GroupsOutcome:
     """End a run: restart late groups, evaluate, report, and return the outcome.
 
-    If the run was stopped, late groups are left out. Raises GroupsError if parameters differ.
+    If the run was stopped, late groups are left out. Raises GroupsError if the groups' parameters
+    differ after the last step.
     """
     event_log = groups.event_log
     if not is_stopping:
@@ -163,9 +164,9 @@ async def conclude(
 
 
 async def _compare(groups: Groups, group: Group, last_step: int) -> None:
-    """Compare a finished group's fingerprint at the last step, unless that was done in the step.
+    """Compare a finished group's fingerprint at the last step, unless the step itself did that.
 
-    It was not if the run ended earlier than was planned in that step.
+    It did not if the run ended earlier than was planned when the step began.
     """
     event_log = groups.event_log
     if not group.has_finished or group.number in event_log.fingerprints.of(last_step):
@@ -215,11 +216,11 @@ async def _adopt(groups: Groups, group: Group, checkpoint: Path) -> None:
 
 
 async def _take_over(groups: Groups, group: Group, checkpoint: Path) -> str:
-    """Give the finished state to a group that was set up late; return a text about its source.
+    """Let a group that was set up late have the finished state; return a text about its source.
 
-    On a host with its own disk, the file of another host's group is missing or older. Then the
-    group has loaded something else, and gets the state of a finished group. Raises GroupLost if
-    there is none.
+    If its host has its own disk, it may not have the ``checkpoint``, so that the group has loaded
+    something else. Then it gets the state of a finished group. Raises GroupLost if no finished
+    group is left.
     """
     book, step = groups.event_log.fingerprints, groups.saved_step
     digests, right = set(await groups.ask(group, group.trainers.fingerprint.call())), book.of(step)
@@ -238,7 +239,10 @@ async def _take_over(groups: Groups, group: Group, checkpoint: Path) -> str:
 
 
 async def _evaluate(groups: Groups, evaluations: Evaluations, last_step: int) -> dict[str, float]:
-    """Return the held-out values after the last step, evaluated by the first group that can."""
+    """Return the held-out values after the last step, evaluated by the first group that can.
+
+    Returns {} if no group can.
+    """
     event_log = groups.event_log
     for group in groups.all:
         if event_log.evaluated(last_step) is not None:

@@ -29,10 +29,7 @@ class GroupLost(Exception):
 
 
 class LighthouseOutOfReach(GroupLost):
-    """A group could not reach our lighthouse.
-
-    That may have died, and its death not be known yet.
-    """
+    """A group could not reach our lighthouse, which may have died without our notice."""
 
 
 class Disconnected(Exception):
@@ -45,7 +42,10 @@ class GroupLate(Exception):
 
 @dataclass
 class Group:
-    """One replica group, dead or alive. Lighthouses are numbered one after the other."""
+    """One replica group, dead or alive.
+
+    Each lighthouse has a number, by which a group knows the lighthouse that it has joined.
+    """
 
     number: int
     place: GroupPlace
@@ -158,7 +158,10 @@ class Group:
         return hosts.slice(hosts=slice(self.place.hosts.start, self.place.hosts.stop))
 
     def let_go(self) -> ProcMesh | None:
-        """Reset the group to one without processes. Return them for the caller to end."""
+        """Reset the group to the state before its start.
+
+        Return its processes for the caller to end; None if it has none.
+        """
         procs, self.procs = self.procs, None
         self.trainers = self.bells = self.witnesses = self.trials = None
         self.is_set_up = self.is_training = self.has_finished = self.has_stepped = False

@@ -231,8 +231,8 @@ class Groups:
     def uses_nccl(self, group: Group) -> bool:
         """Return whether a joining group meets the others over NCCL.
 
-        If no group trains, all groups decide it; else the training ones have. Raises GroupLost if
-        they use NCCL, and this group shares a GPU with another one.
+        If no group trains yet, that is so if each process of all groups has its own GPU; else it
+        stays as it is. Raises GroupLost if the others use NCCL, but this group shares a GPU.
         """
         others = [other for other in self.all if other is not group and other.gpus]
         gpus = [gpu for member in (group, *others) for gpu in member.gpus]
@@ -248,10 +248,10 @@ class Groups:
         return self._uses_nccl
 
     def begin_together(self, groups: Collection[Group]) -> None:
-        """Begin from the state of the furthest of these groups, when no group trains.
+        """Record from which step a run begins when no group trains: the step of the furthest group.
 
-        If hosts have their own disks, the last checkpoint may be lost with its host; that is
-        reported.
+        If the last checkpoint was lost with a host's own disk, the run goes back to that step, and
+        an event says so.
         """
         furthest = max(groups, key=lambda group: group.step)
         if furthest.step >= self.saved_step:
@@ -309,10 +309,10 @@ class Groups:
                 self.event_log.tell("given_up", text, group=group.number)
 
     async def save(self, group: Group) -> Path:
-        """Let a group write a checkpoint, and return its path. Raises Unsaved.
+        """Let a group write a checkpoint, and return its path. Raises Unsaved if that fails.
 
-        It waits until the group's steps are recorded: a run that resumes from the checkpoint, as
-        after the client's death, does not make them again.
+        First wait until the group's steps are recorded: if the client dies afterwards, a run that
+        resumes from the checkpoint does not record them again.
         """
         await self.event_log.written()
         first = group.trainers.slice(ranks=0)
@@ -424,7 +424,7 @@ class Groups:
     async def keeps_from_stopping(self, group: Group, asked_at: float, now: float) -> bool:
         """Return whether the run, which must stop, should no longer wait for this group's answer.
 
-        A save may take long, as long as the process that makes it lives.
+        A group that saves is waited for as long as its processes answer.
         """
         if self.stopping_since is None:
             return False
@@ -465,7 +465,7 @@ class Groups:
         return TaskError(f"{group.name}, interrupted", reason, stuck[0].file, stuck[0].line)
 
     def meaning_of(self, group: Group, error: BaseException) -> BaseException:
-        """Return the error of the run or the group that an exception of a trainer means."""
+        """Return the error to raise for a trainer's exception: of the whole run or of its group."""
         is_first_start = group.num_starts == 1 and not group.is_training
         is_of_lighthouse = isinstance(error, LighthouseError)
         is_elsewhere = is_of_lighthouse and not self._keeper.is_ours
@@ -481,11 +481,10 @@ class Groups:
     def why_hung(self, group: Group, asked_at: float, now: float, others_at: int = 0) -> str | None:
         """Return why a group that has not answered counts as hung; None if it does not.
 
-        ``others_at`` was the step of the others when it was asked: a group that must heal is behind
-        from the start. Groups step together. Others that are more than one step ahead have
-        continued without it, because its heartbeats stopped. If these have not stopped, as in an
-        endless loop of Python, the others can only discard the step, and wait for the group in the
-        next step. A group that was with them in that step would have given up by now.
+        It counts as hung after ``step_timeout_seconds``, or if other groups go on without it. They
+        do if they stay more than one step ahead; ``others_at`` was their step when the group was
+        asked, since a group that must heal begins behind. They also do if they discarded the
+        group's present step so long ago that it would have given up, too, if it could.
         """
         config = self._config
         if now - asked_at > config.step_timeout_seconds:
@@ -523,7 +522,7 @@ def _why_gone(group: Group, error: SupervisionError) -> Exception:
 
 
 async def _newest_in(memory: RunMemory) -> HostCopies | None:
-    """Return the newest copies. Runs in a thread, so that other groups do not wait."""
+    """Return the newest copies, or None. Runs in a thread, so that other groups do not wait."""
     return await asyncio.to_thread(memory.newest)
 
 
@@ -541,6 +540,9 @@ def _ordinal(number: int) -> str:
 
 
 async def answers_within(seconds: float, call: Any) -> list[Any]:
-    """Return the answers of all ranks to a call. Raises one of `NO_ANSWER`, or the ranks' error."""
+    """Return the answers of all ranks to a call.
+
+    Raises TimeoutError after ``seconds``, another one of `NO_ANSWER`, or an error of a rank.
+    """
     answers = await asyncio.wait_for(call.as_asyncio(), seconds)
     return list(answers.values())

@@ -145,7 +145,7 @@ class GroupsHold:
         self._news.send(RunEvent("slow", text, {"answers": True}))
 
     def answer_slow(self, answer: str) -> None:
-        """Act on a person's answer about a slow step: hold it, or give it more time."""
+        """Act on a person's answer about a slow step: interrupt it, or give it more time."""
         patience = self.patience()
         if patience is None:
             return  # The step has ended.
@@ -165,7 +165,7 @@ class GroupsHold:
     async def mended(
         self, unless: Callable[[], bool], ask: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Wait until the hold ends, because of newer code, or ``unless`` returns true.
+        """Wait until newer code ends the hold, or until ``unless`` returns true.
 
         ``ask`` is called every half second; it raises if waiting is of no use.
         """

@@ -44,7 +44,7 @@ class LighthouseLost(LighthouseError, RunLost):
 
 
 class Lighthouse(Actor):
-    """The lighthouse. When it is started again, it serves on the same port.
+    """The actor that runs TorchFT's lighthouse server. A restarted server gets the same port.
 
     A group without a heartbeat for ``heartbeat_seconds`` counts as dead. The quorum waits up to
     ``join_seconds`` for a group that sends heartbeats but does not join it.
@@ -150,7 +150,7 @@ class LighthouseKeeper:
     async def keep(self, when_lost: Callable[[], None]) -> None:
         """Restart the lighthouse on the same port whenever it dies.
 
-        Raises LighthouseLost after too many. ``when_lost`` is called at each death.
+        Raises LighthouseLost after too many deaths. ``when_lost`` is called at each death.
         """
         while True:
             await self._is_down.wait()
@@ -210,9 +210,7 @@ class LighthouseKeeper:
             self._is_down.set()
 
     async def is_another(self, number: int, seconds: float) -> bool:
-        """Return whether the lighthouse of that number is known to be dead, within so many
-        seconds.
-        """
+        """Return whether the lighthouse ``number`` has died; wait up to ``seconds`` for news."""
         deadline = time.monotonic() + seconds
         while self.number == number and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)

@@ -27,8 +27,8 @@ def awaited_to_join(groups: Sequence[Group]) -> list[int]:
 def awaited_to_step(groups: Sequence[Group], lighthouse: int) -> list[int]:
     """Return the numbers of the groups that a group waits for when ``lighthouse`` knows it.
 
-    These are the other training groups if some train, and else all groups that are not given up, as
-    long as this lighthouse does not know them.
+    These are the groups that this lighthouse does not know yet: of the training groups if some
+    group trains or has finished, else of all groups that are not given up.
     """
     if _is_under_way(groups):
         expected = [group for group in groups if group.is_training]

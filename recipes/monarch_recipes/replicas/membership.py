@@ -38,9 +38,9 @@ def become_member(
     state: Callable[[], dict[str, Any]],
     load_state: Callable[[dict[str, Any]], None],
 ) -> CarefulManager:
-    """Join the quorum, and return its manager.
+    """Join the quorum, and return the TorchFT manager of this process.
 
-    From now on the others wait for this process in each step. ``state`` returns the state from
+    From then on the others wait for this process in each step. ``state`` returns the state from
     which other groups heal, and ``load_state`` loads it. In a group of several ranks this also
     makes the default process group. Raises LighthouseError if the lighthouse cannot be reached.
     """
@@ -148,7 +148,7 @@ class SharedNumbers:
         self._wait = self._manager.begin_average(self._row)
 
     def received(self) -> list[float]:
-        """Wait for the averages, and return those of the numbers."""
+        """Wait for the averages, and return the averages of the numbers that were sent."""
         self._wait()
         numbers: list[float] = self._row[: self._num_numbers].tolist()
         return numbers
@@ -186,11 +186,11 @@ class SharedUsage:
         return float(self._is_expected)
 
     def share(self, generation: int, *, is_expected: bool) -> None:
-        """Share after the backward pass which parameters were used, if ``is_expected`` by any
-        process.
+        """Share after the backward pass which parameters were used, if ``is_expected``.
 
-        A parameter that only other processes used gets their gradient. If this process left
-        parameters out without expecting it, the step fails.
+        ``is_expected`` says that some process expects to leave parameters out. A parameter that
+        only other processes used gets their gradient. If this process left parameters out but did
+        not expect to, the step is discarded.
         """
         used = [parameter.grad is not None for parameter in self._parameters]
         if not all(used) and not self._is_expected:

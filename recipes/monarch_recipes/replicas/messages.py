@@ -78,8 +78,8 @@ class StepOrder:
 
     ``least_step`` is the last step that others committed: a group that is behind it and does not
     heal is alone, and must not train. ``last_step`` is the end of the run. ``learning_rate`` is the
-    highest one of the schedule. ``least_groups`` are known to be about to make the step, too: a
-    quorum of fewer means that the lighthouse does not know the others yet.
+    highest one of the schedule. ``least_groups`` is the number of groups known to be about to make
+    the step: a smaller quorum means that the lighthouse does not know them all yet.
     """
 
     least_step: int
@@ -115,7 +115,7 @@ class GroupStep:
 
 @dataclass(frozen=True)
 class GroupsOutcome:
-    """The end of a run. ``fingerprints`` are those of the last parameters, by group."""
+    """The end of a run. ``fingerprints`` has that of each group's final parameters, by group."""
 
     step: int
     held_out: dict[str, float]
@@ -151,11 +151,10 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class Holds:
-    """New code has failed, and all groups wait for newer code.
+    """New code has failed, and all groups wait for newer code; without a ``failure`` that is over.
 
-    Without a ``failure``, the hold is over. It ends with a successful step, on this ``generation``.
-    ``state`` says in words what became of the groups. ``begins_anew`` means that one is restarted
-    with the newer code.
+    It is over when a step on code of this ``generation`` has succeeded. ``state`` says in words
+    what became of the groups. ``begins_anew`` means that a group is restarted with the newer code.
     """
 
     doing: str
@@ -254,9 +253,9 @@ def task_errors(where: str, but: type[Exception] | tuple[()] = ()) -> Iterator[N
 
 
 class Unsaved(MonarchError):
-    """A checkpoint could not be written, as on a full disk, or the state cannot be saved.
+    """A checkpoint could not be written, for example to a full disk. The run goes on.
 
-    In the second case ``key`` names the value that cannot be. The run goes on.
+    If the reason is a value in the state that cannot be saved, ``key`` names it; else it is None.
     """
 
     def __init__(self, step: int, reason: str, key: str | None = None) -> None:

@@ -75,7 +75,7 @@ def place_groups(
 
 
 def most_procs_on_a_host(places: Sequence[GroupPlace]) -> int:
-    """Return the number of procs, of all groups, on the host that has most."""
+    """Return the largest number of procs that one host has, over all groups."""
     counts: Counter[int] = Counter()
     for place in places:
         for host in place.hosts:

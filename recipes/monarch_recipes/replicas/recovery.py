@@ -42,8 +42,9 @@ class Incident:
 
     @property
     def restart_seconds(self) -> float | None:
-        """Seconds from the notice until the new processes have built the model, waits included; or
-        None.
+        """Seconds from the notice of the fault until the new processes have built the model.
+
+        This includes waits. It is None until then.
         """
         return None if self.ready_at is None else self.ready_at - self.detected_at
 
@@ -194,7 +195,7 @@ class RecoveryBook:
     def committed(self, victim: str, step: int, participants: int, now: float) -> Incident | None:
         """Note that ``victim`` has committed a step.
 
-        Return its incident that ends with it, or None.
+        Return the incident of the victim that this step ends; ``None`` if it ends none.
         """
         if step not in self._participants:
             self._participants[step] = participants

@@ -61,9 +61,9 @@ _PARTS = (
 
 
 def check_parts(parts: Sequence[tuple[object, str]] = _PARTS) -> None:
-    """Raise JobError if TorchFT lacks a part that is changed here.
+    """Raise JobError if TorchFT lacks a part that this module changes.
 
-    The change may not be needed any more then, but that must be checked by a person.
+    That version of TorchFT may not need the change, but a person must check that.
     """
     gone = [name for owner, name in parts if not hasattr(owner, name)]
     if gone:

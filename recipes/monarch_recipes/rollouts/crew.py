@@ -58,7 +58,7 @@ class Crew:
         return CrewCall(self, number, method, args)
 
     def move(self, hosts: HostMesh) -> None:
-        """Restart members that die from now on on ``hosts``."""
+        """Use ``hosts`` for all members that are restarted after this call."""
         self._hosts = hosts.flatten("hosts")
 
     def close(self) -> None:

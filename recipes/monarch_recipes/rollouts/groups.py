@@ -31,7 +31,8 @@ class SampleGroup:
 
     ``version`` is the number of steps that the policy had learned from. ``reward_generation`` and
     ``reward_code`` identify the code that judged the samples: the workspace's generation, and the
-    digest of the reward function with all that it calls. They are -1 and "" before that.
+    digest of the reward function with all that it calls. They are -1 and "" until the samples are
+    judged.
     """
 
     problem: int
@@ -79,7 +80,7 @@ class SampleGroup:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> SampleGroup:
-        """Return the group from which `plain` made ``plain``."""
+        """Return the group that ``plain`` describes; the method `plain` has made it."""
         samples = tuple(
             Sample(tuple(tokens), tuple(log_probs), text, reward)
             for tokens, log_probs, text, reward in plain["samples"]

@@ -68,7 +68,7 @@ class Reward(Actor):
     def judge(self, numbers: list[int], completions: list[list[str]], seconds: float) -> Judged:
         """Judge completions: ``completions`` has the texts for each problem of ``numbers``.
 
-        The reward function may take ``seconds`` for each text. Raises RewardFailed.
+        The reward function may take ``seconds`` for each text. Raises as `rewards_within` does.
         """
         function, generation = part(self.task, reward), context().generation
         problems = [self.problems.of(number) for number in numbers]
@@ -93,10 +93,10 @@ def rewards_within(
 ) -> list[float]:
     """Call the reward function for each pair of problem and completion, and return the rewards.
 
-    Each call may take ``seconds``. Raises RewardFailed, or RewardStuck if it cannot be interrupted.
-    The calls run on a thread of their own. An exception interrupts it between two Python
-    instructions; a signal cannot, because only main threads get signals, and an actor does not run
-    on one.
+    Raises RewardFailed if the function raises, returns no finite number, or is interrupted after
+    ``seconds`` in one call; RewardStuck if the call cannot be interrupted. The calls run on a
+    thread of their own, in which an exception can be raised between two Python instructions. A
+    signal could not be used: only main threads get signals, and an actor does not run on one.
     """
     values: list[Any] = []
     errors: list[BaseException] = []

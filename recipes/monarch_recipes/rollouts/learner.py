@@ -83,7 +83,10 @@ class Learner:
         return policy
 
     def wrap(self) -> None:
-        """Wrap the policy so that its gradients are averaged over the present process group."""
+        """Wrap the policy so that its gradients are averaged over the present process group.
+
+        Only ddp needs this; with other parallelism the policy is used as it is.
+        """
         self.parallel: nn.Module = self.policy
         if self.parallelism == "ddp":
             ids = [self.device.index] if self.device.type == "cuda" else None
@@ -116,7 +119,8 @@ class Learner:
     def learn(self, rows: Rows, settings: LearnSettings) -> dict[str, float]:
         """Make the updates of one step, and return its numbers by name.
 
-        All ranks get the whole batch, and each uses its share. Raises NotFinite.
+        All ranks get the whole batch, and each uses its share. Raises NotFinite if a gradient is
+        not finite.
         """
         total = float(rows.mask.sum())
         parts = self._parts(rows, settings.micro_batch_size)
@@ -227,7 +231,7 @@ class Learner:
     def _update(self, learning_rate: float, clip_norm: float | None) -> float:
         """Clip the gradients and step the optimizer; return the norm before clipping.
 
-        Raises NotFinite.
+        Raises NotFinite, without a step, if the norm is not finite.
         """
         largest = math.inf if clip_norm is None else clip_norm
         total_norm = nn.utils.clip_grad_norm_(self.policy.parameters(), largest)

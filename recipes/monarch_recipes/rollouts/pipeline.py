@@ -42,7 +42,7 @@ _SPARE_SECONDS = 30.0  # for a process that is still starting
 
 @dataclass(frozen=True)
 class JudgedBatch:
-    """A batch that was generated and judged. ``numbers`` are its numbers for the step's metrics."""
+    """A batch that was generated and judged. ``numbers`` are its metrics for the step, by name."""
 
     number: int
     groups: list[SampleGroup]
@@ -175,7 +175,7 @@ class Pipeline:
         return {"informative_groups": len(groups), "overflowed_groups": num_dropped}
 
     def take(self, step: int, config: Any) -> Taken:
-        """Take the groups for the step after ``step`` steps out of the buffer."""
+        """Take groups out of the buffer to learn from, after the policy has made ``step`` steps."""
         taken: Taken = self.buffer.ask(
             0, "take", step, config.problems_per_step, config.max_staleness
         ).get()
@@ -232,8 +232,9 @@ class Pipeline:
     def _judged(
         self, groups: Sequence[SampleGroup], config: Any
     ) -> tuple[list[SampleGroup], list[list[bool]]]:
-        """Return all groups with rewards from the same code, and which of their samples are
-        right.
+        """Return all groups with their rewards, and whether each of their samples is right.
+
+        If the reward's code changes meanwhile, all are judged again, so that one code judges all.
         """
         num = min(len(self.rewards), len(groups))
         while True:
@@ -256,9 +257,10 @@ class Pipeline:
         return judged, solved
 
     def _answer(self, call: CrewCall[Judged], config: Any) -> Judged:
-        """Return a reward actor's answer, or replace the actor and raise RewardStuck if none comes.
+        """Return a reward actor's answer.
 
-        A reward function in a loop in C, for example, blocks its whole process.
+        If none comes in time, replace the actor and raise RewardStuck. That happens if the reward
+        function blocks its whole process, for example in a loop in C.
         """
         # The actor itself limits the time of each completion; this is for one that is blocked.
         seconds = config.reward_timeout_seconds * 2 + _SPARE_SECONDS

@@ -16,7 +16,7 @@ VOCABULARY_SIZE = 128
 def encode(text: str) -> list[int]:
     """Return the tokens of a text: the codes of its ASCII characters.
 
-    Raises ValueError for others.
+    Raises ValueError for other characters.
     """
     tokens = [ord(character) for character in text]
     if any(not 3 < token < VOCABULARY_SIZE for token in tokens):

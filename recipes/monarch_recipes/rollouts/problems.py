@@ -51,7 +51,10 @@ class Problems:
 
 
 def load_problems(source: str, num_held_out: int, seed: int) -> Problems:
-    """Return the problems that the key ``problems`` of the config names. Raises ConfigError."""
+    """Return the problems of ``source``, the value of the config's key ``problems``.
+
+    Raises ConfigError if the source is unknown or its package is not installed.
+    """
     check_source(source)
     kind, _, name = source.partition(":")
     if kind == "reasoning_gym":

@@ -89,15 +89,19 @@ class Checkpointer:
         return self._unfinished is not None or self._inner._should_save(step, is_last)
 
     def save_if_due(self, step: int, is_last: bool) -> Saved:
-        """Save after `step` if that is due; else return a save that has finished in the
-        background.
+        """Save after `step` if that is due; else return a save that has finished in the background.
+
+        The result is empty if there is no such save.
         """
         if self._inner._should_save(step, is_last):
             return self._save(step, is_last)
         return self._finished()
 
     def save(self) -> Saved:
-        """Save a checkpoint to resume from; do nothing if the config has checkpoints disabled."""
+        """Save a checkpoint to resume from, and return it.
+
+        Does nothing, and returns an empty `Saved`, if the config has checkpoints disabled.
+        """
         inner, step = self._inner, self._engine.step
         if not inner.enable or inner.load_only:
             return Saved()
@@ -132,9 +136,9 @@ class Checkpointer:
         return self._finished(is_in_hf=is_last and self._inner.last_save_in_hf)
 
     def _finished(self, is_in_hf: bool = False) -> Saved:
-        """Return the checkpoint that was begun last if it is complete.
+        """Return the checkpoint whose save began last, once, when it is complete.
 
-        In the background it takes time.
+        Returns an empty `Saved` while it is still being written in the background.
         """
         step = self._unfinished
         if step is None:
@@ -178,7 +182,10 @@ def _first_failure(error: CheckpointException) -> str:
 
 
 class NewestCheckpoint(NamedTuple):
-    """The newest complete checkpoint of a folder, and why newer ones cannot be used."""
+    """The newest complete checkpoint of a folder.
+
+    ``passed_over`` says why newer ones cannot be used.
+    """
 
     step: int
     path: Path
@@ -193,7 +200,7 @@ def find_checkpoint(folder: Path, step: int = -1) -> NewestCheckpoint | None:
     earlier step has later steps on disk.
 
     Returns None if nothing was saved. Raises CheckpointError if no saved checkpoint can be loaded,
-    or if that of ``step`` cannot.
+    or if the checkpoint after ``step`` cannot be loaded.
     """
     saved = {
         int(match[1]): path

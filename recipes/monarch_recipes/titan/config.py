@@ -95,7 +95,7 @@ class Degrees:
 def check_config(config: TitanConfig, world_size: int) -> Degrees:
     """Check everything that can be known before a process starts; return the degrees.
 
-    Raises ConfigError.
+    Raises ConfigError if a check fails.
     """
     titan.check(config)
     degrees = Degrees.of(config, world_size)
@@ -124,9 +124,9 @@ def check_config(config: TitanConfig, world_size: int) -> Degrees:
 
 
 def value_at(config: TitanConfig, key: str) -> Any:
-    """Return the value at a dotted key.
+    """Return the value at a dotted key; None if the config has no such key.
 
-    Returns None if the config lacks it, as it may lack keys of data.
+    A data loader of the user's own may lack some of the usual keys.
     """
     value: Any = config
     for name in key.split("."):
@@ -152,7 +152,7 @@ def with_values(config: TitanConfig, **sections: Mapping[str, Any]) -> TitanConf
 
 
 def in_folder(config: TitanConfig, folder: Path) -> TitanConfig:
-    """Return the config with its outputs in a run's folder, unless it names another folder."""
+    """Return the config with its outputs in ``folder``, unless it names an output folder itself."""
     default, output = titan.config_class(), titan.keys.output
     if value_at(config, output) == value_at(default, output):
         config = with_keys(config, {output: str(folder.resolve())})

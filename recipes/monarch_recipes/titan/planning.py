@@ -94,7 +94,7 @@ def _size(num_bytes: int) -> str:
 
 
 def plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> dict[str, str]:
-    """Return the rows of `build_plan`."""
+    """Return the plan of a run on these procs, as rows of a table for a person."""
     return build_plan(config, num_hosts, procs_per_host).rows()
 
 
@@ -138,7 +138,10 @@ def build_plan(config: TitanConfig, num_hosts: int, procs_per_host: int) -> Tita
 
 
 def _build(config: TitanConfig) -> Mapping[str, Any]:
-    """Build rank 0's trainer, and return its sizes. Call it in a process that ends afterwards."""
+    """Build rank 0's trainer, and return the mesh dimensions, bytes and batch size by name.
+
+    Call it in a process that ends afterwards.
+    """
     engine = titan.make_without_storage(config)
     parameters = [p for part in engine.model_parts for p in part.parameters()]
     num_bytes = sum(_local(p).numel() * p.element_size() for p in parameters)

@@ -109,7 +109,9 @@ class TitanTrainer(Actor):
 
     @endpoint
     def fingerprint(self) -> tuple[int, dict[str, Sums]]:
-        """Return this rank's number, and its fingerprint by group of ranks."""
+        """Return this rank's number, and its fingerprint for each group of ranks that should be
+        equal.
+        """
         training = self.running()
         return training.rank, training.sums()
 
@@ -125,7 +127,10 @@ class TitanTrainer(Actor):
 
     @endpoint
     def save_if_due(self) -> Saved:
-        """Save a checkpoint after the last step if the config has one there."""
+        """Save a checkpoint of the present step if the config has one after it.
+
+        Otherwise return a save that has finished in the background; empty if there is none.
+        """
         return self.running().save_if_due()
 
     @endpoint
@@ -252,8 +257,9 @@ class Driver:
             raise BeginAgain(f"the process group that is gone is held by {', '.join(holders)}")
 
     def _compare(self) -> None:
-        """Compare the ranks, and hold the run if they differ, so that no such state is trained or
-        saved.
+        """Compare the ranks, and hold the run while they differ.
+
+        So it neither trains nor saves a state that differs. Does nothing without a record.
         """
         if self.alike is not None:
             self.alike.compare(self.step_now)
@@ -273,7 +279,10 @@ class Driver:
         return results
 
     def save_if_due(self) -> Saved:
-        """Save a checkpoint after the last step if the config has one there."""
+        """Save a checkpoint of the present step if the config has one after it.
+
+        Otherwise return a save that has finished in the background; empty if there is none.
+        """
         self._compare()
         saved: list[Saved] = self.ask(self.trainers.save_if_due, doing="saving a checkpoint")
         return saved[0]
@@ -462,7 +471,10 @@ def train(config: TitanConfig, record: Record, attempt: TrainingAttempt) -> Tita
 
 
 def tell_saved(saving: Saving, step: int, saved: Saved, *, must: bool = False) -> None:
-    """Record a save after ``step``, or its failure, if there was one."""
+    """Record a finished save, or its failure after ``step``; do nothing if ``saved`` is empty.
+
+    With ``must`` a failure raises RunFailed.
+    """
     if saved.path:
         if saved.step != saving.saved_step:
             saving.saved(saved.step, saved.path)

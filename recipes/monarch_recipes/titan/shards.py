@@ -52,9 +52,9 @@ def read_shards(copies: HostCopies | None, rank: int, layout: str) -> dict[str, 
 
 
 def go_on_from(state: dict[str, Any], engine: Engine) -> None:
-    """Load a state that a process of this rank left.
+    """Load a state that an earlier process of this rank has left.
 
-    Raises CheckpointError if it is of another model.
+    Raises CheckpointError if the state is of another model.
     """
     for part, values in zip(engine.model_parts, state["model"], strict=True):
         ours = list(_tensors({key: _local(value) for key, value in part.state_dict().items()}))

@@ -279,7 +279,10 @@ class Training:
         return holders
 
     def save_if_due(self) -> Saved:
-        """Save a checkpoint after the last step if the config has one there."""
+        """Save a checkpoint of the present step if the config has one after it.
+
+        Otherwise return a save that has finished in the background; empty if there is none.
+        """
         step = self.engine.step
         return self._checkpointer.save_if_due(step, step == self.config.training.steps)
 
@@ -321,7 +324,8 @@ class Training:
 class Batches:
     """Iterates over the batches of the trainer's data; an error names the rank, step and sample.
 
-    When the data loader is set back to an earlier position, the iterator is made again there.
+    When the data loader is set back to an earlier position, the iteration continues from that
+    position.
     """
 
     def __init__(self, engine: Engine, rank: int, data: Any) -> None:
@@ -366,7 +370,7 @@ class _Replica:
         self._args, self._kwargs = state._init_args, dict(state._init_kwargs)
 
     def wrap_anew(self) -> None:
-        """Let torch wrap it again in the next forward pass, for the new process groups.
+        """Let torch wrap this part again in the next forward pass, for the new process groups.
 
         All ranks must have the same weights.
         """

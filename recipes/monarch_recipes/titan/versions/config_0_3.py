@@ -49,9 +49,9 @@ _AS_IN_TRAINING = "is gone: TorchTitan 0.3 validates with the training's"
 
 
 class FunctionConfig:
-    """A config whose keys depend on `module` and `config`.
+    """A config of TorchTitan 0.3, whose keys depend on the config function that it names.
 
-    A subclass has the keys for one function.
+    The keys `module` and `config` name the function. Each function has a subclass with its keys.
     """
 
     CHOOSING_KEYS: ClassVar[Sequence[str]] = ("module", "config")
@@ -97,7 +97,10 @@ class FunctionConfig:
         return config_class(module, config)
 
     def trainer_config(self) -> Any:
-        """Return TorchTitan's own config, with all values of this one. Raises ConfigError."""
+        """Return TorchTitan's own config with all values of this one.
+
+        Raises ConfigError if TorchTitan's checks refuse a value.
+        """
         config: Any = self
         trainer_config = call_function(config.module, config.config)
         lay_over(trainer_config, self)
@@ -121,7 +124,7 @@ def config_of(module: str, function: str, values: Mapping[str, Any]) -> Any:
 def call_function(module: str, function: str) -> Any:
     """Call a config function, of TorchTitan or the user, and return its config after `fit`.
 
-    Raises ConfigError if there is no such function, or it returns something else.
+    Raises ConfigError if there is no such function, or it returns no config of TorchTitan.
     """
     flags = ["--module", module, "--config", function]
     try:
@@ -151,7 +154,10 @@ def call_function(module: str, function: str) -> Any:
 
 
 def fit(trainer_config: Any) -> None:
-    """Change a config of TorchTitan so that runs can take edits, and for an older torch."""
+    """Change a config of TorchTitan so that code can be edited during a run.
+
+    Also make it fit an older torch, if that is installed.
+    """
     # A captured graph would keep the old code. A run has its own record, so no structured log.
     trainer_config.training.disable_cuda_graphs = True
     trainer_config.debug.enable_structured_logging = False
@@ -233,7 +239,7 @@ def _at_key(config: Any, section: str, check: Any) -> None:
 
 
 def _is_worth_it(record: logging.LogRecord) -> bool:
-    """Filter out a warning of TorchTitan about its own default, which comes with each config."""
+    """Return False for TorchTitan's warning about its own default, which comes with each config."""
     return "initial_load_model_only=True has no effect" not in record.getMessage()
 
 

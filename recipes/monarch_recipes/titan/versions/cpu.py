@@ -76,9 +76,9 @@ def _summing(init: Any) -> Any:
 
 
 def take_storage_away(model_class: type[Any]) -> None:
-    """Make trainers with tensors without storage, and models without initial values, from now on.
+    """From now on, let trainers keep tensors without storage, and models without initial values.
 
-    For a process that ends with its trainer.
+    This cannot be undone, so call it in a process that ends with its trainer.
     """
     torch.nn.Module.to_empty = lambda self, **device: self
     model_class.init_weights = lambda self, **buffers: None

@@ -45,7 +45,10 @@ class TitanVersion(Protocol):
     device_type: str
 
     def from_flags(self, flags: Sequence[str]) -> Any:
-        """Return the config for TorchTitan's command-line flags. Raises ConfigError."""
+        """Return the config for TorchTitan's command-line flags.
+
+        Raises ConfigError for flags at which TorchTitan's command line would end the program.
+        """
 
     def model_text(self, config: Any) -> str:
         """Return the name and flavor of the model, for messages."""
@@ -53,7 +56,7 @@ class TitanVersion(Protocol):
     def look_up_model(self, config: Any) -> Any:
         """Import the model's module, and return TorchTitan's spec of the model.
 
-        Raises ConfigError.
+        Raises ConfigError if either cannot be found.
         """
 
     def check(self, config: Any) -> None:
@@ -63,13 +66,13 @@ class TitanVersion(Protocol):
         """Make a training with this config, in the process group that the environment describes."""
 
     def make_without_storage(self, config: Any) -> Engine:
-        """Make the same on torch's fake backend, without data and tokenizer, for a plan.
+        """Make the same as `make`, but on torch's fake backend, without storage, for a plan.
 
-        Call it in a process that ends afterwards.
+        It has neither data nor a tokenizer. Call it in a process that ends afterwards.
         """
 
     def sizes(self, config: Any) -> Any:
-        """Return the sizes of the model, as an object to compare."""
+        """Return the sizes of the model, as an object that can be compared for equality."""
 
     def build_model(self, config: Any) -> nn.Module:
         """Build the whole model as a start does, on the device of the current torch context."""
@@ -85,7 +88,7 @@ class TitanVersion(Protocol):
         """Return the files of `prepare` that a person may edit: source name to target name."""
 
     def relocated(self, config: Any) -> Any:
-        """Return the config with values of older keys for paths moved to the present keys."""
+        """Return the config with TorchTitan's older keys for paths replaced by the present keys."""
 
 
 def parsed(parse: Callable[[list[str]], Any], flags: Sequence[str]) -> Any:
@@ -111,7 +114,7 @@ def _plain(text: str) -> str:
 
 
 def python_functions(functions: Iterable[Any]) -> Iterator[Callable[..., Any]]:
-    """Yield those of ``functions`` that are written in Python, and those in partials."""
+    """Yield the functions that are written in Python; for a partial, the function inside it."""
     for function in functions:
         whole = getattr(function, "func", function)  # of a partial
         if isinstance(whole, FunctionType):

@@ -25,7 +25,7 @@ _PLAIN = (bool, int, float, str, Path, type(None))
 class Key(NamedTuple):
     """A key of a section: its type and its default value.
 
-    ``kind`` is a Section for a nested one.
+    ``kind`` is a `Section` if the key has keys of its own, and ``default`` is None then.
     """
 
     name: str
@@ -47,7 +47,8 @@ def section_of(
 ) -> Section:
     """Return the section of an object: its fields that a file can hold, with nested sections.
 
-    ``leave_out`` and ``live_keys`` are dotted keys.
+    ``leave_out`` and ``live_keys`` are dotted keys. ``above`` is the beginning of the dotted keys
+    of this section, such as "training.".
     """
     hints = get_type_hints(type(source))
     keys: list[Key] = []

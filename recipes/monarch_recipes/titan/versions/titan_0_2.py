@@ -64,7 +64,7 @@ class Titan02Engine(Engine):
 
 
 class Titan02:
-    """The adapter; see `interface.TitanVersion`."""
+    """The adapter for TorchTitan 0.2; see `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
     keys = VersionKeys(

@@ -79,7 +79,7 @@ class Titan03Engine(Engine):
 
 
 class Titan03:
-    """The adapter; see `interface.TitanVersion`."""
+    """The adapter for TorchTitan 0.3; see `interface.TitanVersion`."""
 
     config_class: type[Any] = TitanConfig
     keys = VersionKeys(
@@ -239,9 +239,9 @@ def _flag(flags: Sequence[str], name: str) -> str:
 
 
 def _value_at(trainer_config: Any, key: str, default: Any) -> Any:
-    """Return the value at a dotted key of TorchTitan's object.
+    """Return the value at a dotted key of TorchTitan's config.
 
-    ``default`` for the recipe's own keys.
+    Returns ``default`` if the key is missing there, as the recipe's own keys are.
     """
     value = trainer_config
     for name in key.split("."):
