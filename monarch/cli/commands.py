@@ -99,7 +99,7 @@ def cli() -> None:
 @cli.command("help", hidden=True)
 @click.argument("names", nargs=-1)
 def help_(names: tuple[str, ...]) -> None:
-    """As -h of the command that is named."""
+    """Show the help of a command, as its -h does."""
     cli.main([*names, "-h"], "monarch", standalone_mode=False)
 
 
@@ -146,9 +146,10 @@ def trust() -> None:
 def apply() -> None:
     """Bring the allocation up, or find it running.
 
-    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted.
-    Hosts of it that have ended are brought up again, and the others go on. One that is up and is
-    not what is wanted is ended first; where something runs on it, only if you agree.
+    SPEC names a job in Python, as MODULE.NAME; without it, monarch.toml says what is wanted. Hosts
+    of the allocation that have ended are brought up again, and the others go on. If another
+    allocation than the wanted one is up, it is ended first; where something runs on it, only if you
+    agree.
     """
 
 
@@ -442,7 +443,7 @@ def recipe_prepare() -> None:
 def recipe_export() -> None:
     """Write the weights of a run to FILE, as plain safetensors.
 
-    Of a run they are the best where it kept these (extras.keep_best), else those it saved last.
+    They are the run's best ones, if it kept these (extras.keep_best), else those it saved last.
     """
 
 

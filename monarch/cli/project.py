@@ -355,7 +355,7 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _is_of_runs(folder: Path) -> bool:
-    """Whether a run has made the folder, which then ignores all its contents."""
+    """Whether a run has made the folder: a run writes a ``.gitignore`` of ``*`` into it."""
     try:
         return (folder / ".gitignore").read_text() == "*\n"
     except OSError:
@@ -363,8 +363,11 @@ def _is_of_runs(folder: Path) -> bool:
 
 
 def load_project(path: str | None) -> Project:
-    """Return the project of ``path``, or of ``monarch.toml`` in this folder; defaults without
-    one."""
+    """Return the project of the file ``path``; ``None`` is ``monarch.toml`` in this folder.
+
+    If this folder has no ``monarch.toml``, the project has the defaults. Raises ``JobError`` if
+    ``path`` does not exist.
+    """
     file = Path(path or PROJECT_FILE)
     if file.exists():
         real = file.resolve()
@@ -442,9 +445,10 @@ def no_allocation() -> JobError:
 
 
 def other_states() -> str:
-    """Return lines about states that a person may mistake for this folder's.
+    """Return lines about jobs that a person may mistake for this folder's; "" if there are none.
 
-    If this folder has none, they say how to find hosts that are left running.
+    They name allocations that were brought up for another folder. If there are none, they explain a
+    state file in this folder that has no effect.
     """
     from monarch.job import DEFAULT_JOB_PATH
     from monarch.job.contexts import JOB_PATH_VARIABLE

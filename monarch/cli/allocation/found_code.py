@@ -55,7 +55,7 @@ class FoundScript:
     kind: Kind
 
     def lines(self, procs: int = 2) -> str:
-        """Return what kind of script it is, and what to do with it."""
+        """Return what kind of script it is, and how to run it with ``procs`` processes."""
         what_to_do = _LINES[self.kind].format(name=self.name, procs=procs)
         return f"{self.name}: {_NAMES[self.kind]}. {what_to_do}"
 

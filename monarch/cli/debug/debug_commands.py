@@ -94,7 +94,7 @@ def env_get() -> None:
 @_at_start
 @calls("monarch.cli.debug.env:list_all")
 def env_list() -> None:
-    """List all variables, or those that match."""
+    """List all variables, or those that match a pattern such as NCCL_*."""
 
 
 @env.command("set")
@@ -133,7 +133,8 @@ def env_diff() -> None:
 def stacks() -> None:
     """Show where the threads of this folder's ranks are; equal stacks are shown once.
 
-    Where nothing runs of this folder, those of your other programs, each with its folder.
+    If nothing of this folder runs, it shows the stacks of your other programs, each with its
+    folder.
 
     Nothing is stopped for it. RANKS are as in 3, 0-3,7 or ::2.
     """

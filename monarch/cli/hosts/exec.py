@@ -161,7 +161,7 @@ def exec_(
 
 @contextmanager
 def _then_killed(kills: bool) -> Iterator[None]:
-    """End the allocation after the block, if asked to."""
+    """End the allocation after the block, if ``kills`` is true."""
     try:
         yield
     finally:

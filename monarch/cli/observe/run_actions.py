@@ -59,12 +59,12 @@ class RunActions:
         return printed.getvalue()
 
     def take(self, choice: str, run: RunFolder) -> str:
-        """Answer the run's question about ranks that differ."""
+        """Answer a run that holds because its ranks differ; the run offers some choices."""
         answer_run(run, choice)
         return f"told {run.name}"
 
     def ask_slow(self, key: str, run: RunFolder) -> str:
-        """Hold the run, or give it more time, when a step on new code takes long."""
+        """Ask the run to hold ("k") or to wait longer ("+") while a step on new code takes long."""
         pusher_here().post(Bulletin(ASKED, KEYS[key]))
         return f"asked {run.name}"
 

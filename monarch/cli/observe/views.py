@@ -112,7 +112,10 @@ class RankActions:
         return {proc["uid"]: proc for look in self._visit.look() for proc in look.get("procs", ())}
 
     def _chosen(self, uids: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the current state of these procs, at most ``_MOST``. Raises ``JobError``."""
+        """Return the current state of these procs, at most ``_MOST``.
+
+        Raises ``JobError`` if one of them has ended, or none is named.
+        """
         chosen_uids = list(dict.fromkeys(uids))[:_MOST]
         procs = [proc for proc in procs_of(self._visit.look(), chosen_uids) if proc.get("address")]
         if len(procs) < len(chosen_uids) or not chosen_uids:

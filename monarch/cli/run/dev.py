@@ -129,7 +129,7 @@ class _Page:
 
 
 def _started(*words: str) -> subprocess.Popen[str]:
-    """Start a command of ours in a session of its own: Ctrl-C is for the run."""
+    """Start a ``monarch`` command in a session of its own, so that Ctrl-C does not reach it."""
     return subprocess.Popen(
         [sys.executable, *module_arguments("monarch.cli.main", *words)],
         stdin=subprocess.PIPE,

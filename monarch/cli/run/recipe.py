@@ -140,7 +140,10 @@ def export(name: str, run_or_checkpoint: str, file: Path, force: bool) -> None:
 
 
 def _copies(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Return pairs (source, target) of the files to copy for a recipe; of a folder its modules."""
+    """Return pairs (source, target) of the files to copy for a recipe.
+
+    A recipe that is a folder has a pair for each of its modules.
+    """
     if not source.is_dir():
         return [(source, target)]
     return [(each, target / each.relative_to(source)) for each in sorted(source.rglob("*.py"))]

@@ -79,7 +79,10 @@ def ls() -> None:
 
 
 def take(name: str, *, checkpoint: bool) -> None:
-    """Answer a run whose ranks differ."""
+    """Tell a run that holds because its ranks differ to continue.
+
+    All ranks take one rank's state, or with ``checkpoint`` that of the last checkpoint.
+    """
     run = find_run(name)
     answer_run(run, "c" if checkpoint else "t")
     say(f"told {run.name}")

@@ -87,7 +87,7 @@ def runs_plot() -> None:
 @click.option("--checkpoint", is_flag=True, help="the last checkpoint's state instead")
 @calls("monarch.cli.runs.runs:take")
 def runs_take() -> None:
-    """Let a run go on that holds as its ranks have come apart.
+    """Continue a run that holds because its ranks differ.
 
     All ranks take the state of the rank that the run names; with --checkpoint all go on from the
     last checkpoint, in new processes.
@@ -100,7 +100,7 @@ def runs_hold() -> None:
     """Hold the run of this folder's allocation, where a step on new code takes long.
 
     As k does in its terminal, or in a watch: the step is interrupted, all ranks go back to before
-    it, and it is made again with the next save. What is not slow goes on.
+    it, and it is made again with the next save. A run whose step is not slow goes on.
     """
 
 

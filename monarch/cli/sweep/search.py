@@ -234,8 +234,9 @@ def last_values(run: RunFolder) -> dict[str, float]:
 
 
 def value_of(run: RunFolder, metric: str) -> float | None:
-    """Return the last value of a metric, if there is one. Raises ``JobError``, naming the run's
-    metrics, if a finished run lacks this one.
+    """Return the last value of ``metric`` ("": the run's main one); ``None`` without a number.
+
+    Raises ``JobError``, naming the run's metrics, if a finished run lacks this one.
     """
     values = last_values(run)
     name = metric or metric_of([values])

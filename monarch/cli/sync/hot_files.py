@@ -48,10 +48,10 @@ class HotFiles:
         self._reported: set[LeaveOut] = set()
 
     def pushed(self, changed: Iterable[str], now: float) -> LeaveOut | None:
-        """Record a push of these files; return what to leave out, or ``None``. Files whose names
-        mark them as a training's output are left out at their second push.
+        """Record a push of these files; return the pattern of files to leave out from now on.
 
-        ``now``: seconds, by any clock.
+        ``None`` if no file is pushed too often. Files whose names mark them as a training's output
+        are left out at their second push. ``now``: seconds, by any clock.
         """
         files = [path for path in changed if not is_code(path)]
         if not 0 < len(files) <= _MAX_CHANGED:
@@ -116,12 +116,14 @@ def _is_log(path: str) -> bool | None:
 
 
 def _is_whole(pattern: str) -> bool:
-    """Whether the pattern is not for a part of a library's folder of logs, which is left out
-    whole."""
+    """Whether no folder above the pattern's last part is a library's log folder.
+
+    A log folder is left out as a whole, not in parts.
+    """
     parts = PurePosixPath(pattern).parts
     return not any(part in LOGS for part in parts[:-1])
 
 
 def is_code(path: str) -> bool:
-    """Whether a person edits such files by hand, judged by the suffix."""
+    """Whether the suffix of ``path`` is one of files that a person edits by hand."""
     return path.endswith(_CODE)

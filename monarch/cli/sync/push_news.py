@@ -68,8 +68,10 @@ class Retrying:
         )
 
     def pushed(self, report: SyncReport, now: float) -> bool:
-        """Whether this is the first of the pushes that must be tried again. ``now``: seconds, by
-        any clock that runs on."""
+        """Record a push; return whether it is the first of a row of pushes that must be retried.
+
+        ``now``: seconds, by any clock that never stops.
+        """
         self._num_taken_back += report.was_taken_back
         if report.ok:
             self._num_taken_back = 0

@@ -190,9 +190,9 @@ class Pusher:
         return {url: like_now(history) for url, history in histories.items()}
 
     def made_by_others(self, first: int, last: int) -> str:
-        """Describe the authors of the generations between two of our own.
+        """Describe who made the generations after ``first`` and before ``last``, which are our own.
 
-        The first host may have such a generation before the others: these get a moment.
+        One host may have such a generation before the others have it: wait a moment for them.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
         generations = range(first + 1, last)
@@ -304,7 +304,10 @@ class Pusher:
         self._num_lost += 1
 
     def proc_generations(self, responses: Mapping[str, Response[HostState]]) -> dict[Uid, int]:
-        """Return the generation of each proc on these hosts, by uid, if it answers."""
+        """Return the generation of each proc on these hosts, by uid.
+
+        Procs that do not answer are left out.
+        """
         node = self._agent.node
         questions = {}
         for state in states_of(responses).values():

@@ -168,8 +168,11 @@ class Watching:
         return touched - self._outputs
 
     def _is_save(self, path: Path) -> bool:
-        """Whether a touched path causes a push: ignored files must not push code over a
-        rollback."""
+        """Whether a touched path causes a push: code, a deleted path, or one that is not ignored.
+
+        A write to an ignored file causes none. After a rollback, a push would bring the newer code
+        back.
+        """
         if is_code(path.name) or not os.path.lexists(path):
             return True
         for folder in self._workspace.folders:
@@ -323,7 +326,7 @@ class Watching:
             self._is_behind = True
 
     def _look_at_project(self) -> bool:
-        """Read the project's edits; return whether there is another workspace."""
+        """Read the project's edits; return whether the workspace is another one than before."""
         if not self._edits.look(time.monotonic()):
             return False
         self._workspace = self._edits.workspace

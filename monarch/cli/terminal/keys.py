@@ -92,9 +92,9 @@ class Keys:
 
 @contextmanager
 def keys_here() -> Iterator[Keys]:
-    """Within, this caller gets the person's keys, even if another part of the program reads them.
+    """Within, yield the keys that the person presses.
 
-    That is so in ``monarch dev``.
+    In ``monarch dev``, another part of the program reads them already, and gets none in the block.
     """
     reader = _reader
     if reader is None:
