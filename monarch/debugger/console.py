@@ -202,7 +202,7 @@ class Console:
         self._tell_all(self._chosen(typed.actor, typed.ranks), typed.text)
 
     def _tell_all(self, holds: Sequence[HoldNote], line: str) -> None:
-        """Send one line to all of them and show the answers, equal ones together.
+        """Send one line to all of ``holds``, and show the answers, equal ones together.
 
         Calls that have not stopped again in time are named too.
         """

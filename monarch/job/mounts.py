@@ -78,8 +78,10 @@ class MountSource:
 
 
 class MountCopy:
-    """The receiving end of a mount: a folder that becomes equal to its source. Raises
-    ``ReplicaBusy``."""
+    """The receiving end of a mount: a folder that becomes equal to its source.
+
+    Raises ``ReplicaBusy`` if another process writes to the folder.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         os.makedirs(folder, exist_ok=True)

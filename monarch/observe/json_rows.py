@@ -22,7 +22,10 @@ def json_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_in(data: bytes) -> list[dict[str, Any]]:
-    """Return the rows in such a file's content, or in a part of it."""
+    """Return the rows in the content of a file of JSON lines, or in a part of it.
+
+    Lines that are no JSON object are left out.
+    """
     rows = []
     for line in data.decode("utf-8", "replace").splitlines():
         row = parsed_json(line)

@@ -184,7 +184,7 @@ class QueryTables:
             timer.join()
 
     def names(self) -> dict[str, list[str]]:
-        """Return the tables, with their columns."""
+        """Return the names of the tables, each with the names of its columns."""
         rows = self._database.execute(
             "SELECT table_name, column_name FROM information_schema.columns "
             "WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' AND table_name <> 'rows' "
@@ -313,7 +313,7 @@ class QueryEngine:
             return tables.query(sql, seconds=math.inf if timeout is None else timeout)
 
     def query(self, sql: str, timeout: float | None = None) -> dict[str, list[dict[str, Any]]]:
-        """Return the answer in the form of upstream's client: ``{"rows": [{column: value}]}``."""
+        """Return the answer as PyTorch's Monarch returns it: ``{"rows": [{column: value}]}``."""
         return {"rows": self.table(sql, timeout).rows}
 
 

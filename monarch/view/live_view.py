@@ -24,7 +24,7 @@ _ODD = ("failed", "hangs", "held", "no answer")
 
 @dataclass(frozen=True)
 class RankView:
-    """One actor of one rank."""
+    """What one actor does on one rank, as a row of a view."""
 
     host: str
     #: Name and rank of its proc, as ``trainer 3``.
@@ -221,7 +221,10 @@ def _only_asks(look: Mapping[str, Any]) -> bool:
 
 
 def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: float) -> RankView:
-    """Return the rank; if one of its calls is held, with the place where, and for how long."""
+    """Return ``rank`` with its held call, from ``holds``: the place, and for how long it is held.
+
+    If none of its calls is held, return ``rank`` unchanged.
+    """
     hold = holds.get((rank.uid, rank.actor, rank.rank))
     if hold is None:
         return rank
@@ -230,7 +233,11 @@ def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: f
 
 
 def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
-    """Group ranks that do the same; groups that differ from most of their actor come first."""
+    """Group ranks that do the same.
+
+    Odd groups come first: those with an error, or whose activity is that of less than half of the
+    actor's ranks.
+    """
     ranks_by_group: dict[tuple[str, ...], list[RankView]] = defaultdict(list)
     by_actor: dict[str, int] = defaultdict(int)
     for rank in ranks:

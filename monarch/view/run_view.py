@@ -130,7 +130,10 @@ class RunViews:
         self._lock = Lock()
 
     def data(self, run: RunFolder, known_events: int) -> dict[str, Any]:
-        """Return the data of a run, as `run_data` does."""
+        """Return the data of a run, as `run_data` does.
+
+        The list of events is omitted if the run has still as many as ``known_events``.
+        """
         with self._lock:
             steps = self._steps.get(run.path, lambda: _Steps(run))
             return run_data(run, self._locate, steps=steps.all(), known_events=known_events)
@@ -144,7 +147,10 @@ class RunViews:
             return {"lines": lines, "next": number, "names": tail.names()}
 
     def summaries(self, runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
-        """Return the summaries of the last runs, newest first, with cached files."""
+        """Return the summaries of the last runs, newest first.
+
+        Files that have not changed since the last call are not read again.
+        """
         with self._lock:
             return [self._summary(run) for run in reversed(runs[-_MOST_RUNS:])]
 

@@ -59,7 +59,7 @@ class RunActions:
         return printed.getvalue()
 
     def take(self, choice: str, run: RunFolder) -> str:
-        """Answer a run that holds because its ranks differ; the run offers some choices."""
+        """Answer a run that holds because its ranks differ, with a ``choice`` that it offers."""
         answer_run(run, choice)
         return f"told {run.name}"
 

@@ -190,7 +190,10 @@ class KubeApi:
         return str(self._ask(self._version.get_code)["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str) -> bool:
-        """Whether this user may do ``verb`` with such resources in the namespace."""
+        """Whether this user may do ``verb`` with a ``resource`` of the API ``group``.
+
+        It is asked for the job's namespace. A subresource is given as ``RESOURCE/SUBRESOURCE``.
+        """
         resource, _, part = resource.partition("/")
         attributes = {
             "namespace": self.namespace,
@@ -255,7 +258,10 @@ class KubeApi:
         return self._list(self._core.list_namespaced_pod, label_selector=selector)
 
     def refusals(self, owner: str) -> str:
-        """Return the last message of why the controller of ``owner`` could not create pods."""
+        """Return the last message about pods that the controller of ``owner`` could not create.
+
+        "" if there is none.
+        """
         selector = f"involvedObject.name={owner},reason=FailedCreate"
         events = self._list(self._core.list_namespaced_event, field_selector=selector)
         return str(events[-1]["message"]) if events else ""
@@ -352,8 +358,10 @@ class KubeApi:
 
 
 def _end_seconds(pod: Manifest) -> int:
-    """Return how many seconds a pod may take to end: 0 if no container has its image, so that
-    nothing runs."""
+    """Return how many seconds a pod may take to end.
+
+    0 if its containers only wait for their images: then nothing runs in it.
+    """
     statuses = pod["status"].get("containerStatuses", ())
     reasons = {status.get("state", {}).get("waiting", {}).get("reason", "") for status in statuses}
     return 0 if reasons and reasons <= _WITHOUT_IMAGE else _END_SECONDS

@@ -47,7 +47,8 @@ def by_rank(name: str, mesh: PodMesh, pods: Sequence[Manifest]) -> dict[int, Man
 def why_waiting(api: KubeApi, pod: Manifest, has_been_up: bool) -> str:
     """Return the reason why a pod waits; "" if it does not.
 
-    Raises ``JobError`` if it will never start.
+    Raises ``JobError`` if it will never start. A crash of its container is such a reason, unless
+    ``has_been_up``: then Kubernetes restarts it.
     """
     name, status = pod["metadata"]["name"], pod["status"]
     worker = worker_of(pod)["name"]

@@ -290,7 +290,10 @@ class KubernetesJob(ScheduledJob):
         return bool(waiting) or [host.url for host in hosts] != self.urls()
 
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
-        """Return the hosts that are running, and why the first of the others waits."""
+        """Return the hosts that are running, and the reason why the first that is not waits.
+
+        The reason is "" if all are running.
+        """
         hosts, waits = [], []
         for name, mesh in self._pods.items():
             pods = by_rank(name, mesh, api.pods(self._selector(name)))

@@ -105,7 +105,7 @@ class ScriptSession:
         self._answers.put(None)
 
     def order(self, order: Mapping[str, Any]) -> None:
-        """Send an order."""
+        """Send an order to the script."""
         self.asked_at = time.time()
         self._send(json.dumps(order))
 
@@ -128,11 +128,11 @@ def new_mark() -> str:
 
 
 class PythonLogin(ScriptSession):
-    """A login that runs a script in a Python there. ``script`` returns it for a mark; it is sent as
-    the first line of standard input.
+    """A login that runs a script of ours in a Python on the other machine.
 
-    A login that has closed its output gets ``words_seconds`` to end. Raises ``JobError`` if
-    ``command`` cannot be run.
+    ``script`` gets the mark of answers, and returns the script, which is sent as the first line of
+    standard input. A login that has closed its output gets ``words_seconds`` to end. Raises
+    ``JobError`` if ``command`` cannot be run.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class PythonLogin(ScriptSession):
 
 
 class LoginSession(PythonLogin):
-    """A login that starts and ends host agents, and first gets monarch if it has none."""
+    """A login that starts and ends host agents; a host without monarch gets a bundle first."""
 
     def __init__(self, command: Sequence[str], python: str, *, words_seconds: float = 5.0) -> None:
         super().__init__(command, python, _starter_script, words_seconds=words_seconds)
