@@ -63,10 +63,10 @@ class _Processes:
         self._links = {pid: dict(_links(pid)) for pid in _pids()}
 
     def ours(self) -> list[int]:
-        """Return the pids of processes with a socket in our runtime folder, and of ``monarch``
-        commands.
+        """Return the pids of our processes.
 
-        A command gets such a socket within a second.
+        They have a socket in our runtime folder, or are ``monarch`` commands. A command has no such
+        socket in its first second, so it is known by its words.
         """
         sockets = _sockets_below(runtime_dir())
         return [

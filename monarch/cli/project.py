@@ -311,8 +311,11 @@ class Project(NamedTuple):
             raise self._mistake(str(error)) from None
 
     def _ignored_by_default(self, dirs: Iterable[str | os.PathLike[str]]) -> list[str]:
-        """Return the pattern for the folder of runs, unless another program has a folder of that
-        name."""
+        """Return the pattern for the folder of runs, in a list; empty if it should not be ignored.
+
+        It is ignored if it is in the workspace, unless another program has a folder of that name
+        there.
+        """
         run_folders = [Path(folder) / OWN_RUNS.strip("/") for folder in dirs]
         project_runs = self.directory.resolve() / OWN_RUNS.strip("/")
         is_free = all(not path.exists() or _is_of_runs(path) for path in run_folders)
@@ -378,7 +381,10 @@ def load_project(path: str | None) -> Project:
 
 
 def noted_job() -> JobTrait | None:
-    """Return the allocation that was made for this folder, whether it still runs or not."""
+    """Return the job that was started for this folder; ``None`` if there was none.
+
+    It may have ended since.
+    """
     from monarch.job import DEFAULT_JOB_PATH, job_load
 
     try:

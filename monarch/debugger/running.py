@@ -204,8 +204,10 @@ class RunningRanks:
 
 
 class Flights:
-    """The last collectives of procs, from torch's flight recorder; ``found`` has each mesh and
-    record."""
+    """The last collectives of procs, from torch's flight recorder.
+
+    It is made from each proc's mesh and record, by uid.
+    """
 
     def __init__(self, flights: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
         self._pending: dict[str, Collective] = {}

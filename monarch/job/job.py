@@ -339,10 +339,10 @@ class JobTrait(ABC):
         local_mount_point: str,
         meshes: Sequence[str] | None = None,
     ) -> None:
-        """Make ``state()`` mirror the hosts' folders in a local one, each under its host's
-        coordinates.
+        """Make ``state()`` mirror folders of the hosts in a local folder.
 
-        ``$SUBDIR`` in ``remote_mount_point`` is that name, such as ``hosts_0``.
+        Each has a subfolder there, named by its host's coordinates, such as ``hosts_0``.
+        ``$SUBDIR`` in ``remote_mount_point`` is this name.
         """
         self._mount_specs.append(
             MountSpec(
@@ -546,7 +546,10 @@ def job_load(filename: str | os.PathLike[str]) -> JobTrait:
 
 
 def _end_earlier(job: JobTrait) -> None:
-    """End an earlier program's allocation. A failure is logged; the program gets its hosts."""
+    """End the allocation of an earlier program, whose place a new one takes.
+
+    A failure is logged, and does not stop the new one.
+    """
     try:
         job._end("replaced")
     except Exception:

@@ -56,7 +56,7 @@ def _as_number(digits: str) -> int | float:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether the number is a time that a calendar has."""
+    """Whether the value is a time, in seconds since 1970, that a calendar date can have."""
     return isinstance(value, int | float) and abs(value) < _MOST_SECONDS
 
 

@@ -215,7 +215,10 @@ class LiveView:
 
 
 def _only_asks(look: Mapping[str, Any]) -> bool:
-    """Whether the look is at a program all of whose procs are on the hosts of its allocation."""
+    """Whether the look is at a program that has no procs of its own.
+
+    All its procs, if any, are on the hosts of its allocation.
+    """
     client = look.get("client_state") or {}
     return bool(client) and client["uid"] == look.get("uid") and not look.get("procs")
 
@@ -285,7 +288,7 @@ def cells_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def size_in_words(num_bytes: float | None) -> str:
-    """Return a size such as ``1.2G``."""
+    """Return a size such as ``1.2G``; ``-`` if it is not known."""
     if num_bytes is None:
         return "-"
     for unit in ("", "K", "M"):

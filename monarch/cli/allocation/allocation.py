@@ -43,7 +43,11 @@ _ANSWER_SECONDS = 5.0
 
 
 def apply(spec: str | None, file: str | None, yes: bool, idle_timeout: str | None = None) -> None:
-    """Start the job ``spec`` (MODULE.NAME), or that of the project file, unless it runs already."""
+    """Bring the wanted job up; if it is up already, only restart its lost hosts.
+
+    ``spec`` is MODULE.NAME, ``file`` a project file; without them it is the job of this folder. The
+    hosts end by themselves after ``idle_timeout`` without use.
+    """
     limit = None if idle_timeout is None else _seconds(idle_timeout)
     job_wanted = _wanted(spec, file, yes=yes)
     noted = noted_job()

@@ -19,7 +19,10 @@ _PID = re.compile(r"pid (\d+), user ")
 
 
 def users_of(job: JobTrait) -> list[str]:
-    """Return the programs that the job's hosts serve, without this one, each with its run."""
+    """Return the names of the programs that the job's hosts serve, as `named` gives them.
+
+    This program is left out, and so are hosts that do not answer at once.
+    """
     if job.num_running() == 0:
         return []
     addresses = {url: job.visit(url) for url in job.urls()}

@@ -75,9 +75,9 @@ def dashboard(
 
 
 def _of_folder(read_only: bool) -> PageSource:
-    """Return the page of all that runs in this folder, now or later, and of its ended runs.
+    """Return the page of what runs in this folder, also of what begins later, and of its runs.
 
-    Raises ``JobError`` if there are neither.
+    Raises ``JobError`` if nothing runs, and there is no run.
     """
     hosts = hosts_here()
     if not hosts and not runs_in(RUNS):

@@ -172,7 +172,7 @@ def _is_of(run: RunFolder, uid: str) -> bool:
 
 
 def _check_in_workspace(recipe: str, config_file: str | None) -> None:
-    """Raise ``JobError`` for files that the host would not have."""
+    """Raise ``JobError`` if the recipe's file or the config does not exist in the workspace."""
     folders = [Path(entry.local).resolve() for entry in load_project(None).make_workspace().folders]
     for path in (recipe.partition(":")[0], config_file):
         if path and (path.endswith((".py", ".toml")) or "/" in path):

@@ -198,20 +198,25 @@ def _tell_as_python_does(error: Exception) -> None:
 
 
 def outline_here(name: str) -> Outline | None:
-    """Return the outline of that recipe, read without importing torch; ``None`` if it has none."""
+    """Return the outline of the recipe ``name``; ``None`` if it has none.
+
+    It is read without importing torch.
+    """
     _import_from_workspace(name)
     return outline_of(name)
 
 
 def preload_here(name: str) -> tuple[str, ...]:
-    """Return the modules to import before that recipe's procs start, without importing the
-    recipe."""
+    """Return the modules to import before the procs of the recipe ``name`` start.
+
+    The recipe itself is not imported for it.
+    """
     _import_from_workspace(name)
     return preload_of(name)
 
 
 def fast_dev_here(name: str) -> tuple[str, ...]:
-    """Return the overrides with which that recipe runs all its code paths in a few steps.
+    """Return the overrides with which the recipe ``name`` runs all its code in a few steps.
 
     Raises ``JobError`` if it declares none.
     """

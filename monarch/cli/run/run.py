@@ -327,7 +327,7 @@ class RunEnded(MonarchError):
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A request for a run. The same request resumes an unfinished run of it."""
+    """A request for a run. If it is made again, it resumes the run that it left unfinished."""
 
     recipe: str
     config_file: str | None

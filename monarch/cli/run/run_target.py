@@ -122,8 +122,10 @@ class RunTarget:
         choose: Callable[[str], OnHostLoss],
         why_unfit: Callable[[int], str],
     ) -> RunAllocation | None:
-        """Return the run's allocation, which replaces lost hosts; ``None`` on this machine
-        alone."""
+        """Return the run's allocation, which replaces lost hosts.
+
+        ``None`` if the run has none, or one whose state is not kept.
+        """
         job = self.job
         if job is None or job._state_path is None:
             return None

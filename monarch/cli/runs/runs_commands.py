@@ -116,6 +116,6 @@ def runs_wait() -> None:
 def runs_attach() -> None:
     """Watch a run that goes on detached, with the keys that it has in its own terminal.
 
-    It shows what the run wrote last, and goes on. Ctrl-C asks whether to leave the run to itself or
-    to end it.
+    It shows what the run wrote last, then what it writes. Ctrl-C asks whether to leave the run to
+    itself or to end it.
     """

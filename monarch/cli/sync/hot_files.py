@@ -28,9 +28,9 @@ _CODE = (
 
 
 class LeaveOut(NamedTuple):
-    """A ``pattern`` that leaves files out, for the ignore file ``file``.
+    """A ``pattern`` for the ignore file ``file`` that leaves files out.
 
-    ``is_sure``: no person changes such files, or not so often.
+    ``is_sure`` is false if a person may want such files to be pushed, as weights.
     """
 
     pattern: str
@@ -39,7 +39,7 @@ class LeaveOut(NamedTuple):
 
 
 class HotFiles:
-    """Gets every push, and reports once for files that they change all the time."""
+    """Finds files that pushes change all the time, and reports each once."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace

@@ -52,7 +52,7 @@ class OtherUsers:
                 pusher.post(_about_us("left"))
 
     def answer(self, choice: str) -> None:
-        """Answer the question of a run that holds."""
+        """Answer the question of a run that holds, with one of the choices that it offers."""
         if self._pusher is not None:
             about = f"answer {client().node.uid}"
             with contextlib.suppress(MonarchError, SyncError):

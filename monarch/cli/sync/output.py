@@ -88,7 +88,7 @@ class Lines:
                 terminal.prose(f"  {line}", "yellow")
 
     def _followed(self, report: SyncReport) -> Iterator[str]:
-        """Yield a line about files that were unreadable before, and which the hosts now have."""
+        """Yield a line about files that were unreadable at the last push, and now are readable."""
         unread_before = self._unread
         self._unread = {problem.path for problem in report.problems if problem.is_unreadable}
         if readable := sorted(unread_before - self._unread):
@@ -164,7 +164,7 @@ def telling_progress(output: Output) -> Iterator[Progress]:
 
 
 def listed(names: Sequence[object]) -> str:
-    """Return names from outside in one line, with control characters escaped."""
+    """Return names that others chose in one line, with control characters escaped."""
     return ", ".join(printable(str(name)) for name in names)
 
 

@@ -15,7 +15,7 @@ _MAX_TAKEN_BACK = 3  # pushes that were shown already: each makes two generation
 
 
 class PushNews:
-    """Decides which results of pushes are new, compared with those that were reported."""
+    """Compares the report of each push with that of the last one, to say only what is new."""
 
     def __init__(self) -> None:
         #: Generation, digest and errors of the last push.
@@ -32,7 +32,7 @@ class PushNews:
         return any(problem.is_unreadable for problem in self._problems)
 
     def pushed(self, report: SyncReport) -> bool:
-        """Take a push's report; return whether it is news."""
+        """Record a push's report; return whether it says something that the last one did not."""
         last, self._last = self._last, (report.generation, report.digest, report.errors)
         self.fixed = ""
         if last[2] and report.ok:

@@ -183,7 +183,10 @@ class Pusher:
         return HostHistory(self._agent.node, {name: addresses[url] for name, url in names.items()})
 
     def like_now(self, responses: Mapping[str, Response[HostState]]) -> dict[str, frozenset[int]]:
-        """Return which generations of each host with procs, by URL, equal its current state."""
+        """Return for each host, by URL, the generations whose state equals its current one.
+
+        Only hosts with procs are asked.
+        """
         addresses = self.addresses()
         hosts = {url: addresses[url] for url, state in states_of(responses).items() if state.procs}
         histories = HostHistory(self._agent.node, hosts).histories(WHOLE_HISTORY)
@@ -349,7 +352,7 @@ class Pusher:
 
 
 def states_of(responses: Mapping[str, Response[HostState]]) -> dict[str, HostState]:
-    """Return the states of the hosts that have answered."""
+    """Return the states of the hosts that have answered, by URL."""
     return {url: response.answer for url, response in responses.items() if not response.error}
 
 

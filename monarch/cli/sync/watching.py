@@ -338,7 +338,10 @@ class Watching:
     # The allocation
 
     def _look_at_allocation(self, *, is_idle: bool) -> bool:
-        """Check the allocation, if there is time for it; return whether there is another one."""
+        """Check the allocation; return whether another one has replaced it.
+
+        While an allocation is up, this is checked only if ``is_idle``.
+        """
         pusher = self._pusher
         if pusher is not None and not is_idle:
             return False

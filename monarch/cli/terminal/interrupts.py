@@ -107,7 +107,7 @@ def push_taken_back(only_looks: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def interrupt_kept() -> Iterator[None]:
-    """Raise a Ctrl-C that was swallowed within at the end of the block.
+    """At the end of the block, raise the Ctrl-C that code within has swallowed.
 
     Some libraries are imported inside a `try` that catches every exception.
     """

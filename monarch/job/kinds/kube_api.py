@@ -211,7 +211,7 @@ class KubeApi:
         return bool(answer["status"]["allowed"])
 
     def nodes(self) -> list[Manifest]:
-        """Return the nodes of the cluster, if this user may list them."""
+        """Return the nodes of the cluster. Raises ``JobError`` if this user may not list them."""
         return list(self._ask(self._core.list_node)["items"])
 
     def create(self, manifest: Manifest, *, is_trial: bool = False) -> None:

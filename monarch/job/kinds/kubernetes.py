@@ -381,7 +381,10 @@ class KubernetesJob(ScheduledJob):
 
 
 def _as_template(data: Any, name: str) -> Manifest:
-    """Return a pod template from data or a model; a pod's spec alone is accepted too."""
+    """Return a pod template, from one as data or as a model of the client library.
+
+    A pod's spec alone is accepted too. Raises ``ValueError`` if it has no containers.
+    """
     if not isinstance(data, Mapping):
         from kubernetes import client
 

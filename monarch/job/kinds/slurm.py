@@ -344,8 +344,10 @@ def _run(
     script: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command of Slurm's and return its output. Raises ``JobError`` with its own words,
-    after ``problem``."""
+    """Run a command of Slurm's and return its output.
+
+    If it fails, raises ``JobError`` with ``problem``, and what the command printed.
+    """
     try:
         result = subprocess.run(
             command,
