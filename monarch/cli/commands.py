@@ -26,7 +26,7 @@ _JSON = "--json"
 
 
 class _Commands(click.Group):
-    """Lists the commands in the order of this file, each with a whole sentence."""
+    """The command `monarch`, which lists its commands in the order of this file."""
 
     def make_context(
         self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any
@@ -46,7 +46,10 @@ class _Commands(click.Group):
 
 
 def json_behind(command: click.Command, args: Sequence[str]) -> list[str]:
-    """Return the command line with a ``--json`` before a command's name moved behind it."""
+    """Return the command line with a ``--json`` moved behind the last command's name.
+
+    Without ``--json`` it is unchanged. Raises ``UsageError`` if the command has no ``--json``.
+    """
     moved = list(args)
     index, path, is_asked = 0, [], False
     while isinstance(command, click.Group) and index < len(moved) and not _takes_json(command):

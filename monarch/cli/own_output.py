@@ -20,8 +20,9 @@ _OUTPUTS = (1, 2)  # stdout and stderr
 
 
 def without_own_output(workspace: Workspace) -> Workspace:
-    """Return the workspace without files that stdout or stderr of this process, or another process
-    of ours, writes.
+    """Return the workspace without files into which our own processes write.
+
+    Of this process, only the files of stdout and stderr are meant.
     """
     processes = _Processes()
     files = processes.files_behind(os.getpid(), _OUTPUTS)

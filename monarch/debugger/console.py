@@ -137,7 +137,10 @@ class Console:
         self._way_in(typed.actor, typed.ranks)()
 
     def _way_in(self, actor: str, rank: int) -> Callable[[], None]:
-        """Return a function that attaches to a held call, or looks at a running one."""
+        """Return a function that attaches to a held call, or looks at a running one.
+
+        Raises ``NotAnswered`` if the rank has neither.
+        """
         try:
             hold = self._find(actor, rank)
         except NotAnswered:

@@ -213,7 +213,7 @@ def _is_of_project(path: Path) -> bool:
 
 
 def _folder_of(path: Path) -> Path:
-    """Return the folder that a state belongs to. Raises ``JobError`` if ``path`` is no file's."""
+    """Return the folder that a state belongs to. Raises ``JobError`` if ``path`` names no file."""
     if path.name in ("", ".", ".."):
         raise JobError(f"{path} is no path of a file")
     return path.parent.parent if _is_of_project(path) else path.parent

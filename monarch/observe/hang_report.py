@@ -164,7 +164,10 @@ def settled_report(
 
 
 def holds_of(looks: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], HoldNote]:
-    """Return the held calls, by proc, actor and rank. A host and its client may report the same."""
+    """Return the held calls, by proc, actor and rank.
+
+    A call that both a host and its client report is in the result once.
+    """
     return {
         (hold.proc, hold.actor, hold.rank): hold
         for look in looks

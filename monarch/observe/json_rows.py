@@ -39,8 +39,8 @@ def rows_in(data: bytes) -> list[dict[str, Any]]:
 def parsed_json(text: str | bytes) -> Any:
     """Parse JSON; return ``None`` for invalid text.
 
-    An integer of more than 63 bits becomes a float, as in most languages: readers calculate with
-    numbers, and whoever wrote the file may be a stranger.
+    An integer of more than 63 bits becomes a float, since the sum of a float and a very large
+    integer is an error in Python.
     """
     try:
         return json.loads(text, parse_int=_as_number)

@@ -122,8 +122,11 @@ class QueryTables:
             self._database.execute(f"SET {setting}")
 
     def _load_files(self, table: str, paths: Sequence[Path], folder: str, empty: str) -> None:
-        """Load rows of JSON files, each with the name of its run; lines that were cut short are
-        left out."""
+        """Load the rows of JSON files into ``table``, each with the name of its run.
+
+        Lines that were cut short are left out. ``empty`` declares more columns for a table without
+        rows.
+        """
         lines = []
         for path in paths:
             for row in json_rows(path):
@@ -283,8 +286,10 @@ _ACTOR_COLUMNS = (
 
 
 class QueryEngine:
-    """Answers queries about a running mesh, each from the records of its processes at that
-    moment."""
+    """Answers queries about a running mesh.
+
+    Each query is answered from the records that the processes have at its time.
+    """
 
     def __init__(self, visit: Callable[[], MeshVisit], runs: Sequence[Path] = ()) -> None:
         self._visit = visit

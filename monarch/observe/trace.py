@@ -160,7 +160,7 @@ class MeshTrace:
     def _slice(
         self, row: Mapping[str, Any], name: str, kind: str, us: float, args: Mapping[str, Any]
     ) -> None:
-        """Add a slice of ``us`` microseconds from the moment on at which a row's event began."""
+        """Add a slice of ``us`` microseconds that begins when the row's event began."""
         self._add("X", row, self._began(row), name=name, cat=kind, dur=us, args=args)
 
     def _call(self, row: Mapping[str, Any]) -> None:

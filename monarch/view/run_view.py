@@ -139,8 +139,11 @@ class RunViews:
             return run_data(run, self._locate, steps=steps.all(), known_events=known_events)
 
     def log(self, run: RunFolder, ranks: frozenset[int], after: int) -> dict[str, Any]:
-        """Return the lines of these ranks, or of all if ``ranks`` is empty, after line number
-        ``after``."""
+        """Return the lines of ``ranks`` after line number ``after``; no ranks are all ranks.
+
+        ``lines`` has the lines, ``next`` the number to ask with next, ``names`` the names of the
+        logs.
+        """
         with self._lock:
             tail = self._tails.get((run.path, ranks), lambda: _LogTail(run, ranks))
             lines, number = tail.since(after)

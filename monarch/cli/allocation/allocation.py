@@ -259,6 +259,6 @@ def _show(job: JobTrait, responses: Mapping[str, Response[HostState]]) -> None:
 
 
 def inspect_job(job: JobTrait) -> dict[str, Response[HostState]]:
-    """Ask each host agent of a job for its state, by URL, without becoming their client."""
+    """Return each host agent's state, by URL, or its ``error``, without becoming its client."""
     addresses = {url: job.visit(url) for url in job.urls()}
     return inspect_hosts(client().node, addresses, may_come_up=may_come_up(job))

@@ -82,7 +82,7 @@ class FoundCode:
 
 
 def look_at(folder: Path) -> FoundCode:
-    """Look at the files of a project, those at its top and one folder below."""
+    """Return what a project has, from its files at the top and one folder below."""
     paths = [*sorted(folder.glob("*.py")), *sorted(folder.glob("*/*.py"))][:_MOST_FILES]
     scripts = []
     for path in paths:

@@ -26,9 +26,9 @@ def debug(
     """A console for calls that are held at a breakpoint, or at an error.
 
     `breakpoint()` in an endpoint holds that call, and says so. This opens its debugger, for all
-    hosts of this folder's allocation and all programs that you run on this machine: without a
-    port, and beside others. NAME and RANK attach to one call at once, and exit with 1 where that
-    rank has no held and no running call. `help` lists the commands.
+    hosts of this folder's allocation and all programs that you run on this machine. It needs no
+    port, and several consoles may be open. NAME and RANK attach to one call at once, and exit with
+    1 where that rank has no held and no running call. `help` lists the commands.
     """
     from monarch.cli.debug.debug import debug, edit
 

@@ -116,8 +116,10 @@ def _probes(job: JobTrait, up: JobTrait | None) -> dict[str, OpenProbe]:
 
 
 def _of_slurm(job: SlurmJob, timeout: float) -> Iterator[Finding]:
-    """Yield findings about Slurm's commands, and its answer to a test of the job, which is not
-    queued."""
+    """Yield findings about Slurm's commands, and about what sbatch says to a test of the job.
+
+    The test queues nothing.
+    """
     missing = [
         name for name in ("sbatch", "squeue", "scontrol", "scancel") if not shutil.which(name)
     ]

@@ -71,7 +71,7 @@ def ask(job: JobTrait, hosts: Sequence[JobHost]) -> tuple[list[LiveHost], dict[s
 
 
 def all_live(job: JobTrait, hosts: Sequence[JobHost]) -> list[LiveHost]:
-    """Return all hosts. Raises ``JobError`` if one does not answer."""
+    """Return all ``hosts`` with their states. Raises ``JobError`` if one does not answer."""
     live, wrong = ask(job, hosts)
     if wrong and not live and not job.is_running():
         raise no_allocation()

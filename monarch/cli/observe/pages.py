@@ -107,7 +107,7 @@ def _live(visit: MeshVisit, hosts: Hosts, title: str, read_only: bool) -> PageSo
 
 
 def _of_run(run: RunFolder, read_only: bool) -> PageSource:
-    """Return the page of a run without hosts, from the data in its folder."""
+    """Return the page of a run from the data in its folder; no host is asked."""
 
     def act(action: str, uids: Sequence[str]) -> str:
         raise JobError(f"{run.name} has ended: there is nothing to ask for {action}")

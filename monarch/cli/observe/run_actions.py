@@ -41,7 +41,10 @@ class RunActions:
         return action in self._actions
 
     def do(self, action: str, names: Sequence[str]) -> str:
-        """Run an action on one run. Raises ``JobError`` for an unknown action."""
+        """Run an action on one run, and return its text.
+
+        Raises ``JobError`` for an unknown action, or not exactly one name.
+        """
         if len(names) != 1:
             raise JobError("name one run")
         return self._actions[action](find_run(names[0]))

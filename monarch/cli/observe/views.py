@@ -44,7 +44,10 @@ class RankActions:
         }
 
     def do(self, action: str, uids: Sequence[str]) -> str:
-        """Run an action on these procs. Raises ``JobError`` for an unknown action."""
+        """Run an action on these procs, and return its text.
+
+        Raises ``JobError`` for an unknown action.
+        """
         if action not in self._actions:
             raise JobError(f"{action!r} is not one of {', '.join(self._actions)}")
         return self._actions[action](uids)
@@ -62,7 +65,10 @@ class RankActions:
         return "\n".join(lines).rstrip()
 
     def profile(self, uids: Sequence[str]) -> str:
-        """Record with torch's profiler for two seconds, and write one file for all ranks."""
+        """Record with torch's profiler for two seconds, and write one file for all ranks.
+
+        Return its path, and the errors of ranks that have no trace.
+        """
         addresses = [msgspec.convert(proc["address"], ProcAddress) for proc in self._chosen(uids)]
         profiles = self._visit.profile(addresses, _PROFILE_SECONDS)
         looks = self._visit.look(flight=True)

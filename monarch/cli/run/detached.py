@@ -198,11 +198,9 @@ def _runs_there() -> str:
 
 
 def _bring_project(job: JobTrait, host: LiveHost) -> str:
-    """Send the workspace and the allocation's state to the run's host; return the state's path
-    there.
+    """Send the workspace and the allocation's state to the run's host.
 
-    The state is kept in that user's state folder, signed with the key there, since the sender has
-    the job's secret.
+    Return the path of the state on that host. The host signs it with its own user's key.
     """
     if Path(PROJECT_FILE).exists():
         pushed = subprocess.run(

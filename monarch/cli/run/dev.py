@@ -60,7 +60,7 @@ class _Watch:
         _send(self._process, key)
 
     def end(self) -> None:
-        """Make the watch undo an unfinished push, and end it."""
+        """End the watch, which first undoes an unfinished push."""
         self._is_ending = True
         end_child(self._process, _END_SECONDS)
         self._reader.join(_END_SECONDS)

@@ -47,7 +47,7 @@ def show(name: str, is_toml: bool) -> None:
 
 
 def cp(name: str, file: Path | None, force: bool) -> None:
-    """Copy a recipe, or its config, to ``file``."""
+    """Copy a recipe, or its config, to ``file``; ``None`` is a name made from the recipe's."""
     recipe = recipe_here(name)
     is_folder = recipe.path is not None and recipe.path.is_dir()
     target = file or Path(f"my_{recipe.name}{'' if is_folder else '.py'}")
@@ -237,7 +237,7 @@ def workspace_first() -> None:
 
 
 def _import_from_workspace(name: str) -> None:
-    """Make imports find the workspace's modules.
+    """Make imports prefer the workspace's modules to installed ones.
 
     For a built-in recipe, installed modules come first: a ``torch.py`` in the folder does not
     replace torch.

@@ -48,10 +48,10 @@ def runs_logs() -> None:
 @click.option("--yes", "-y", is_flag=True, help="do not ask")
 @calls("monarch.cli.runs.runs:rm")
 def runs_rm() -> None:
-    """Take runs away, with their checkpoints, logs and reports.
+    """Remove runs, with their checkpoints, logs and reports.
 
-    Asks first at a terminal; elsewhere it needs --yes. A run that is going on stays, and so do all
-    others that were named beside it. The beginning of a name will do where only one run has it.
+    Asks first at a terminal; elsewhere it needs --yes. If one of the named runs is going on, none
+    is removed. The beginning of a name will do where only one run has it.
     """
 
 
@@ -107,7 +107,7 @@ def runs_hold() -> None:
 @runs.command("wait")
 @calls("monarch.cli.runs.slow_runs:ask_slow_runs", key="+")
 def runs_wait() -> None:
-    """Give a step on new code that takes long more time, as + does in the run's terminal."""
+    """Give more time to a step on new code that takes long, as + does in the run's terminal."""
 
 
 @runs.command("attach")

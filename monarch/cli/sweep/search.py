@@ -247,7 +247,10 @@ def value_of(run: RunFolder, metric: str) -> float | None:
 
 
 def best_of(runs: Sequence[RunFolder], metric: str = "", goal: Goal | None = None) -> str:
-    """Return a text that names the best run, by the given metric or by one that all runs have."""
+    """Return a text that names the best run, by ``metric`` ("": one that all runs have).
+
+    "" if fewer than two runs can be compared.
+    """
     measured = [last_values(run) for run in runs]
     finite = [
         (run, {name: value for name, value in values.items() if math.isfinite(value)})

@@ -62,7 +62,7 @@ class KubeConfig:
         return cls(config=mapping, context=context)
 
     def pinned(self, context: str) -> KubeConfig:
-        """Return the same configuration in one of its contexts."""
+        """Return this configuration with ``context`` as the kubeconfig's context."""
         return KubeConfig(self.path, self.config, context)
 
     @property

@@ -86,7 +86,7 @@ def port_of(pod: Manifest, port: int) -> int:
 
 
 def is_in_reach(url: str) -> bool:
-    """Whether packets reach a pod and return; also if its answer is that the port is closed."""
+    """Whether a packet to a pod is answered; True also if the answer is that the port is closed."""
     parts = urlsplit(url)
     error = connection_error(parts.hostname or "", parts.port or 0, _REACH_SECONDS)
     return error is None or isinstance(error, ConnectionRefusedError)

@@ -290,9 +290,9 @@ class KubernetesJob(ScheduledJob):
         return bool(waiting) or [host.url for host in hosts] != self.urls()
 
     def _look(self, api: KubeApi) -> tuple[list[PlacedHost], str]:
-        """Return the hosts that are running, and the reason why the first that is not waits.
+        """Return the hosts that are running, and why the first missing one waits.
 
-        The reason is "" if all are running.
+        The reason is "" if none is missing.
         """
         hosts, waits = [], []
         for name, mesh in self._pods.items():

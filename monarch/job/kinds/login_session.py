@@ -123,7 +123,7 @@ class ScriptSession:
 
 
 def new_mark() -> str:
-    """Return the beginning of answers of a new session, which no shell prints."""
+    """Return a new mark: the text with which a session's answers begin, and no shell's lines."""
     return f"monarch-{secrets.token_hex(8)} "
 
 
