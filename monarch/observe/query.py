@@ -296,7 +296,7 @@ class QueryEngine:
         self._runs = tuple(runs)
 
     def tables(self, sql: str = "") -> QueryTables:
-        """Gather all tables now; stacks only if ``sql`` names them."""
+        """Gather and return all tables; those of stacks have rows only if ``sql`` names them."""
         visit = self._visit()
         drained = visit.drain()
         looks = visit.look(flight=True)

@@ -227,7 +227,10 @@ _MAKERS = {
 
 
 def _integer_threads(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace thread names by numbers, which the format needs; add an event with each name."""
+    """Return the events with a number for each thread, which the format needs, instead of its name.
+
+    An event for each thread has its name.
+    """
     numbers: dict[tuple[int, str], int] = {}
     numbered = []
     for event in events:

@@ -101,7 +101,7 @@ class Drained:
 
 
 def hosts_of(agent: ClientAgent) -> dict[str, ProcAddress]:
-    """Return all hosts that a program runs on: those that it is attached to, and itself."""
+    """Return all hosts that a program runs on, by URL: those that it is attached to, and itself."""
     linked = {url: link.address for url, link in agent.links.items() if not link.is_lost}
     return {"this program": agent.node.address, **linked}
 

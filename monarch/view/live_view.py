@@ -236,7 +236,7 @@ def _held(rank: RankView, holds: Mapping[tuple[str, str, int], HoldNote], now: f
 
 
 def grouped(ranks: Sequence[RankView]) -> list[RankGroup]:
-    """Group ranks that do the same.
+    """Return groups of ranks that do the same.
 
     Odd groups come first: those with an error, or whose activity is that of less than half of the
     actor's ranks.

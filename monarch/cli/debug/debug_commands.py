@@ -62,7 +62,7 @@ _at_start = click.option(
 @_mesh
 @click.pass_context
 def env(context: click.Context, versions: bool, ranks: str, mesh: str) -> None:
-    """Environment variables of all ranks, also while they are busy; the odd ones are marked.
+    """Environment variables of all ranks, also while they are busy; those that differ are marked.
 
     Values of variables that look like secrets are hidden behind a digest, by which they can still
     be compared. What is set is remembered for procs that start later.

@@ -76,7 +76,7 @@ def doctor(file: str | None, timeout: float, is_json: bool) -> None:
 
 
 def _before(job: JobTrait, timeout: float) -> Iterator[Finding]:
-    """Yield the findings that need no host."""
+    """Yield findings about what can be checked without a host: commands here, schedulers."""
     if job.kind == "ssh":
         if shutil.which("ssh") is None:
             yield Finding(

@@ -129,7 +129,10 @@ class _Page:
 
 
 def _started(*words: str) -> subprocess.Popen[str]:
-    """Start a ``monarch`` command in a session of its own, so that Ctrl-C does not reach it."""
+    """Start a ``monarch`` command in a session of its own, and return the process.
+
+    Ctrl-C in this terminal does not reach it: that is for the run.
+    """
     return subprocess.Popen(
         [sys.executable, *module_arguments("monarch.cli.main", *words)],
         stdin=subprocess.PIPE,

@@ -151,7 +151,7 @@ class RunTarget:
         )
 
     def spawn(self, hosts: HostMesh, recipe: Recipe) -> ProcMesh:
-        """Spawn procs for a recipe that does not spawn its own."""
+        """Spawn and return the procs for a recipe that does not spawn its own."""
         preload = recipe.preload or tuple(name for name in ("torch",) if name in sys.modules)
         return hosts.spawn_procs({"procs": self.procs_per_host}, name=recipe.name, preload=preload)
 

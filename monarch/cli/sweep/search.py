@@ -183,7 +183,7 @@ def choices_of(space: Sequence[Dimension]) -> list[Given]:
 
 
 def drawn_from(space: Sequence[Dimension], num: int, seed: int) -> list[Given]:
-    """Draw ``num`` random settings; the same settings for the same seed."""
+    """Return ``num`` random settings; the same ``seed`` gives the same settings."""
     draw = random.Random(seed)
     return [
         tuple(dim.drawn(draw) if isinstance(dim, ValueRange) else draw.choice(dim) for dim in space)

@@ -135,7 +135,7 @@ class Slot:
 
 
 def slots_of(target: RunTarget, num_slots: int) -> list[Slot]:
-    """Divide the target into ``num_slots`` parts of equal size.
+    """Return the target's ``num_slots`` parts, all of equal size.
 
     Raises ``JobError`` if there are not enough procs.
     """

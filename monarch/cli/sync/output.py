@@ -170,7 +170,10 @@ def listed(names: Sequence[object]) -> str:
 
 @contextmanager
 def errors(*, is_json: bool) -> Iterator[None]:
-    """Report our errors in the format of the command's other output, and end the command."""
+    """Within, with ``is_json``, report our errors as JSON lines and end the command.
+
+    It exits with 2 for a ``ConfigError``, else with 1. Without ``is_json`` errors are raised.
+    """
     try:
         yield
     except (MonarchError, SyncError, ConfigError) as error:

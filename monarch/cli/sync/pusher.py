@@ -111,10 +111,10 @@ class Pusher:
         output: Output,
         options: PushOptions,
     ) -> SyncReport:
-        """Push a workspace to all hosts; only ``touched`` paths may have changed (``None``: any).
+        """Push a workspace to all hosts, and return the report.
 
-        The hosts are asked first whether they run, unless all have followed the last push, and no
-        host was lost since.
+        Only ``touched`` paths may have changed (``None``: any). The hosts are asked first whether
+        they run, unless all have followed the last push, and no host was lost since.
         """
         silent: dict[Uid, str] = {}
         num_lost = self._num_lost
@@ -152,7 +152,10 @@ class Pusher:
     def roll_back(
         self, workspace: Workspace, generation: int, output: Output, *, best_effort: bool = False
     ) -> SyncReport:
-        """Roll all hosts back to a generation."""
+        """Roll all hosts back to ``generation``, and return the report.
+
+        With ``best_effort``, hosts that do not answer are left out.
+        """
         states, silent = self._split(best_effort=best_effort)
         past = self.past(states)
         addresses = list(self.addresses().values())

@@ -146,9 +146,9 @@ class Watching:
             self._push(frozenset())
 
     def _without_output(self, touched: AbstractSet[Path]) -> AbstractSet[Path]:
-        """Return the paths without files into which our own processes write their output.
+        """Return the touched paths without those into which our own processes write their output.
 
-        From then on the workspace ignores those files.
+        From then on the workspace ignores these files.
         """
         suspects = {path for path in touched - self._outputs if not is_code(path.name)}
         writers = files_of_our_processes() if suspects else {}

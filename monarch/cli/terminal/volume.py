@@ -46,7 +46,7 @@ def _note(context: click.Context, option: click.Parameter, is_given: bool) -> No
 
 
 def with_volume(command: click.Command) -> click.Command:
-    """Add --quiet and --verbose to the command and to its subcommands."""
+    """Add --quiet and --verbose to the command and to its subcommands; return the command."""
     if not any(option.name == _QUIET for option in command.params):
         command.params += options()
         if isinstance(command, click.Group):

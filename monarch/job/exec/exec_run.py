@@ -167,7 +167,10 @@ class ExecRun:
                 remote.signal(number)
 
     def wait(self, write: Callable[[int, bytes], object]) -> list[ProgramEnd]:
-        """Wait until all have ended; ``write(stream, data)`` shows the output of a single rank."""
+        """Wait until all have ended, and return the end of each.
+
+        ``write(stream, data)`` shows the output of a single rank.
+        """
         deadline = time.monotonic() + _START_SECONDS
         while True:
             self.write_some(write)

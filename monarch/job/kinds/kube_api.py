@@ -76,7 +76,10 @@ class KubeConfig:
         return not self.is_in_cluster
 
     def kubectl(self) -> list[str]:
-        """Return the kubectl command for the same API server and user. Raises ``JobError``."""
+        """Return the kubectl command for the same API server and user.
+
+        Raises ``JobError`` if kubectl is not installed.
+        """
         if shutil.which("kubectl") is None:
             raise JobError(
                 "this machine does not reach the pods themselves, and has no `kubectl` on the path "
@@ -126,7 +129,10 @@ def _kubeconfig_of(configuration: Any) -> dict[str, Any]:
 
 @functools.cache
 def _as_file(text: str) -> str:
-    """Write the text to a file that only its owner may read, until this program ends."""
+    """Write the text to a file that only its owner may read; return the path.
+
+    The file is removed when this program ends.
+    """
     with tempfile.NamedTemporaryFile("w", prefix="monarch-kube-", delete=False) as file:
         file.write(text)
     atexit.register(Path(file.name).unlink, missing_ok=True)

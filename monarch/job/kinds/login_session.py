@@ -178,7 +178,7 @@ class PythonLogin(ScriptSession):
         self.over()
 
     def _why_ended(self) -> str:
-        """Return why the login ended, in its own words."""
+        """Return the last lines that the login printed as errors, or else its exit status."""
         try:
             status = self._process.wait(self._words_seconds)
         except subprocess.TimeoutExpired:
