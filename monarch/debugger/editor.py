@@ -105,8 +105,7 @@ class EditorBridge:
         return failed
 
     def roots(self, procs: Iterable[SeenProc]) -> list[tuple[str, str]]:
-        """Return pairs of folders: the workspace's here, and the same on the hosts of these
-        procs."""
+        """Return pairs of folders: of the workspace, and its copy on the hosts of these procs."""
         pairs = [
             (str(local), f"{proc.workspace}/{remote}".rstrip("/"))
             for proc in procs

@@ -132,7 +132,7 @@ class RunViews:
     def data(self, run: RunFolder, known_events: int) -> dict[str, Any]:
         """Return the data of a run, as `run_data` does.
 
-        The list of events is omitted if the run has still as many as ``known_events``.
+        The list of events is omitted if the run has exactly ``known_events`` of them.
         """
         with self._lock:
             steps = self._steps.get(run.path, lambda: _Steps(run))

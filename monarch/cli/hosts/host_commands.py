@@ -56,7 +56,7 @@ def exec_() -> None:
 def shell() -> None:
     """Open a shell on a host, in this terminal; or COMMAND, one that needs a terminal.
 
-    It follows the size of the terminal, and keys go there, Ctrl-C and Ctrl-Z too. No port is
+    It follows the size of this terminal, and gets all keys, Ctrl-C and Ctrl-Z too. No port is
     opened for it.
     """
 

@@ -205,7 +205,10 @@ def corners_of(space: Sequence[Dimension]) -> list[Given]:
 
 
 def label_of(values: Sequence[str], overrides: Sequence[str]) -> str:
-    """Return the values that distinguish a run from the others: those chosen for it."""
+    """Return the ``values`` that differ from the sweep's ``overrides``, as a label for a run.
+
+    If none differs, return them all.
+    """
     chosen = [value for value, override in zip(values, overrides, strict=True) if value != override]
     return " ".join(chosen or values)
 

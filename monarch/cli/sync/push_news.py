@@ -89,7 +89,7 @@ class Retrying:
 
 
 def may_pass(report: SyncReport) -> bool:
-    """Whether the same push may succeed later, or reach a host that was left behind."""
+    """Whether the push of ``report`` may succeed, or reach more hosts, if it is made again."""
     if any(refusal.path or refusal.traceback for refusal in report.refusals):
         return False  # It is the code.
     return not report.ok or any(host.error for host in report.hosts)

@@ -101,8 +101,8 @@ def goal(rows: list[Row], generation: int | None) -> int:
 def good_for(bulletins: Iterable[Bulletin], generations: Collection[int]) -> int | None:
     """Return the generation that last succeeded in a run that holds, if it is in ``generations``.
 
-    ``None`` if no run holds, or its generation is not there. A generation after it may fail as the
-    current one does.
+    ``None`` if no run holds, or its generation is not among them. A generation after it may fail as
+    the current one does.
     """
     for bulletin in bulletins:
         good = int(bulletin.data.get("good", 0)) if bulletin.kind == "held" else 0

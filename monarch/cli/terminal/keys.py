@@ -48,7 +48,7 @@ class Keys:
 
     @contextmanager
     def listen(self) -> Iterator[bool]:
-        """Within, read keys if a person is at the terminal; yield whether that is so."""
+        """Within, read keys if a person is at the terminal; yield whether there is one."""
         if self.is_piped:
             threading.Thread(target=self._run, name="monarch-keys", daemon=True).start()
             yield True

@@ -144,7 +144,7 @@ def of_all(told: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
 
 
 def _facts_of(told: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of a host that should be the same on all hosts."""
+    """Return the facts of a host that should equal those of the other hosts, by the fact's name."""
     packages, gpus = told["packages"], told["gpus"]["found"]
     nccl = (version for name, version in packages.items() if name.startswith("nvidia-nccl"))
     return {

@@ -230,7 +230,7 @@ class LoginJob(RemoteJob):
             end_all(logins)
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether ``spec`` asks for the same kind of job with the same hosts and settings."""
+        """Whether ``spec`` asks for a job like this one: its kind, its hosts and its settings."""
         return isinstance(spec, type(self)) and self._as_made() == spec._wanted()
 
     def take_ways(self, now: JobTrait) -> None:

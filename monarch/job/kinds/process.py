@@ -237,7 +237,7 @@ class ProcessJob(JobTrait):
         return "\n".join(host.how_ended() for host in self.hosts if not host.is_running)
 
     def can_run(self, spec: JobTrait) -> bool:
-        """Whether ``spec`` asks for the same meshes, environment and preloaded modules."""
+        """Whether ``spec`` asks for this job's meshes, environment and preloaded modules."""
         return (
             isinstance(spec, ProcessJob)
             and self.meshes == spec.meshes
