@@ -60,8 +60,8 @@ class LargeFiles:
     def pushing(self, workspace: Workspace, push: Callable[[], SyncReport]) -> SyncReport:
         """Call ``push`` and return its report.
 
-        If large files are to be sent, the push is interrupted, the person is asked, and after a yes
-        the push is made again. Raises ``NotSent`` after a no.
+        If large files are to be sent, and a person can be asked about them, the push is
+        interrupted; after a yes it is made again. Raises ``NotSent`` after a no.
         """
 
         def review(files: Sequence[Entry]) -> None:

@@ -67,7 +67,7 @@ class _Processes:
         """Return the pids of our processes.
 
         They have a socket in our runtime folder, or are ``monarch`` commands. A command has no such
-        socket in its first second, so it is known by its words.
+        socket in its first second, so it is known by the words of its command line.
         """
         sockets = _sockets_below(runtime_dir())
         return [

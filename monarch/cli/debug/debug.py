@@ -53,7 +53,7 @@ def procs_here(ranks: str, mesh: str, *, may_be_none: bool = False) -> tuple[Vis
     """Return a visit, and the running procs of these ranks and this mesh ("": any mesh).
 
     Raises ``UsageError`` for text that names no ranks. If there is no such proc, raises
-    ``JobError``, or with ``may_be_none`` returns an empty list.
+    ``JobError``, or with ``may_be_none`` returns no procs.
     """
     try:
         rank_set = parse_set(ranks)

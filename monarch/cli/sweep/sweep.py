@@ -161,8 +161,9 @@ class _Trial(NamedTuple):
 
 
 class _Going:
-    """Runs the runs of a sweep: each slot takes the next proposal. ``errors`` has a text for each
-    failure.
+    """Makes the runs of a sweep: each slot takes the next proposal when it is free.
+
+    ``errors`` has a text for each run that failed.
     """
 
     def __init__(

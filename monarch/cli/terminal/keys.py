@@ -148,6 +148,6 @@ def _set() -> None:
 
 
 def _on_resume(number: int, frame: FrameType | None) -> None:
-    """Set the terminal again after Ctrl-Z and ``fg``, since the shell has changed it."""
+    """Repeat the terminal's settings after Ctrl-Z and ``fg``, since the shell has changed them."""
     if _settings is not None and _is_foreground():
         _set()

@@ -183,7 +183,7 @@ class LoginJob(RemoteJob):
         return [host.name for host in ended]
 
     def why_ended(self) -> str:
-        """Log in to each host that has ended, and return a line for each about why."""
+        """Log in to each host that has ended, and return a line for each, with the reason."""
         ended = self._ended_hosts()
         answers = self._log_in_and("look", ended)
         return "\n".join(f"{host.name}: {_last_words(host, answers[host.name])}" for host in ended)
